@@ -232,25 +232,35 @@ def judged(
     monkeypatch: pytest.MonkeyPatch,
     *,
     wide: Mapping[str, Any],
+    narrow: Mapping[str, Any] | None = None,
+    first: Mapping[str, Any] | None = None,
+    kept: str | None = None,
     draws: bool = False,
     plain: float | None = None,
     same: Mapping[str, Any] | None = None,
 ) -> programs.Checked:
-    """The judgement on a result that differs by 0.1, and in float64 as `wide` says; or on one that is the `same`."""
+    """The judgement on a result that differs by 0.1, and in float64 as `wide` says; or on one that is the `same`.
+
+    With `first` it differs as that says, and in float32 as `narrow` says.
+    """
     saved: dict[str, tuple[str, ...]] = {}
 
     def run_module(module: str, arguments: Sequence[str], *rest: Any) -> tuple[dict[str, Any], str]:
         if module == "_commands.verify":
             saved[arguments[3]] = tuple(arguments[4:])
-            return {"compiled_for_a_mesh": True, "devices": 2, "platform": "cpu", "like_arguments": {}, "homes": {}}, ""
-        first, second = (saved[folder] for folder in arguments[:2])
+            said = {"compiled_for_a_mesh": True, "devices": 2, "platform": "cpu", "like_arguments": {}, "homes": {}}
+            return {**said, "kept": kept if "--bits" in arguments else None}, ""
+        original, rewritten = (saved[folder] for folder in arguments[:2])
         row: dict[str, Any] = {"type": "float32", "absolute": 0.1, "problem": "they differ", "comparable": True}
         if same is not None:
             row |= {"absolute": 0.0, "problem": None, **same}
-        elif "--widened" in first:
-            assert "--widened" in second
-            row |= {"type": "float64", **wide}
-        elif "--on-one-device" in first and plain is not None:
+        elif "--bits" in original:
+            options = [text for text in original if text != "--on-one-device"]
+            assert options == [*rewritten, *(() if kept is None else ("--kept", kept))]
+            row |= {"type": "float64", **wide} if "64" in original else {"type": "float32", **(narrow or {})}
+        elif first is not None:
+            row |= first
+        elif "--on-one-device" in original and plain is not None:
             row |= {"absolute": plain, "problem": "they differ" if plain else None}
         return {"rows": [FLOATS | {"relative": None} | row]}, ""
 
@@ -282,6 +292,36 @@ def test_rounding_shrinks_with_the_precision_and_is_no_failure(monkeypatch: pyte
 def test_a_mistake_stays_one(monkeypatch: pytest.MonkeyPatch, wide: Mapping[str, Any], problem: str) -> None:
     found = judged(monkeypatch, wide=wide)
     assert (found.status, found.rows[0]["problem"]) == ("different", problem)
+
+
+def test_a_result_of_float32_that_comes_of_float64_is_told_by_how_it_shrinks(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = judged(monkeypatch, wide={"absolute": 1e-11, "type": "float32"}, kept="acc_grads")
+    assert (found.status, found.rows[0]["rounding"], found.rows[0]["float64"]) == ("equal", True, 1e-11)
+    assert found.notes[-1] == "`acc_grads` is as given in the float64 run too: the step takes no other type there"
+
+
+DOUBLE = {"type": "float64", "absolute": 1e-12}
+
+
+@pytest.mark.parametrize(
+    ("narrow", "problem"),
+    [
+        ({"absolute": 1e-4}, None),
+        ({"absolute": 2e-12}, "they differ; in float32 the largest difference is 2e-12"),
+        ({"absolute": 0.0, "problem": None}, "they differ; in float32 the largest difference is 0"),
+        (
+            {"absolute": 2e-12, "type": "float64"},
+            "they differ; the float32 run makes it float64 as well, so it tells nothing",
+        ),
+    ],
+)
+def test_a_program_in_float64_is_held_against_its_run_in_float32(
+    monkeypatch: pytest.MonkeyPatch, narrow: Mapping[str, Any], problem: str | None
+) -> None:
+    found = judged(monkeypatch, wide={"name": "no run in float64"}, first=DOUBLE, narrow=narrow)
+    assert (found.status, found.rows[0]["problem"]) == ("different" if problem else "equal", problem)
+    if problem is None:
+        assert (found.rows[0]["rounding"], found.rows[0]["float32"]) == (True, 1e-4)
 
 
 @pytest.mark.parametrize("change", [{"role": "argument"}, {"comparable": False}])

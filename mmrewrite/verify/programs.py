@@ -18,6 +18,7 @@ Reference = Literal["original", "microbatched"]
 Phase = Callable[[str], AbstractContextManager[None]]
 
 _DOUBLE = ("float64", "complex128")
+_SINGLE = ("float32", "complex64")
 # Rounding shrinks with the machine epsilon, by 2e-9 from float32 to float64, and a mistake does not. Between them lies
 # what amplifies rounding, such as Adam's division by the size of a gradient.
 _SHRINKS = 1e-5
@@ -31,8 +32,9 @@ class Checked:
         entry: The function, and the one that returns its arguments.
         status: The verdict.
         where: The devices on which the two programs ran, as a sentence.
-        rows: For each argument and result, the row that `mmruntime._commands.compare` reports, and if a float64 run was
-            needed, its difference as "float64", and as "rounding" whether that shows it to be rounding alone.
+        rows: For each argument and result, the row that `mmruntime._commands.compare` reports, and if a run in another
+            precision was needed, its difference as "float64" or "float32", and as "rounding" whether that shows it to
+            be rounding alone.
         notes: Remarks about what was compared.
         problem: Why the function could not be compared, or how the rewritten program failed.
         details: The traceback that belongs to `problem`.
@@ -131,11 +133,11 @@ class _ProgramRuns:
         # The mirror goes first; modules outside of it, such as one beside a script, are the original's.
         self._rewritten = [root for root in map(mirror.root, names) if root is not None] + self._originals
 
-    def original(self, *, widened: bool = False) -> _ProgramRun:
+    def original(self, *, bits: int | None = None, kept: str | None = None) -> _ProgramRun:
         """The original program, on one device."""
         variables = environment(None if self.settings.devices is None else 1)
         try:
-            run = self._run("the original program", self._originals, variables, widened)
+            run = self._run("the original program", self._originals, variables, bits, kept)
         except NotRun as problem:
             raise _ProgramFailed("not run", str(problem), problem.details) from None
         if "error" in run.document:
@@ -143,13 +145,15 @@ class _ProgramRuns:
             raise _ProgramFailed("not run", sentence, run.document["traceback"])
         return run
 
-    def rewritten(self, *, widened: bool = False, on_one_device: bool = False) -> _ProgramRun:
+    def rewritten(
+        self, *, bits: int | None = None, kept: str | None = None, on_one_device: bool = False
+    ) -> _ProgramRun:
         """The rewritten program on its mesh, or as plain JAX on one device."""
         named = self._mirror.named
         what = "the rewritten program on one device" if on_one_device else "the rewritten program"
         options = ["--on-one-device"] if on_one_device else []
         try:
-            run = self._run(what, self._rewritten, environment(self.settings.devices), widened, options)
+            run = self._run(what, self._rewritten, environment(self.settings.devices), bits, kept, options)
         except NotRun as problem:
             raise _ProgramFailed("broken", named(str(problem)), named(problem.details)) from None
         if "error" in run.document:
@@ -161,16 +165,17 @@ class _ProgramRuns:
         what: str,
         roots: Sequence[str],
         variables: Mapping[str, str],
-        widened: bool,
+        bits: int | None,
+        kept: str | None,
         options: Sequence[str] = (),
     ) -> _ProgramRun:
         folder = tempfile.mkdtemp(dir=self._folder)
         # One hash seed: code that iterates over a set of strings must not make the two programs differ.
         variables = {**variables, "PYTHONHASHSEED": "0"}
-        if widened:
-            variables["JAX_ENABLE_X64"] = "1"
-            options = [*options, "--widened"]
-            what = f"{what} in float64"
+        if bits is not None:
+            variables["JAX_ENABLE_X64"] = "1" if bits == 64 else "0"
+            options = [*options, "--bits", str(bits), *([] if kept is None else ["--kept", kept])]
+            what = f"{what} in float{bits}"
         arguments = [self._entry.step, self._entry.arguments, "--save", folder, *options]
         name = f"{self._entry.step}: {what}"
         with self._phase(name):
@@ -221,18 +226,34 @@ def _judged(
             "microbatches have random numbers of their own, so values are compared with those of the same "
             "microbatches, with the same random numbers, on one device, operation by operation",
         )
-    if not any(_differs(row) and _is_float(row) for row in rows):
-        return rows, notes, reference
-    try:
-        before = (
-            runs.rewritten(widened=True, on_one_device=True)
-            if reference == "microbatched"
-            else runs.original(widened=True)
-        )
-        double = runs.compared(before, runs.rewritten(widened=True))
-    except _ProgramFailed as failed:
-        return rows, (*notes, f"no float64 run, which would tell rounding from a mistake: {failed.problem}"), reference
-    return tuple(_told_apart(rows, double)), notes, reference
+    for bits in (64, 32):
+        unsettled = [row for row in rows if _differs(row) and _is_float(row)]
+        if bits == 64:
+            # What is float64 already is not seen more closely.
+            is_needed = any(row["type"] not in _DOUBLE for row in unsettled)
+        else:
+            # What comes of float64 is rounded to less in a run in float32, where a mistake stays what it is.
+            is_needed = bool(unsettled) and any(row["type"] in _DOUBLE and row["where"] != "host" for row in rows)
+        if not is_needed:
+            continue
+        try:
+            # First the run that compiles all there is, and so is the one to find what takes no other type.
+            after = runs.rewritten(bits=bits)
+            kept = after.document.get("kept")
+            before = (
+                runs.rewritten(bits=bits, kept=kept, on_one_device=True)
+                if reference == "microbatched"
+                else runs.original(bits=bits, kept=kept)
+            )
+            other = runs.compared(before, after)
+        except _ProgramFailed as failed:
+            what = f"no float{bits} run, which would tell rounding from a mistake: {failed.problem}"
+            notes = (*notes, what)
+            continue
+        if kept is not None:
+            notes = (*notes, f"`{kept}` is as given in the float{bits} run too: the step takes no other type there")
+        rows = tuple(_told_apart(rows, other, bits))
+    return rows, notes, reference
 
 
 def _differs(row: Mapping[str, Any]) -> bool:
@@ -244,22 +265,31 @@ def _is_float(row: Mapping[str, Any]) -> bool:
     return "float" in row["type"] or "complex" in row["type"]
 
 
-def _told_apart(rows: Sequence[Mapping[str, Any]], double: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """The rows, with what differs by rounding alone told from what is another value, by a run in float64."""
-    wide = {(row["role"], row["name"]): row for row in double}
+def _told_apart(
+    rows: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]], bits: int
+) -> Iterator[Mapping[str, Any]]:
+    """The rows, with what differs by rounding alone told from what is another value, by a run in another precision."""
+    found = {(row["role"], row["name"]): row for row in others}
+    types = _DOUBLE if bits == 64 else _SINGLE
+    key = f"float{bits}"
     for row in rows:
-        other = wide.get((row["role"], row["name"]))
+        other = found.get((row["role"], row["name"]))
         if not _differs(row) or not _is_float(row) or other is None or not other["comparable"]:
             yield row
-        elif other["type"] not in _DOUBLE:
-            problem = f"{row['problem']}; the float64 run makes it {other['type']} as well, so it tells nothing"
-            yield {**row, "problem": problem}
-        elif other["absolute"] is not None and other["absolute"] <= _SHRINKS * (row["absolute"] or 0.0):
-            yield {**row, "problem": None, "float64": other["absolute"], "rounding": True}
+            continue
+        coarse, fine = (row, other) if bits == 64 else (other, row)
+        small, large = fine["absolute"], coarse["absolute"]
+        # A mistake is as large in both, whatever type the result is put into in the end.
+        if small is not None and small <= _SHRINKS * (large or 0.0):
+            problem = None
+        elif other["type"] not in types:
+            nothing = f"the {key} run makes it {other['type']} as well, so it tells nothing"
+            yield {**row, "problem": f"{row['problem']}; {nothing}"}
+            continue
         else:
             difference = "infinity or NaN" if other["absolute"] is None else f"{other['absolute']:.2g}"
-            problem = f"{row['problem']}; in float64 the largest difference is {difference}"
-            yield {**row, "problem": problem, "float64": other["absolute"], "rounding": False}
+            problem = f"{row['problem']}; in {key} the largest difference is {difference}"
+        yield {**row, "problem": problem, key: other["absolute"], "rounding": problem is None}
 
 
 def _remarks(entry: Entry, document: Mapping[str, Any]) -> Iterator[str]:

@@ -5,6 +5,7 @@ import json
 import sys
 import types
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ from mmrewrite.cli.commands import cli
 from mmruntime._commands.compare import Tolerance, compare, load
 from mmruntime._commands.entry_point import BadEntryPoint, FunctionName
 from mmruntime._commands.verify import run as run_step
-from mmruntime._commands.verify import widened
+from mmruntime._commands.verify import with_bits
 
 TINY = """\
 import jax
@@ -272,5 +273,50 @@ def test_a_function_that_makes_a_step_shows_as_much_as_the_step():
 )
 def test_arguments_of_the_float64_run(leaf, wide):
     with jax.enable_x64(True):
-        assert str(widened(leaf).dtype) == wide
-    assert widened("text") == "text"
+        assert str(with_bits(leaf, 64).dtype) == wide
+    assert with_bits("text", 64) == "text"
+
+
+class Accumulator(NamedTuple):
+    gradients: jax.Array
+    inner: jax.Array
+
+
+def accumulated(state, x):
+    """As `optax.MultiSteps`, which names the type of the gradients that it adds up."""
+
+    def added(state):
+        return type(state)((state.gradients + x).astype(jnp.float32), state.inner * x.sum())
+
+    return jax.lax.cond(x[0] > 0, added, lambda state: state, state)
+
+
+@pytest.mark.parametrize("bits", [64, 32])
+def test_a_part_of_the_state_that_takes_one_type_only_keeps_it(folder, bits):
+    module = types.ModuleType("accumulates")
+    module.step, module.refuses = accumulated, lambda state, x: None + 1
+    module.example = lambda: (Accumulator(jnp.ones(2, "float32"), jnp.ones((), "float32")), np.ones(2))
+    sys.modules[module.__name__] = module
+    step, example, refuses = (
+        FunctionName("--entry", f"{module.__name__}:{name}") for name in ("step", "example", "refuses")
+    )
+    try:
+        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+            found = {}
+            for name, kept in (("found", None), ("given", "gradients")):
+                Path(name).mkdir()
+                document = run_step(step, example, name, bits=bits, kept=kept)
+                assert document["kept"] == ("gradients" if bits == 64 or kept else None)
+                found[name] = [(leaf.name, leaf.kind) for leaf in load(name)]
+            assert found["found"] == found["given"]
+            own = f"float{bits}"
+            assert dict(found["found"]) == {
+                "state.gradients": "float32", "state.inner": own, "x": own, "result.gradients": "float32",
+                "result.inner": own,
+            }  # fmt: skip
+            # What no choice helps fails with the error of the first try.
+            Path("none").mkdir()
+            with pytest.raises(BadEntryPoint, match="failed: TypeError"):
+                run_step(refuses, example, "none", bits=bits)
+    finally:
+        del sys.modules[module.__name__]

@@ -195,8 +195,14 @@ def _rounding(check: Mapping[str, Any]) -> Iterator[str]:
         if row.get("rounding"):
             yield (
                 f"`{check['entry']}`: `{row['name']}` differs by {float(row['absolute']):.2g} in {row['type']} and by "
-                f"{float(row['float64']):.2g} in float64: rounding, which shrinks with the precision"
+                f"{other_precision(row)}: rounding, which shrinks with the precision"
             )
+
+
+def other_precision(row: Mapping[str, Any]) -> str:
+    """What an array differs by in the run that showed it to be rounding."""
+    key = "float64" if row.get("float32") is None else "float32"
+    return f"{float(row[key]):.2g} in {key}"
 
 
 def _problems(check: Mapping[str, Any]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from mmrewrite.cli.reports import _style as style
-from mmrewrite.cli.reports._evidence import array_verdict, check_verdict, largest
+from mmrewrite.cli.reports._evidence import array_verdict, check_verdict, largest, other_precision
 
 if TYPE_CHECKING:
     from mmrewrite.verify.verify import Checked, Verified
@@ -55,7 +55,7 @@ def _check(check: Checked) -> str:
     unequal = [f"{row['name']}: {row['problem']}" for row in check.rows if row["problem"]]
     sections += [_listed("Not equal:", unequal)] if unequal else []
     rounded = [
-        f"{row['name']}: {row['absolute']:.2g} in {row['type']}, {row['float64']:.2g} in float64"
+        f"{row['name']}: {row['absolute']:.2g} in {row['type']}, {other_precision(row)}"
         for row in check.rows
         if row.get("rounding")
     ]

@@ -13,7 +13,8 @@ import contextlib
 import inspect
 import random
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -38,7 +39,13 @@ _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_
 
 
 def run(
-    entry: FunctionName, arguments: FunctionName, folder: str, *, wide: bool = False, on_one_device: bool = False
+    entry: FunctionName,
+    arguments: FunctionName,
+    folder: str,
+    *,
+    bits: int | None = None,
+    kept: str | None = None,
+    on_one_device: bool = False,
 ) -> dict[str, Any]:
     """Call the function once and save its arguments and results in `folder`.
 
@@ -46,7 +53,9 @@ def run(
         entry: The function.
         arguments: The function that returns its arguments.
         folder: An empty folder.
-        wide: Whether floats of the arguments become float64 first, and complex numbers complex128.
+        bits: 64 or 32 for floats of the arguments, and for each part of complex numbers; None leaves them as they are.
+        kept: The attribute below which they are left as they are; if None and the function refuses `bits` bits
+            everywhere, the one with the fewest floats below it with which it does not.
         on_one_device: Whether a compiled step runs as the function that it is, operation by operation: with its
             microbatches and their random numbers, and without a mesh.
 
@@ -61,28 +70,32 @@ def run(
     step = find(entry)
     if not callable(step):
         raise BadEntryPoint(f"{entry}: `{entry.name}` is of type {type(step).__name__}; name a function")
-    example = arguments_for(entry, arguments)
-    if wide:
-        example = jax.tree.map(widened, example)
-    names = _names(step, len(example))
-    record = Recorded(folder)
-    # Before the call: a donated argument is deleted by it.
-    for name, argument in zip(names, example, strict=True):
-        _record(record.argument, name, argument)
-    before = [_leaves(argument) for argument in example]
+    given = arguments_for(entry, arguments)
+    names = _names(step, len(given))
     plans = MeshFunction.plans_made
-    try:
+
+    def call(example: Sequence[Any]) -> Any:
+        record = Recorded(folder)
+        # Before the call: a donated argument is deleted by it.
+        for name, argument in zip(names, example, strict=True):
+            _record(record.argument, name, argument)
+        before = [_leaves(argument) for argument in example]
         with jax.disable_jit() if on_one_device else contextlib.nullcontext():
             result = jax.block_until_ready(step(*example))
+        _record(record.result, "result", result)
+        for name, argument, leaves in zip(names, example, before, strict=True):
+            _record_changes(record.result, name, leaves, argument)
+        record.close()
+        return result
+
+    try:
+        example, kept, result = _called(call, given, bits, kept)
     except Exception as error:
         raise BadEntryPoint(
             failure(entry, "failed", error, f"it was called with what `{arguments.text}` returns")
         ) from error
-    _record(record.result, "result", result)
-    for name, argument, leaves in zip(names, example, before, strict=True):
-        _record_changes(record.result, name, leaves, argument)
-    record.close()
     return {
+        "kept": kept,
         # A function that makes steps and calls them shows as much as one of these would.
         "compiled_for_a_mesh": isinstance(step, MeshFunction) or MeshFunction.plans_made > plans,
         "devices": jax.device_count(),
@@ -92,13 +105,58 @@ def run(
     }
 
 
-def widened(leaf: Any) -> Any:
-    """A leaf with its numbers as float64 or complex128, where they are floats or complex ones."""
+def _called(
+    call: Callable[[Sequence[Any]], Any], given: Sequence[Any], bits: int | None, kept: str | None
+) -> tuple[Sequence[Any], str | None, Any]:
+    """The arguments with floats of so many bits, the attribute below which they are as given, and the result.
+
+    Optimizers may name the type of a part of their state, as that of the gradients that `optax.MultiSteps` adds up, and
+    then no other type gets through their branches and loops.
+    """
+    if bits is None:
+        return given, None, call(given)
+    example = _with_bits(given, bits, kept)
+    try:
+        return example, kept, call(example)
+    except TypeError:
+        for name in _attributes(given) if kept is None else ():
+            example = _with_bits(given, bits, name)
+            with contextlib.suppress(Exception):
+                return example, name, call(example)
+        raise
+
+
+def _attributes(tree: Any) -> Iterator[str]:
+    """The names of attributes with floats below them, those with the fewest first."""
+    counts: Counter[str] = Counter()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if with_bits(leaf, 32) is not leaf or with_bits(leaf, 64) is not leaf:
+            counts.update({key.name for key in path if isinstance(key, jax.tree_util.GetAttrKey)})
+    yield from sorted(counts, key=lambda name: counts[name])
+
+
+def _with_bits(tree: Any, bits: int, kept: str | None) -> Any:
+    """A tree whose floats have so many bits, but for those below attributes of one name."""
+
+    def leaf_of(path: tuple[Any, ...], leaf: Any) -> Any:
+        is_kept = any(isinstance(key, jax.tree_util.GetAttrKey) and key.name == kept for key in path)
+        return leaf if is_kept else with_bits(leaf, bits)
+
+    return jax.tree_util.tree_map_with_path(leaf_of, tree)
+
+
+def with_bits(leaf: Any, bits: int) -> Any:
+    """A leaf whose numbers have so many bits, 64 or 32, if they are floats, or the parts of complex numbers."""
     if not isinstance(leaf, jax.Array | np.ndarray | np.generic) or jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return leaf
-    if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
-        return leaf.astype(jnp.complex128)
-    return leaf.astype(jnp.float64) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+    kinds = (
+        (jnp.complexfloating, {64: np.complex128, 32: np.complex64}),
+        (jnp.floating, {64: np.float64, 32: np.float32}),
+    )
+    for kind, types in kinds:
+        if jnp.issubdtype(leaf.dtype, kind):
+            return leaf if leaf.dtype == types[bits] else leaf.astype(types[bits])
+    return leaf
 
 
 def _names(step: Any, count: int) -> list[str]:
@@ -211,13 +269,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the document, or `{"error": sentence, "traceback": text}`, and return the exit status."""
     parser = parser_for("mmruntime._commands.verify", __doc__)
     parser.add_argument("--save", required=True, help="an empty folder")
-    parser.add_argument("--widened", action="store_true", help="make floats of the arguments float64")
+    parser.add_argument("--bits", type=int, choices=(32, 64), help="make floats of the arguments float32 or float64")
+    parser.add_argument("--kept", help="the attribute below which floats stay what they are")
     parser.add_argument("--on-one-device", action="store_true", help="run a compiled step as the function that it is")
     options = parser.parse_args(arguments)
     return print_document(
         options,
         lambda entry, arguments: run(
-            entry, arguments, options.save, wide=options.widened, on_one_device=options.on_one_device
+            entry,
+            arguments,
+            options.save,
+            bits=options.bits,
+            kept=options.kept,
+            on_one_device=options.on_one_device,
         ),
     )
 
