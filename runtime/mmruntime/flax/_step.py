@@ -170,17 +170,32 @@ def _prepare(step: Step, tree: Any) -> Callable[[Any], Any]:
             jax.tree_util.tree_map_with_path(_check_divides, host_batch, layouts)
             own = jax.tree.map(lambda leaf, layout: unshared([leaf], [layout])[0], host_batch, layouts)
             return jax.device_put(own, layouts)
-        mesh = step.multimesh.mesh
-        (first, *_) = mesh.axis_names
+        layout = _by_process(step.multimesh.mesh)
+        alone = NamedSharding(layout.mesh, PartitionSpec())
 
         def assemble(leaf: Any) -> Any:
-            layout = NamedSharding(mesh, PartitionSpec(first) if np.ndim(leaf) else PartitionSpec())
-            (own,) = unshared([np.asarray(leaf)], [layout])
-            return jax.make_array_from_process_local_data(layout, own)
+            # A number is the same in all processes, which the step compares.
+            (own,) = unshared([np.asarray(leaf)], [alone])
+            return jax.make_array_from_process_local_data(layout, own) if np.ndim(leaf) else own
 
         return jax.tree.map(assemble, host_batch)
 
     return prepare_batch
+
+
+def _by_process(mesh: Mesh) -> NamedSharding:
+    """A layout in which each process has its own rows, in the order of the processes."""
+    devices: Any = mesh.devices
+    rows = devices.reshape(devices.shape[0], -1)
+    count = jax.process_count()
+    if len(rows) == count and all(device.process_index == k for k, row in enumerate(rows) for device in row):
+        return NamedSharding(mesh, PartitionSpec(mesh.axis_names[0]))
+    # Where the first axis of the mesh is not that of the processes, several would have the same rows.
+    first: dict[int, Any] = {}
+    for device in jax.devices():
+        first.setdefault(device.process_index, device)
+    each = np.array([first[process] for process in sorted(first)])
+    return NamedSharding(Mesh(each, ("process",)), PartitionSpec("process"))
 
 
 def _check_divides(path: Any, leaf: Any, sharding: Any) -> None:

@@ -732,7 +732,7 @@ def other_entries() -> None:
     local = x[me * 8 // count : (me + 1) * 8 // count]
     step, state, _, prepare = mm.flax.parallelize_step(Model(), optax.sgd(0.1), mesh, local_batch=local)
     batch = prepare(local)
-    assert batch.shape == (8, 4)
+    np.testing.assert_array_equal(mm.gather(batch), x)
     plain = jax.jit(Model().init)(jax.random.key(42), x)
     same_shards(state.params, plain, exact=True)
     losses = []
@@ -746,6 +746,14 @@ def other_entries() -> None:
     for loss in losses:
         found, state = same(state, x)
         assert float(found) == loss
+    # The rows of all processes, in their order, however the mesh has their devices: along its last axis, or backwards.
+    grid = np.array(jax.devices()).reshape(-1, 2)
+    for each in (grid.T, grid[::-1]):
+        turned = mm.MultiMesh(axis_sizes=each.shape, axis_names=("stage", "data"), devices=each.ravel())
+        step, state, _, prepare = mm.flax.parallelize_step(Model(), optax.sgd(0.1), turned, local_batch=local)
+        batch = prepare(local)
+        np.testing.assert_array_equal(mm.gather(batch), x)
+        np.testing.assert_allclose(float(step(state, batch)[0]), losses[0], rtol=1e-5)
     mm.clear_tasks()
 
     w = weights(2)
@@ -756,5 +764,5 @@ def other_entries() -> None:
         mesh=mesh,
     )
     params = init()
-    assert [len(each.addressable_shards) > 0 for each in params] == [me == 0, me == 1]
+    assert [len(each.addressable_shards) > 0 for each in params] == [me < count // 2, me >= count // 2]
     np.testing.assert_allclose(float(run(params, x)), float(plain_chain(w, x).sum()), rtol=1e-5)
