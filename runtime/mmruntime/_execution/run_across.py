@@ -109,6 +109,8 @@ class AcrossRunner:
             if program.scalars.get(var)
         ]
         self._crossings: dict[Any, Crossing] = {}
+        # What `_move` awaits and offers, by the name of the array and its number.
+        self._moves: dict[Any, Itinerary] = {}
         # Captured arrays may have to come from other processes, so that they are laid out at the first call.
         self._captured = _captured(step, program, shardings)
         self._constants: list[tuple[int, Any]] = []
@@ -204,7 +206,7 @@ class AcrossRunner:
             self._channel.connect(self._peers)
             self._met = True
         number = group.called(mark)
-        record = CallRecord(group.key, group.calls, self._label, group.token, arguments)
+        record = CallRecord(group.key, group.calls, self._label, group.token, arguments, group.agreements)
         progress.begin(self._itinerary, record)
         return number
 
@@ -221,7 +223,7 @@ class AcrossRunner:
             moved.append(position)
             if is_global(value):
                 slots[slot] = self._move(
-                    self._names[position], value, sharding, number + self._num_instructions + position
+                    self._names[position], value, sharding, number, self._num_instructions + position
                 )
             elif here:
                 slots[slot] = place(value, sharding, aval)
@@ -236,19 +238,27 @@ class AcrossRunner:
                     for slot, part in places:
                         slots[slot] = place(value, part.sharding, aval)
                     continue
-                value = self._move(self._names[position], value, everywhere, number + self._num_instructions + position)
+                value = self._move(self._names[position], value, everywhere, number, self._num_instructions + position)
             for slot, part in places:
                 slots[slot] = part(value)
         self.misplaced = misplaced
         self._moved = moved
         if not self._loaded:
-            self._load_captured(number + self._num_instructions + len(inputs))
+            self._load_captured(number, self._num_instructions + len(inputs))
         for slot, value in self._constants:
             slots[slot] = value
         return slots
 
-    def _move(self, name: str, value: Any, sharding: NamedSharding, number: int) -> Any:
-        """Bring a global array to where it is wanted; None if this process then holds nothing of it."""
+    def _move(self, name: str, value: Any, sharding: NamedSharding, number: int, offset: int) -> Any:
+        """Bring a global array to where it is wanted; None if this process then holds nothing of it.
+
+        Args:
+            name: The user's name for it.
+            value: The array.
+            sharding: Where it is wanted.
+            number: The number that the call's messages start at.
+            offset: That of this message among them.
+        """
         key = (value.sharding, sharding, value.aval)
         crossing = self._crossings.get(key)
         if crossing is None:
@@ -262,25 +272,40 @@ class AcrossRunner:
             crossing = Crossing([value.sharding], [sharding], [value.aval], self._channel, self._me)
             self._channel.connect(crossing.peers)
             self._crossings[key] = crossing
-        (moved,) = crossing([value], number)
+        # Arguments come before all instructions, and captured arrays that are results after them.
+        index = offset if offset >= self._first_output else offset - self._first_output
+        itinerary = self._moves.get((offset, key))
+        if itinerary is None:
+            what = f"{name} of {self._label}, {value.aval.str_short()}"
+            awaited = {index: Awaited(what, crossing.senders)}
+            itinerary = Itinerary(self._label, self._num_instructions, awaited, {index: what})
+            self._moves[offset, key] = itinerary
+        before, progress.itinerary, progress.index = progress.index, itinerary, index
+        (moved,) = crossing([value], number + offset)
+        for ticket in crossing.tickets:
+            progress.waits.append(Wait(time.monotonic(), progress.call, itinerary, index, ticket))
+        for offered in crossing.offered:
+            progress.offers.append(Wait(0.0, progress.call, itinerary, index, offered))
+        progress.itinerary, progress.index = self._itinerary, before
         return moved
 
-    def _load_captured(self, number: int) -> None:
+    def _load_captured(self, number: int, first: int) -> None:
         """Lay out captured arrays and microbatch numbers, at the first call: they may come from other processes."""
-        for offset, (slot, value, aval, sharding, here) in enumerate(self._captured):
+        for offset, (slot, value, aval, sharding, here) in enumerate(self._captured, first):
             if not is_global(value):
                 if here:
                     self._constants.append((slot, place(value, sharding, aval)))
             elif value.sharding == sharding:
                 self._constants.append((slot, value))
             else:
-                self._constants.append((slot, self._move("a captured array", value, sharding, number + offset)))
+                self._constants.append((slot, self._move("a captured array", value, sharding, number, offset)))
         self._loaded = True
 
     def _collect(self, slots: Sequence[Any], inputs: Sequence[Any], number: int) -> list[Any]:
         """The step's results, once all instructions are issued."""
         outputs = self._outputs
-        results = outputs.collect(slots, inputs, number + self._first_output, self._move)
+        progress.index = self._num_instructions
+        results = outputs.collect(slots, inputs, number, self._first_output, self._move)
         if outputs.spread is not None:
             for ticket in outputs.spread.tickets:
                 progress.waits.append(
@@ -288,6 +313,7 @@ class AcrossRunner:
                 )
             for offered in outputs.spread.offered:
                 progress.offers.append(Wait(0.0, progress.call, self._itinerary, self._num_instructions, offered))
+        progress.index = self._num_instructions + 1
         self._back_pressure(number + self._acknowledged)
         for position in self._deletable.intersection(self._moved):
             array = inputs[position]
@@ -466,7 +492,7 @@ class _Outputs:
         """Ask other processes for scalar results; see `SpreadAcross.ask`.
 
         Args:
-            number: The number of the first message, as for `collect`.
+            number: The number of the first message of outputs.
         """
         if self.spread is not None:
             self.spread.ask(number + len(self._sources))
@@ -476,14 +502,16 @@ class _Outputs:
         slots: Sequence[Any],
         inputs: Sequence[Any],
         number: int,
-        move: Callable[[str, Any, NamedSharding, int], Any],
+        first: int,
+        move: Callable[[str, Any, NamedSharding, int, int], Any],
     ) -> list[Any]:
         """The outputs.
 
         Args:
             slots: The slots after the last instruction.
             inputs: The step's inputs.
-            number: The number of the first message.
+            number: The number that the call's messages start at.
+            first: That of the first message of outputs among them.
             move: Brings a global array to where it is wanted; see `AcrossRunner`.
         """
         outputs: list[Any] = []
@@ -498,12 +526,12 @@ class _Outputs:
                 if not is_global(source):
                     source = place(source, sharding, aval)
                 elif source.sharding != sharding:
-                    source = move("a captured array", source, sharding, number + index)
+                    source = move("a captured array", source, sharding, number, first + index)
                 self._sources[index] = _KNOWN, source, aval, sharding
                 value = source
             outputs.append(self._empty(index, aval, sharding) if value is None and kind != _SPREAD else value)
         if self.spread is not None:
-            self.spread(slots, outputs.__setitem__, number + len(self._sources))
+            self.spread(slots, outputs.__setitem__, number + first + len(self._sources))
         for index in self._copied:
             outputs[index] = copied(outputs[index])
         return outputs

@@ -10,11 +10,13 @@ import atexit
 import functools
 import hmac
 import json
+import math
 import queue
 import secrets
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import accumulate
@@ -29,6 +31,7 @@ from mmruntime._execution.channel import RECEIVER_BITS, Carry
 from mmruntime._execution.parcels import Message, Parcel
 from mmruntime._processes.exchange import Exchange, own_host
 from mmruntime._processes.progress import progress
+from mmruntime._processes.watch import seconds_to_end
 
 _CONNECT_S = 300.0
 # How long the end of the program waits for what is still to be sent.
@@ -165,16 +168,23 @@ class _Inbox:
     def take(self, number: int, source: int) -> bytearray:
         """The message of a sender and number; waits for it.
 
+        If its sender cannot send it any more, the watch knows why, or will: it ends this process with the same words
+        as with other channels.
+
         Raises:
-            RuntimeError: If its sender cannot send it any more.
+            RuntimeError: If that does not happen, as where nothing watches.
         """
         with self._changed:
             key = source, number
             if key not in self._messages:
                 with progress.waiting(f"a message of process {source}", (source,)):
                     # In turns, so that Ctrl-C gets through.
-                    while key not in self._messages and source not in self._failures:
-                        self._changed.wait(1.0)
+                    failed = math.inf
+                    while key not in self._messages and time.monotonic() < failed:
+                        if source in self._failures and failed == math.inf:
+                            failed = time.monotonic() + seconds_to_end()
+                        else:
+                            self._changed.wait(1.0)
             if key in self._messages:
                 return self._messages.pop(key)
             raise RuntimeError(f"mjit: nothing comes from process {source} any more: {self._failures[source]}")

@@ -15,7 +15,7 @@ import jax
 
 from mmruntime._processes.exchange import Exchange
 from mmruntime._processes.group import Group
-from mmruntime._processes.progress import progress
+from mmruntime._processes.progress import CallRecord, progress
 
 # How long the others may take to come to the same point, such as the end of their compilations. Faults are found long
 # before, by the watch.
@@ -55,7 +55,8 @@ def agree(label: str, parts: Mapping[str, str], group: Group, advice: str, *, wh
     others = [process for process in group.members if process != me]
     exchange = Exchange()
     digests = {name: hashlib.blake2b(text.encode(), digest_size=12).hexdigest() for name, text in parts.items()}
-    with progress.waiting(f"the other processes to come to {label}{why}", others):
+    coming = CallRecord(group.key, group.calls + 1, f"{label}{why}", "", agreements=group.agreements)
+    with progress.waiting(f"the other processes to come to {label}{why}", others, coming):
         if me == first:
             exchange.put(f"{key}/first", json.dumps(digests))
         else:

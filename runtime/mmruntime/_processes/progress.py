@@ -95,11 +95,14 @@ class Blocked(NamedTuple):
         since: From when on, by `time.monotonic()`.
         what: What it waits for, in words for a message: "the other processes to compile train_step".
         processes: Those that it may be waiting for; empty if they are not known.
+        coming: The call that it will make once they have come, with `CallRecord.agreements` as they are by then; None
+            if it waits for something else.
     """
 
     since: float
     what: str
     processes: tuple[int, ...]
+    coming: CallRecord | None = None
 
 
 class CallRecord(NamedTuple):
@@ -112,6 +115,7 @@ class CallRecord(NamedTuple):
         token: Depends on this call and on all before it: two processes whose tokens for the same group and number
             differ have made different calls.
         arguments: How the arguments were given that are not where the step wants them; empty if all are.
+        agreements: How often these processes had waited for each other and compared what they were about to do.
     """
 
     group: str
@@ -119,6 +123,7 @@ class CallRecord(NamedTuple):
     label: str
     token: str
     arguments: str = ""
+    agreements: int = 0
 
 
 class Progress:
@@ -129,7 +134,8 @@ class Progress:
         thread: The thread that began the last one; None before the first.
         inside: Whether it is inside of one now; else user code runs, or `blocked` says for what it waits.
         itinerary: The step that was called last; None before the first.
-        index: The instruction that is issued now, or was issued last.
+        index: The instruction that is issued now, or was issued last. What is moved before the first one has negative
+            indices, and scalar results come after the last one.
         waits: What was issued and may not have come yet, oldest first. The reader takes off the left what is over.
         offers: What was issued for other processes, oldest first, as arrays that fail if it does: the same as a `Wait`.
             The reader takes them off the left.
@@ -160,7 +166,7 @@ class Progress:
 
     def begin(self, itinerary: Itinerary, record: CallRecord) -> None:
         """Note that a step is called."""
-        self.index = 0
+        self.index = -1
         self.itinerary = itinerary
         self.thread = threading.get_ident()
         self.call += 1
@@ -178,9 +184,9 @@ class Progress:
         self.failure = f"{type(error).__name__}: {error}"
 
     @contextmanager
-    def waiting(self, what: str, processes: Sequence[int] = ()) -> Iterator[None]:
+    def waiting(self, what: str, processes: Sequence[int] = (), coming: CallRecord | None = None) -> Iterator[None]:
         """While the thread waits for other processes outside of instructions; see `Blocked`."""
-        before, self.blocked = self.blocked, Blocked(time.monotonic(), what, tuple(processes))
+        before, self.blocked = self.blocked, Blocked(time.monotonic(), what, tuple(processes), coming)
         try:
             yield
         finally:

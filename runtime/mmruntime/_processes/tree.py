@@ -17,6 +17,8 @@ from mmruntime._processes.progress import CallRecord
 from mmruntime._processes.waits import CallComparison, ProcessStatus, edges_to, look_into
 
 FANOUT = 16
+# Of the processes that one waits for, as many are asked at once what they have called.
+_MOST_ASKED = 4
 
 Message = dict[str, Any]
 Send = Callable[[int, Message], None]
@@ -233,7 +235,7 @@ class Node:
         status = self._status()
         told = ""
         if status.wait and status.age >= self.limits.report:
-            told = f"{status.waits_for} {status.wait} {status.idle} {status.stuck}"
+            told = f"{status.waits_for} {status.wait} {status.idle} {status.stuck} {status.coming}"
         if told != self._told_wait:
             self._told_wait = told
             if self.parent is None:
@@ -246,8 +248,18 @@ class Node:
             self._waiting[status.process] = status
             self._since[status.process] = now - status.age
             self._compare_calls(status, now)
+            self._ask_for_calls(status, now)
         else:
             self._waiting.pop(status.process, None)
+
+    def _ask_for_calls(self, status: ProcessStatus, now: float) -> None:
+        """Ask some of those that a process waits for what they have called: it may be something else."""
+        if self._cause is not None:
+            return
+        for other in status.waits_for[:_MOST_ASKED]:
+            if other not in self._waiting and now - self._asked.get(other, -1e9) >= self.limits.report:
+                self._asked[other] = now
+                self._ask(other, now)
 
     def _note_answer(self, status: ProcessStatus, now: float) -> None:
         self._known[status.process] = (now, status)

@@ -35,6 +35,7 @@ class ProcessStatus:
         idle: Whether it has used next to no CPU while it waited. Only told where the devices are CPUs.
         left: Whether its program has ended.
         calls: The latest steps that it has called, oldest first; once it has left, the last of each group of processes.
+        coming: The call before which it waits for the others, to compare it with theirs; None if it does not.
     """
 
     process: int
@@ -46,6 +47,7 @@ class ProcessStatus:
     idle: bool = False
     left: bool = False
     calls: tuple[CallRecord, ...] = ()
+    coming: CallRecord | None = None
 
     def as_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -55,7 +57,8 @@ class ProcessStatus:
     def from_json(cls, found: Mapping[str, Any]) -> ProcessStatus:
         """Back from a JSON object."""
         calls = tuple([CallRecord(*call) for call in found["calls"]])
-        return cls(**{**found, "waits_for": tuple(found["waits_for"]), "calls": calls})
+        coming = None if found["coming"] is None else CallRecord(*found["coming"])
+        return cls(**{**found, "waits_for": tuple(found["waits_for"]), "calls": calls, "coming": coming})
 
 
 @dataclass(frozen=True)
@@ -169,6 +172,8 @@ _MOST_COMPARED = 4096
 class CallComparison:
     """The calls that processes say they have made: those of one group and number must be equal, and so must be the
     numbers at the ends of their programs.
+
+    A call that they compare beforehand is made by none of them before all have come to do so.
     """
 
     def __init__(self) -> None:
@@ -176,6 +181,8 @@ class CallComparison:
         self._heard: dict[tuple[str, int], tuple[int, CallRecord]] = {}
         # By group, the last call of the process that was the first to end.
         self._last: dict[str, tuple[int, CallRecord]] = {}
+        # By group and number, a call before which a process waits for the others, after most agreements.
+        self._coming: dict[tuple[str, int], tuple[int, CallRecord]] = {}
 
     def differing(self, status: ProcessStatus) -> tuple[tuple[int, int], str] | None:
         """Two processes that have made different calls, and how they differ in words; None if none are known.
@@ -188,14 +195,36 @@ class CallComparison:
             if first.token != call.token:
                 one, two = sorted([(other, first), (status.process, call)])
                 return (one[0], two[0]), _difference(*one, *two)
+            if found := self._uncompared(call.group, call.number):
+                return found
             if status.left:
                 other, last = self._last.setdefault(call.group, (status.process, call))
                 if last.number != call.number:
                     one, two = sorted([(other, last), (status.process, call)])
                     return (one[0], two[0]), _unequal_numbers(*one, *two)
-        while len(self._heard) > _MOST_COMPARED:
-            del self._heard[next(iter(self._heard))]
+        if (coming := status.coming) is not None:
+            key = coming.group, coming.number
+            if key not in self._coming or self._coming[key][1].agreements < coming.agreements:
+                self._coming[key] = status.process, coming
+            if found := self._uncompared(*key):
+                return found
+        for known in (self._heard, self._coming):
+            while len(known) > _MOST_COMPARED:
+                del known[next(iter(known))]
         return None
+
+    def _uncompared(self, group: str, number: int) -> tuple[tuple[int, int], str] | None:
+        """A process that has made a call before which another one waits for it, to compare it; as for `differing`."""
+        heard, coming = self._heard.get((group, number)), self._coming.get((group, number))
+        if heard is None or coming is None or heard[1].agreements >= coming[1].agreements:
+            return None
+        how = f"{heard[1].label} in process {heard[0]}, and {coming[1].label} in process {coming[0]}"
+        why = (
+            f"have made different calls: call {number} of steps that they run together is {how}, which waits for the "
+            "others to come to it. Each must make the same calls in the same order, with arguments of the same shapes "
+            "and types, and with the same static arguments and settings"
+        )
+        return (min(heard[0], coming[0]), max(heard[0], coming[0])), why
 
 
 def _difference(process: int, call: CallRecord, other: int, its: CallRecord) -> str:

@@ -66,6 +66,11 @@ def start_watch(timeout: float) -> None:
         _watch = FaultWatch(process, count, Limits(timeout), Exchange(), progress)
 
 
+def seconds_to_end() -> float:
+    """Within which the watch says why and ends this process, once another one cannot go on; 0 if nothing watches."""
+    return 0.0 if _watch is None else _watch.seconds_to_end()
+
+
 class FaultWatch:
     """The thread of one process, and what the main thread tells it.
 
@@ -107,6 +112,10 @@ class FaultWatch:
         self._connected.wait(_FIRST_S)
 
     # In the main thread.
+
+    def seconds_to_end(self) -> float:
+        """See the function."""
+        return 0.0 if self._released.is_set() else self._limits.total
 
     def _note_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """Show an exception that ends the program, and tell the others."""
@@ -323,7 +332,7 @@ class FaultWatch:
         if wait is not None:
             awaited = wait.since, wait.awaited.processes, _wait_in_words(wait)
         if blocked is not None and (awaited is None or blocked.since < awaited[0]):
-            awaited = _of_block(blocked)
+            awaited = blocked.since, blocked.processes, _block_in_words(blocked, current)
         since, processes, words = awaited or (now, (), "")
         on_cpu = _compat.platform_started() == "cpu"
         return ProcessStatus(
@@ -336,6 +345,7 @@ class FaultWatch:
             on_cpu and self._activity.idle(min(now - since, self._limits.judge)),
             self._node.has_left,
             current.latest_calls(),
+            None if blocked is None else blocked.coming,
         )
 
     def _say(self, sentence: str) -> None:
@@ -449,8 +459,13 @@ def _wait_in_words(wait: Wait) -> str:
     return f"call {wait.call} of {wait.itinerary.label}, {words}"
 
 
-def _of_block(blocked: Blocked) -> tuple[float, tuple[int, ...], str]:
-    return blocked.since, blocked.processes, blocked.what
+def _block_in_words(blocked: Blocked, current: Progress) -> str:
+    """What the thread itself waits for: what the instruction awaits that it is at, if it is at one."""
+    itinerary, index = current.itinerary, current.index
+    awaited = itinerary.awaited.get(index) if current.inside and itinerary is not None else None
+    if itinerary is None or awaited is None or not set(blocked.processes) <= set(awaited.processes):
+        return blocked.what
+    return _wait_in_words(Wait(blocked.since, current.call, itinerary, index, None))
 
 
 def _place() -> list[Any]:

@@ -175,30 +175,53 @@ def step(x):
     x = mm.task(jnp.negative, task=mm.stage(0, 2))(x)
     return mm.task(jnp.sin, task=mm.stage(1, 2))(x)
 
-step = mm.mjit(step, mesh=mm.MultiMesh(axis_sizes=(2, 2), axis_names=("stage", "data")))
-results = step(np.ones((4, 4), np.float32))
+mesh = mm.MultiMesh(axis_sizes=(2, 2), axis_names=("stage", "data"))
+batch = np.ones((4, 4), np.float32)
+if os.environ["BEFORE"]:
+    layout = jax.sharding.NamedSharding(mesh.slice(stage=1), jax.P())
+    batch = jax.make_array_from_callback((4, 4), layout, lambda i: batch[i], dtype=np.float32)
+    second = mm.MultiMesh(axis_sizes=(2,), axis_names=("data",), devices=jax.devices()[2:])
+    batch = mm.mjit(layer, mesh=second)(batch)
+
+    def step(batch):
+        x = mm.task(jnp.negative, task=mm.stage(0, 2))(batch)
+        return mm.task(jnp.sin, task=mm.stage(1, 2))(x)
+
+step = mm.mjit(step, mesh=mesh)
+results = step(batch)
 jax.block_until_ready(results)
 """
 
 
 @pytest.mark.parametrize(
-    "transport",
-    ["transfer", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("sockets", "collectives"))],
+    ("transport", "before"),
+    [
+        ("transfer", ""),
+        ("transfer", "1"),
+        *(
+            pytest.param(name, before, marks=pytest.mark.nightly)
+            for name in ("sockets", "collectives")
+            for before in ("", "1")
+        ),
+    ],
 )
-def test_a_program_that_fails_while_others_wait_for_its_results_is_named(tmp_path, monkeypatch, transport):
-    """Its process waits for them in turn, and would never hear of it."""
+def test_a_program_that_fails_while_others_wait_for_its_results_is_named(tmp_path, monkeypatch, transport, before):
+    """Its process waits for them in turn, and would never hear of it. It may have run before the step."""
     monkeypatch.setenv("TRANSPORT", transport)
+    monkeypatch.setenv("BEFORE", before)
     program = tmp_path / "program.py"
     program.write_text(FAILING)
     job = Processes(tmp_path, program, 2, devices=2)
     try:
         statuses = [job.ended(index, within=60) for index in range(2)]
-        assert statuses[0] in (1, 75) and statuses[1] == 1, statuses
         text = job.text(0)
-        named = "process 0 of 2 cannot go on: process 1 has a program that failed, in call 1 of step, and with" in text
-        # Sockets find out by themselves, before the other process is heard of or after.
-        assert named or (transport == "sockets" and "nothing comes from process 1 any more" in text), text
+        assert statuses == [75, 1], text
+        what = r"batch of step, float32\[4,4\]" if before else r"\S+ from submesh \d to submesh \d"
+        said = r"process 0 of 2 cannot go on: process 1 has a program that failed, in call 1 of step, and with it "
+        assert re.search(f"{said}{what}: ", text), text
         assert "ValueError: a bad batch" in text, text
+        # And nothing else.
+        assert text.startswith("mmruntime: process 0") and text.count("cannot go on") == 1, text
     finally:
         job.kill()
 

@@ -41,7 +41,13 @@ def test_two_processes(saved, tmp_path):
 @pytest.mark.nightly
 def test_stages_over_several_processes_in_any_order(saved, tmp_path):
     # Several processes send something to one, for one transfer.
-    calls = "four_stages", f"same_as_saved={saved}=1,3,2,0=zb-h1,1f1b", "crossings=20=sockets", "gathered", "other_entries"
+    calls = (
+        "four_stages",
+        f"same_as_saved={saved}=1,3,2,0=zb-h1,1f1b",
+        "crossings=20=sockets",
+        "gathered",
+        "other_entries",
+    )
     run_all("checks:several", 4, 1, *calls, f"checkpointed={tmp_path}")
 
 

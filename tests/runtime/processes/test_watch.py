@@ -5,6 +5,7 @@ import random
 import re
 import socket
 import time
+from dataclasses import replace
 
 import jax
 import pytest
@@ -72,6 +73,9 @@ def called(*labels, arguments=""):
     )
 
 
+COMING = CallRecord("g", 4, "train (not as before in the arguments: now x: f32[4], then x: f32[8])", "", agreements=3)
+
+
 @pytest.mark.parametrize(
     ("one", "other", "said"),
     [
@@ -100,6 +104,39 @@ def test_different_calls_are_told_apart(one, other, said):
         assert re.search(said, found[1]), found
     again = ProcessStatus.from_json(json.loads(json.dumps(ProcessStatus(1, calls=other).as_json())))
     assert again.calls == other
+
+
+@pytest.mark.parametrize(
+    ("made", "agreements", "differs"),
+    [
+        pytest.param(4, 2, True, id="made without it"),
+        pytest.param(4, 3, False, id="made after it"),
+        pytest.param(3, 2, False, id="not made yet"),
+        pytest.param(7, 2, True, id="made long ago"),
+    ],
+)
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_call_that_one_process_compares_first_is_told_from_one_that_another_has_made(
+    made, agreements, differs, first
+):
+    calls = tuple([CallRecord("g", number, "train", f"{number}", "", agreements) for number in range(1, made + 1)])
+    said = [
+        ProcessStatus(0, calls=calls),
+        # It has made calls of other processes as well.
+        ProcessStatus(1, calls=(*calls[:3], CallRecord("h", 4, "pair", "x", "", 0)), coming=COMING),
+    ]
+    comparison = CallComparison()
+    assert comparison.differing(said[first]) is None
+    found = comparison.differing(said[1 - first])
+    assert (found is not None) == differs
+    if found is not None:
+        assert found[0] == (0, 1)
+        how = (
+            r"call 4 .* is train in process 0, and train \(not as before .*\) in process 1, which waits for the others"
+        )
+        assert re.search(how, found[1]), found
+    again = ProcessStatus.from_json(json.loads(json.dumps(said[1].as_json())))
+    assert again == said[1]
 
 
 @pytest.mark.parametrize(
@@ -220,7 +257,7 @@ class Network:
     def age(self, seconds):
         for process, status in enumerate(self.statuses):
             if status.wait:
-                self.statuses[process] = waits(process, *status.waits_for, age=status.age + seconds, stuck=status.stuck)
+                self.statuses[process] = replace(status, age=status.age + seconds)
 
     def verdicts(self):
         return [node.verdict for process, node in enumerate(self.nodes) if process not in self.dead | self.deaf]
@@ -263,6 +300,18 @@ def test_a_wait_that_cannot_end_is_found(culprit):
         assert network.now < LIMITS.total
     assert network.nodes[7].verdict.why == "is caught"
     assert network.nodes[7].verdict.edges == {20: culprit, 0: 20}
+
+
+def test_another_call_than_the_one_that_a_process_waits_for_is_found_as_soon_as_the_wait_is_told():
+    """Also where the other process reads no results, and so waits for nobody."""
+    network = Network(50)
+    network.statuses[30] = ProcessStatus(30, calls=(CallRecord("g", 4, "train", "x", agreements=2),))
+    network.statuses[20] = waits(20, 30, age=0, coming=COMING)
+    while None in network.verdicts():
+        network.age(LIMITS.beat)
+        network.tick()
+        assert network.now < LIMITS.judge
+    assert {verdict.culprits for verdict in network.verdicts()} == {(20, 30)}
 
 
 def test_slow_processes_are_warned_about_once_in_a_while():
