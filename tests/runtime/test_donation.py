@@ -62,6 +62,27 @@ def test_what_an_earlier_call_was_given_is_refused_by_name():
     assert float(step(second, 2.0)[1]) == 128
 
 
+@pytest.mark.parametrize("count", [1, 2], ids=["one program", "two stages"])
+def test_a_deleted_array_that_nothing_reads_is_taken_as_by_jit(count):
+    def fun(x, unread, through, number):
+        if count == 1:
+            return 2 * x, through
+        return mm.task(lambda x: 2 * x, task=on(1))(mm.task(lambda x: 1 * x, task=on(0))(x)), through
+
+    def gone(*shape):
+        array = jnp.ones(shape)
+        array.delete()
+        return array
+
+    x, step = jnp.arange(4.0), mm.mjit(fun, mesh=stages(count, model=2))
+    for _ in range(3):
+        found, _ = step(x, gone(3), x, gone())
+        assert_close(found, 2 * x, 0)
+    assert_close(step.lower(x, x, x, 2.0).compile()(x, gone(4), x, gone())[0], 2 * x, 0)
+    with pytest.raises(RuntimeError, match=r"through of fun, of shape \(4,\), has been deleted"):
+        step(x, x, gone(4), 2.0)
+
+
 def test_donation_of_several_arguments_with_an_output_that_is_an_input():
     def fun(a, b, c):
         first = mm.task(lambda a, b: a + b, task=on(0))(a, b)

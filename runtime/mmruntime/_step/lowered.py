@@ -107,7 +107,7 @@ class CompiledStep(Generic[R]):
                 "`sharding`: then it computes where they lie.",
                 stacklevel=2,
             )
-        check_alive(self._name, self._plan.stacks.names, leaves)
+        check_alive(self._name, self._plan.stacks.names, leaves, self._plan.reads)
         return jax.tree.unflatten(self._plan.out_tree, self._plan.runner(leaves))
 
     @property

@@ -133,14 +133,14 @@ class MeshFunction(Generic[P, R]):
             plan = self._latest
             leaves, tree = jax.tree.flatten((args, kwargs))
             if self._repeat.fits(leaves, tree, self._settings()) and not self._is_to_follow(plan, leaves):
-                check_alive(self._name, plan.stacks.names, leaves)
+                check_alive(self._name, plan.stacks.names, leaves, plan.reads)
                 self._warn_of_copies(plan, leaves)
                 return plan, leaves, plan.runner(leaves)
         call = self._split(args, kwargs)
         plan = self._plan_of(call, to_run=True)
         first = self._latest is not plan
         self._use(plan, call)
-        check_alive(self._name, plan.stacks.names, call.leaves)
+        check_alive(self._name, plan.stacks.names, call.leaves, plan.reads)
         self._warn_of_copies(plan, call.leaves)
         outputs = plan.runner(call.leaves)
         if first and plan.runner.misplaced:

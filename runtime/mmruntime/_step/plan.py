@@ -95,6 +95,16 @@ class Plan:
     delayed: Mapping[int, DelayedSums]
     anywhere: bool
 
+    def reads(self, position: int) -> bool:
+        """Whether the step reads an argument, or hands it on: `jax.jit` takes others even if they are deleted."""
+        value = self.stacks.stacks.inputs[position]
+        if value.cut is not None:
+            return True
+        var, home = self.step.invars[value.position], self.program.inputs[value.position]
+        # Over several processes a scalar that nothing reads may tell one call from another.
+        told = is_scalar(var) and isinstance(self.compiled.transport, AcrossTransport)
+        return home is not None or told or bool(self.program.scalars.get(var)) or var in self.step.outvars
+
     def input_layouts(self) -> list[NamedSharding]:
         """The layout that the step wants each of its arguments in."""
         layouts = []

@@ -100,22 +100,25 @@ def signature(leaf: Any) -> Any:
     )
 
 
-def check_alive(label: str, names: Sequence[str], leaves: Sequence[Any]) -> None:
+def check_alive(
+    label: str, names: Sequence[str], leaves: Sequence[Any], reads: Callable[[int], bool] | None = None
+) -> None:
     """Refuse arrays that an earlier call was given to keep: with several devices, JAX 0.10 ends the process for them.
 
     Args:
         label: The step's name.
         names: The user's names for its arguments.
         leaves: The arguments.
+        reads: Whether the step reads the argument of a position; None if it reads all of them.
 
     Raises:
-        RuntimeError: If one has been donated or deleted.
+        RuntimeError: If one that it reads has been donated or deleted.
     """
     if True not in [leaf.is_deleted() for leaf in leaves if hasattr(leaf, "is_deleted")]:
         return
     # What other processes hold is one object for many results.
     here = [(k, leaf) for k, leaf in enumerate(leaves) if isinstance(leaf, jax.Array) and leaf.is_deleted()]
-    gone = [k for k, leaf in here if leaf.sharding.addressable_devices]
+    gone = [k for k, leaf in here if leaf.sharding.addressable_devices and (reads is None or reads(k))]
     if gone:
         more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
         raise RuntimeError(
