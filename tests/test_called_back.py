@@ -54,7 +54,7 @@ def grown(x):
     return x
 
 
-def named(path: tuple, x):
+def named(path: tuple[int, ...], x):
     return path[0] + 1, x.shape
 
 
@@ -108,6 +108,8 @@ main(Mesh(devices[::-1], ("d",)), [devices])
 
 COMPUTE = (
     "y + 1",
+    "list(map(str, y))",
+    "sorted(y, key=len)",
     "max(y, key=lambda x: x.size)",
     "jax.tree.map(lambda x: x + 1, y)",
     "jax.tree.map(lambda x: x[0] + 1, y)",
@@ -194,8 +196,8 @@ MAKE_NONE = (
     "jax.tree.leaves(y, is_leaf=lambda z: z is None)",
     "jax.tree.leaves(y, is_leaf=None)",
     "jax.tree_util.tree_map_with_path(named, y)",
-    "list(map(str, y))",
-    "sorted(y, key=len)",
+    "list(map(str, [y]))",
+    "sorted([y, y], key=len)",
     "operator.add(1, 2)",
 )
 

@@ -52,7 +52,7 @@ COMPUTE = frozenset(
 )
 # These give back what they are given, or parts of it.
 _HAND_ON = ("builtins.", "collections.", "contextlib.", "copy.", "functools.", "itertools.", "operator.", "typing.")
-_OF_THE_HOST = frozenset(
+OF_THE_HOST = frozenset(
     f"builtins.{name}"
     for name in (
         "bool", "callable", "complex", "float", "format", "hasattr", "hash", "id", "int", "isinstance", "issubclass",
@@ -62,7 +62,7 @@ _OF_THE_HOST = frozenset(
 
 # What arrays tell of themselves, and what they are once they are on the host.
 TOLD = frozenset(("dtype", "itemsize", "nbytes", "ndim", "shape", "sharding", "size", "weak_type"))
-_TO_THE_HOST = frozenset(("item", "tolist"))
+TO_THE_HOST = frozenset(("item", "tolist"))
 # What arrays compute where they are read like a field, and of the methods that other objects have as well.
 COMPUTED_FIELDS = frozenset(("T", "imag", "mT", "real"))
 _COMPUTING_METHODS = frozenset(("copy",))
@@ -184,10 +184,10 @@ class ComputedArguments:
         """Whether a call gives no array of JAX."""
         if not isinstance(node, ast.Call):
             return False
-        if isinstance(node.func, ast.Attribute) and node.func.attr in _TO_THE_HOST:
+        if isinstance(node.func, ast.Attribute) and node.func.attr in TO_THE_HOST:
             return True
         found = library_name(self._module, node.func)
-        if found is None or found in _OF_THE_HOST or found == "jax.device_get":
+        if found is None or found in OF_THE_HOST or found == "jax.device_get":
             return found is not None
         return is_known(found) and not found.startswith(_HAND_ON) and found.partition(".")[0] not in ARRAY_LIBRARIES
 

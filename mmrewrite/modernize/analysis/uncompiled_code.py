@@ -11,6 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import cached_property
 
 from mmrewrite.codemod.array_methods import ARRAY_METHODS
+from mmrewrite.modernize.analysis.array_annotations import ArrayAnnotations
+from mmrewrite.modernize.analysis.array_sources import ArraySources
+from mmrewrite.modernize.analysis.attribute_values import AttributeValues
 from mmrewrite.modernize.analysis.called_back import COMPUTE, Definition, called_back, first_computed
 from mmrewrite.modernize.analysis.handed_functions import HandedFunctions
 from mmrewrite.modernize.analysis.libraries import ARRAY_LIBRARIES, is_known, library_name
@@ -28,6 +31,7 @@ from mmrewrite.modernize.analysis.old_names import CONSTRAINTS, PARTIALS, PJIT, 
 from mmrewrite.modernize.analysis.possible_arrays import PossibleArrays
 from mmrewrite.modernize.analysis.reach import WideReach
 from mmrewrite.modernize.uses import ModuleUses
+from mmrewrite.project.facts import Facts
 from mmrewrite.project.reach import Reached
 
 _TRACERS = frozenset(
@@ -118,7 +122,13 @@ class UncompiledCode:
     def __init__(self, modules: Mapping[str, ModuleUses], reach: WideReach, handed: HandedFunctions) -> None:
         self._modules, self._reach, self._handed = modules, reach, handed
         self._by_facts = {id(module.facts): module for module in modules.values()}
-        self._arrays = PossibleArrays(self._by_facts, reach)
+        self._others: dict[int, ModuleUses] = {}
+        annotations = ArrayAnnotations(reach.project, self._uses_of)
+        attributes = AttributeValues(self._by_facts)
+        sources = ArraySources(
+            reach.project, annotations, attributes, self._uses_of, self._definitions, self._is_on_the_mesh
+        )
+        self._arrays = PossibleArrays(sources)
 
     def problem(self, context: MeshContext) -> str | None:
         """Why `jax.set_mesh` in place of a context would not be the same, else None."""
@@ -268,7 +278,7 @@ class UncompiledCode:
             problem = self._problem_of_callback(module, each, seen, skip)
             if problem is not None:
                 return problem
-        if library_name(module, function) in COMPUTE and any(self._arrays.may_be(module, each) for each in args):
+        if self._arrays.call_computes(module, function, [*args, *(keyword.value for keyword in keywords)]):
             return _computes(module, call)
         return self._problem_of_function(module, function, seen)
 
@@ -387,6 +397,24 @@ class UncompiledCode:
         return bool(functions) and all(
             isinstance(found.node, ast.Assign) and self._is_made_by_pjit(found) for found in functions
         )
+
+    def _uses_of(self, facts: Facts) -> ModuleUses:
+        """The uses of names in a module, also in one that may not change."""
+        found = self._by_facts.get(id(facts))
+        if found is None:
+            found = self._others.get(id(facts))
+        if found is None:
+            found = self._others[id(facts)] = ModuleUses(facts)
+        return found
+
+    def _is_on_the_mesh(self, reached: Reached) -> bool:
+        """Whether what a function gives lies on the mesh, as `pjit` compiles it."""
+        node = reached.node
+        if isinstance(node, ast.FunctionDef):
+            module = self._uses_of(reached.facts)
+            compiled = [decorator for decorator in node.decorator_list if self._is_tracer(module, decorator)]
+            return bool(compiled) and self._is_pjit(module, compiled[-1])
+        return isinstance(node, ast.Assign) and self._is_made_by_pjit(reached)
 
     def _is_made_by_pjit(self, reached: Reached) -> bool:
         module = self._by_facts.get(id(reached.facts))
