@@ -106,6 +106,6 @@ def _is_thin(op: Op) -> bool:
     """Whether an equation only rearranges, converts or adds up values, without reducing their size."""
     size = sum(num_elements(var) for var in op.eqn.outvars)
     large = [var for var in op.reads() if not is_tiny(var)]
-    if op.eqn.primitive in (_compat.add_p, _compat.add_any_p):
+    if op.eqn.primitive in (_compat.add_p, _compat.add_any_p) or op.eqn.primitive.name == "concatenate":
         return True
     return len(large) <= 1 and all(num_elements(var) <= size for var in large) and _cost.flops(op.eqn) <= size

@@ -35,6 +35,7 @@ from mmruntime._partition.effect_order import check_effects
 from mmruntime._partition.input_layouts import InputLayouts, boxed_names, lay_out_inputs
 from mmruntime._partition.instructions import Program, build, build_whole
 from mmruntime._partition.loop_schedule import check_custom_schedules, schedule_loops
+from mmruntime._partition.pack_sums import pack_sums
 from mmruntime._partition.packed_types import check_packed_types
 from mmruntime._partition.place import Placement, place
 from mmruntime._partition.propagated_layouts import PropagatedLayouts
@@ -180,6 +181,8 @@ def make_plan(
             # In one program XLA itself makes cheap values again.
             step, placement = recompute_residuals(step, placement)
         step, placement, delayed, known = _delay(step, placement, multimesh, inputs, propagated)
+        if not whole:
+            step, placement, known = _pack(step, placement, multimesh, inputs, propagated, known)
         segments = segment(step, placement) if known is None else known[0]
         if whole:
             shardings = propagate_whole(step, placement, multimesh, inputs)
@@ -295,6 +298,27 @@ def _delay(
     rewritten, where, delayed = delay_sums(step, placement, segments, shardings, propagated)
     is_same = rewritten is step and where is placement
     return rewritten, where, delayed, (segments, shardings) if is_same else None
+
+
+def _pack(
+    step: Step,
+    placement: Placement,
+    multimesh: MultiMesh,
+    inputs: InputLayouts,
+    propagated: PropagatedLayouts,
+    known: tuple[Segments, Shardings] | None,
+) -> tuple[Step, Placement, tuple[Segments, Shardings] | None]:
+    """Join small accumulators, where there are loops; the last argument and result are those of `_delay`."""
+    if not any(region.index_count > 1 for region in step.regions):
+        return step, placement, known
+    segments = segment(step, placement) if known is None else known[0]
+    shardings = None if known is None else known[1]
+    if shardings is None and any(mesh.size > 1 for mesh in placement.submeshes.meshes):
+        shardings = propagate_segments(step, placement, multimesh, inputs, segments, propagated)
+    packed, where = pack_sums(step, placement, segments, shardings)
+    if packed is not step:
+        return packed, where, None
+    return step, placement, known if shardings is None else (segments, shardings)
 
 
 def _trace(fun: Callable[..., Any], call: Call, multimesh: MultiMesh) -> tuple[Step, Any]:
