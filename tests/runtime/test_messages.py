@@ -229,6 +229,16 @@ def test_a_function_is_no_batch():
         mm.microbatch(loss, count=2, argnum=(1, 2))(np.ones(4), lambda w, x: w * x, np.ones((4, 4)))
 
 
+def test_gradients_of_integers_are_not_added_up():
+    def loss(p, x):
+        return (x @ p["w"]).sum() + p["i"].sum().astype(x.dtype)
+
+    params = {"w": jnp.ones((4, 4), jnp.float32), "i": jnp.arange(4)}
+    gradient = jax.grad(loss, allow_int=True)
+    with pytest.raises(TypeError, match=r"result\['i'\] of loss is float0\[4\].*reduce=\"exact\""):
+        mm.microbatch(gradient, argnum=1, count=2)(params, np.ones((4, 4), np.float32))
+
+
 def test_integers_have_no_mean():
     counted = mm.microbatch(lambda b: {"n": jnp.int32(b.shape[0])}, count=2, reduce="mean")
     with pytest.raises(

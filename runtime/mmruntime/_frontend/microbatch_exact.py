@@ -220,6 +220,11 @@ def given_verdicts(traced: TracedFunction, kinds: Sequence[str], dim: int) -> li
         if how == "exact":
             found.append(None)
             continue
+        if dtype == jax.dtypes.float0:
+            raise TypeError(
+                f"microbatch: {name} of {traced.label} is float0{list(aval.shape)}, as the gradient of integers is, "
+                'which cannot be put together. Give reduce="exact" for it, or leave it out of the result.'
+            )
         is_key = jnp.issubdtype(dtype, jax.dtypes.prng_key)
         if is_key or (how == "sum" and dtype == np.bool_) or (how in ("max", "min") and dtype.kind == "c"):
             verb = "compared" if how in ("max", "min") else "joined" if how == "concat" else "added up"
