@@ -257,7 +257,8 @@ class Node:
         if self._cause is not None:
             return
         for other in status.waits_for[:_MOST_ASKED]:
-            if other not in self._waiting and now - self._asked.get(other, -1e9) >= self.limits.report:
+            known = other in self._waiting or other in self._have_left
+            if not known and now - self._asked.get(other, -1e9) >= self.limits.report:
                 self._asked[other] = now
                 self._ask(other, now)
 

@@ -344,7 +344,7 @@ class FaultWatch:
             self._activity.stuck,
             on_cpu and self._activity.idle(min(now - since, self._limits.judge)),
             self._node.has_left,
-            current.latest_calls(),
+            tuple(current.last.values()) if self._node.has_left else current.latest_calls(),
             None if blocked is None else blocked.coming,
         )
 

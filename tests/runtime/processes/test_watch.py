@@ -314,6 +314,22 @@ def test_another_call_than_the_one_that_a_process_waits_for_is_found_as_soon_as_
     assert {verdict.culprits for verdict in network.verdicts()} == {(20, 30)}
 
 
+def test_a_process_that_has_left_is_not_asked_what_it_has_called():
+    """It has told how many calls it made, and would be compared with itself."""
+    network = Network(5)
+    calls = called(*["train"] * 9)
+    network.nodes[3].leave(calls[-1:], network.now)
+    network.deliver()
+    network.statuses[3] = ProcessStatus(3, left=True, calls=calls)
+    network.statuses[1] = waits(1, 3, age=0, calls=called(*["train"] * 10))
+    while None in network.verdicts():
+        network.age(LIMITS.beat)
+        network.tick()
+        assert network.now < LIMITS.total
+    (why,) = {verdict.why for verdict in network.verdicts()}
+    assert why == "has ended its program after 9 calls of steps that they run together, and process 1 has made 10"
+
+
 def test_slow_processes_are_warned_about_once_in_a_while():
     network = Network(20)
     network.statuses[1] = waits(1, 2, age=0)
