@@ -29,7 +29,7 @@ class FunctionUse:
 
 
 @dataclass(frozen=True, eq=False)
-class _Reads:
+class _ReadsInModule:
     """The names and attributes that a module reads, by their last part, and the calls that have one as a part."""
 
     nodes: dict[str, list[ast.expr]]
@@ -46,7 +46,19 @@ class FunctionUses:
     def of(self, facts: Facts, function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[FunctionUse]:
         """Everything that may read a function by its name, but for what its own body reads."""
         own = set(ast.walk(function))
-        return [use for use in self._of(facts, function) if use.node not in own]
+        uses = [use for use in self._of(facts, function) if use.node not in own]
+        line = self._compiled_below(facts, function, uses)
+        return [use for use in uses if line is None or (use.facts is facts and use.node.lineno <= line)]
+
+    def _compiled_below(
+        self, facts: Facts, function: ast.FunctionDef | ast.AsyncFunctionDef, uses: list[FunctionUse]
+    ) -> int | None:
+        """The line of `step = jax.jit(step)`, below which the name stands for another function."""
+        owner = facts.names.scopes[function]
+        found = [use.call for use in uses if use.facts is facts and self.compiles(use)]
+        values = [each.value for each in owner.bindings[function.name] if each.node is not function]
+        lines = [value.lineno for value in values if isinstance(value, ast.Call) and value in found]
+        return min(lines) if lines and len(lines) == len(values) else None
 
     def is_compiled(self, facts: Facts, function: ast.AST) -> bool:
         """Whether a function only runs compiled, with arguments that JAX has rebuilt."""
@@ -60,9 +72,10 @@ class FunctionUses:
             if is_jit_decorator(facts.names, decorator, scope):
                 return not _has_static(decorator)
         uses = self.of(facts, function)
-        return bool(uses) and all(self._compiles(use) for use in uses)
+        return bool(uses) and all(self.compiles(use) for use in uses)
 
-    def _compiles(self, use: FunctionUse) -> bool:
+    def compiles(self, use: FunctionUse) -> bool:
+        """Whether a use compiles the function, without arguments that stay as they are."""
         if use.call is None or use.is_call:
             return False
         scope = use.facts.names.scopes[self.statement(use.facts, use.node)]
@@ -104,12 +117,12 @@ class FunctionUses:
         found |= {each.path: each for each in self._project.imported_by([facts]).values()}
         return list(found.values())
 
-    def _reads(self, facts: Facts) -> _Reads:
+    def _reads(self, facts: Facts) -> _ReadsInModule:
         return self._project.once(("reads", facts.path), lambda: _find_reads(facts))
 
 
-def _find_reads(facts: Facts) -> _Reads:
-    found = _Reads({}, {}, {})
+def _find_reads(facts: Facts) -> _ReadsInModule:
+    found = _ReadsInModule({}, {}, {})
     stack: list[tuple[ast.AST, ast.stmt | None]] = [(each, None) for each in facts.tree.body]
     while stack:
         node, statement = stack.pop()

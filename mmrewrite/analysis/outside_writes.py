@@ -18,6 +18,7 @@ from pathlib import PurePath
 
 from mmrewrite.analysis.gradients import Gradient, Use
 from mmrewrite.analysis.kept_values import is_kept_by_key, is_made_once, statement_of
+from mmrewrite.analysis.later_reads import CallsRun, LaterRead, LaterReads, roots_of
 from mmrewrite.analysis.traced_functions import (
     COLLECTION_TYPES,
     HOST_CALLS,
@@ -95,8 +96,9 @@ def writes_outside(site: Site, gradient: Gradient, appended: Sequence[str]) -> O
     for name in appended:
         owner = site.scope.owner(name)
         if owner is not None:
-            line = _read_below(site, gradient, owner, name)
-            given[owner, name] = None if line is None else Outlasting(name, read_on=line)
+            found = _read_later(site, gradient, owner, name)
+            line = found.line if found is not None and found.facts is site.facts else None
+            given[owner, name] = None if found is None else Outlasting(name, read_on=line)
     frame = functions.running(site.facts, site.scope, given)
     callees = (
         replace(callee, given=(*_arguments(site, gradient, callee, functions), *callee.given))
@@ -151,55 +153,32 @@ def _lasting(
 ) -> Outlasting | None:
     """What an argument of the gradient, for the parameter `name` of the loss, is a part of that is read below."""
     scope = site.facts.scope_of(use.statement)
+    roots = [root for root, _ in roots_of(argument)]
+    owners = [scope.owner(root) for root in roots]
     whole = argument
     while isinstance(whole, ast.Subscript):
         whole = whole.value
-    owner = scope.owner(whole.id) if isinstance(whole, ast.Name) else None
-    bindings = owner.bindings[whole.id] if owner is not None and isinstance(whole, ast.Name) else []
-    if not isinstance(whole, ast.Name) or any(each.kind == "import" for each in bindings):
+    is_plain = not isinstance(whole, ast.Attribute | ast.Call)
+    bindings = [each for root, owner in zip(roots, owners, strict=True) if owner for each in owner.bindings[root]]
+    if not is_plain or any(each.kind == "import" for each in bindings):
         # Code that is not in sight may read what an object or another module has.
         return functions.origin(argument, functions.running(site.facts, scope))
-    line = _read_below(site, gradient, owner, whole.id) if owner is not None else None
-    return None if line is None else Outlasting(name, values=((site.facts, argument),), read_on=line)
+    for root, owner in zip(roots, owners, strict=True):
+        found = _read_later(site, gradient, owner, root) if owner is not None else None
+        if found is not None:
+            line = found.line if found.facts is site.facts else None
+            return Outlasting(name, values=((site.facts, argument),), read_on=line)
+    return None
 
 
-def _read_below(site: Site, gradient: Gradient, owner: Scope, name: str) -> int | None:
-    """The first line that reads a name once the gradient was computed, outside of the loss.
-
-    Functions that read a name of their module may run then, wherever they stand.
-    """
-    names = site.facts.names
-    uses = [use.statement for use in gradient.uses] or [site.statement]
-    own = {node for use in uses for node in ast.walk(use)}
-    begin = min(_end_or_loop(site, use, name) for use in uses)
-    loss = (
-        site.facts.names.binding(gradient.function.id, site.scope) if isinstance(gradient.function, ast.Name) else None
-    )
-    found = [
-        node.lineno
-        for node, scope in names.reads_of(name, owner)
-        if (node.lineno > begin or scope.function is not owner is names.scope)
-        and node not in own
-        and not (loss is not None and _is_within(scope, loss.node))
-    ]
-    return min(found, default=None)
-
-
-def _end_or_loop(site: Site, use: ast.stmt, name: str) -> int:
-    """The line below which code runs after a statement: all of a loop around it, unless the loop sets `name` anew."""
-    begin = use.end_lineno or use.lineno
-    for loop in site.facts.names.around(use):
-        is_loop = isinstance(loop, ast.For | ast.AsyncFor | ast.While)
-        if is_loop and not any(name in _bound_by(node) for node in ast.walk(loop)):
-            begin = min(begin, loop.lineno)
-    return begin
-
-
-def _is_within(scope: Scope, function: ast.AST) -> bool:
-    outer: Scope | None = scope
-    while outer is not None and outer.node is not function:
-        outer = outer.parent
-    return outer is not None
+def _read_later(site: Site, gradient: Gradient, owner: Scope, name: str) -> LaterRead | None:
+    """The first code that reads a name once the gradient was computed, outside of the loss."""
+    statements = [use.statement for use in gradient.uses] or [site.statement]
+    named = [node for node in ast.walk(gradient.function) if isinstance(node, ast.Name)]
+    bindings = [site.facts.names.binding(node.id, site.scope) for node in named]
+    loss = [each.node for each in bindings if each is not None and each.kind == "function"]
+    calls = [*gradient.calls, gradient.wrapped_call]
+    return LaterReads(site.project).of(name, owner, CallsRun(site.facts, statements, calls, loss))
 
 
 class _LossSearch:

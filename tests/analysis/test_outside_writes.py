@@ -341,6 +341,7 @@ STEPS = {
     ),
     "argument that is read above alone": (
         """
+        @jax.jit
         def step(params, batch, log):
             def loss(params, batch):
                 return jnp.mean(batch["x"] @ params - batch.pop("labels"))
@@ -364,6 +365,7 @@ STEPS = {
     ),
     "argument that each round of a loop has its own of": (
         """
+        @jax.jit
         def step(params, batches, log):
             def loss(params, batch):
                 return jnp.mean(batch["x"] @ params - batch.pop("labels"))
@@ -441,6 +443,7 @@ STEPS = {
     ),
     "part of an argument that nothing reads below": (
         """
+        @jax.jit
         def step(params, batch):
             def loss(params, batch):
                 labels = batch.pop("labels")
@@ -674,6 +677,7 @@ def test_what_the_loss_of_a_step_changes(step: str, expected: tuple[str, int, in
 CLOSED_OVER = """
 import jax
 import jax.numpy as jnp
+@jax.jit
 def step(params, batch):
     def loss(params):
         labels = batch.pop("labels")
@@ -683,14 +687,14 @@ def step(params, batch):
 """
 
 
-@pytest.mark.parametrize(("below", "read_on"), [("params", None), ("len(batch)", 9)])
+@pytest.mark.parametrize(("below", "read_on"), [("params", None), ("len(batch)", 10)])
 def test_a_closed_over_batch_that_becomes_an_argument(below: str, read_on: int | None) -> None:
     site = site_of(CLOSED_OVER.replace("BELOW", below))
     found = writes_outside(site, find_gradient(site), ["batch"])
-    assert (found and (found.name, found.line, found.read_on)) == (read_on and ("batch", 6, read_on))
+    assert (found and (found.name, found.line, found.read_on)) == (read_on and ("batch", 7, read_on))
     unchanged = writes_outside(site, find_gradient(site), ())
     assert unchanged is not None
-    assert unchanged.described(site.facts) == "changes `batch` of the code around it on line 6"
+    assert unchanged.described(site.facts) == "changes `batch` of the code around it on line 7"
 
 
 LOOP = """
