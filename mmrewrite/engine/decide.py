@@ -274,7 +274,7 @@ class _Decider:
             if mesh.hint is not None and (facts.path in broken or mesh.hint.start in self.excluded[facts.path])
         } - self._project.withheld
         refused = self._refused_with_region(broken)
-        refused |= self._meshes_without_step(broken, refused)
+        refused |= self._hints_without_step(broken, refused)
         self._project.withheld |= lost
         for (path, start), refusal in refused.items():
             if path not in broken:
@@ -308,17 +308,25 @@ class _Decider:
                     refused[key] = self._refusal(key, reasons[0])
         return refused
 
-    def _meshes_without_step(
+    def _hints_without_step(
         self, broken: Collection[str], refused: Mapping[HintKey, Refusal]
     ) -> dict[HintKey, Refusal]:
-        """Hints about the whole module, such as meshes, when no step that uses them is rewritten."""
+        """All other hints, when no step of the run is rewritten.
+
+        Meshes would have no step, and a model that a step is given as an argument may belong to one that stays.
+        """
         steps = [key for key, (_, hint) in self._hints.items() if hint.record.role is Role.COMPILE]
         if not steps or not all(key in self.causes or key in refused or key[0] in broken for key in steps):
             return {}
         return {
-            key: self._refusal(key, "no step that would run on this mesh is rewritten")
+            key: self._refusal(
+                key,
+                "no step that would run on this mesh is rewritten"
+                if hint.record.whole_module
+                else "no step of this run is rewritten",
+            )
             for key, (facts, hint) in self._hints.items()
-            if hint.record.whole_module and key not in self.causes and facts.path not in broken
+            if key not in self.causes and key not in refused and facts.path not in broken
         }
 
     def _is_implied(self, key: HintKey) -> bool:
