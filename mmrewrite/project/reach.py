@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project, imported_names
 from mmrewrite.source.names import Binding, Scope, dotted_name
+from mmrewrite.source.walk import walk
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +40,7 @@ class Reach:
 
     def from_expression(self, facts: Facts, node: ast.expr, scope: Scope) -> Iterator[Reached]:
         """All that the names in an expression lead to, transitively; `scope` is where it stands."""
-        for start in self._names_of(facts, ast.walk(node), facts.names.inner.get(node, scope)):
+        for start in self._names_of(facts, walk(node), facts.names.inner.get(node, scope)):
             yield from self.from_node(start.facts, start.node)
 
     def direct(self, reached: Reached) -> tuple[Reached, ...]:
@@ -95,7 +96,7 @@ class Reach:
 
     def _walk(self, reached: Reached) -> Iterable[ast.AST]:
         """The nodes of what was reached whose names are followed."""
-        return ast.walk(reached.node)
+        return walk(reached.node)
 
     def _scope(self, reached: Reached) -> Scope:
         names, node = reached.facts.names, reached.node
