@@ -90,9 +90,9 @@ def runs_code_on(site: Site, operand: ast.expr, *methods: str) -> bool:
             own = [*classes.with_bases(*found), *classes.extended(*found, method)]
             if any(not _method(each, part).only_reads for each in own for part in _named(each, method)):
                 return True
-        elif classes.may_be_of_the_project(operand, site.facts, site.scope) and any(
+        elif any(
             _changes(part) for each in classes.defining(site.facts, method) for part in _named(each, method)
-        ):
+        ) and classes.may_be_of_the_project(operand, site.facts, site.scope):
             return True
     return False
 
