@@ -85,6 +85,8 @@ def runs_code_on(site: Site, operand: ast.expr, *methods: str) -> bool:
     """The same of some special methods of one operand."""
     classes = ObjectClasses(site.project)
     for method in methods:
+        if not classes.is_defined(site.facts, method):
+            continue
         found = classes.of(operand, site.facts, site.scope)
         if found is not None:
             own = [*classes.with_bases(*found), *classes.extended(*found, method)]

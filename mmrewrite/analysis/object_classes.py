@@ -175,6 +175,15 @@ class ObjectClasses:
                     found[name] = (*found.get(name, ()), (module, definition))
         return found
 
+    def is_defined(self, facts: Facts, method: str) -> bool:
+        """Whether any class of a program has a method, modules of Flax and the like among them."""
+        return method in self._project.once(("names of methods", facts.path), lambda: self._find_names(facts))
+
+    def _find_names(self, facts: Facts) -> set[str]:
+        owners = (node for module in self._uses.program(facts) for node in module.names.inner)
+        parts = (part for owner in owners if isinstance(owner, ast.ClassDef) for part in owner.body)
+        return {part.name for part in parts if isinstance(part, _FUNCTIONS)}
+
     def extended(self, facts: Facts, definition: ast.ClassDef, method: str) -> Iterator[FoundClass]:
         """The classes of a program that extend a class and have a method of their own."""
         for where, other in self.defining(facts, method):
