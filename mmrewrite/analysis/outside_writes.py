@@ -26,6 +26,7 @@ from mmrewrite.analysis.traced_functions import (
     Definition,
     Outlasting,
     RunningFunction,
+    Told,
     TracedFunctions,
     defaults_of,
     positional_names,
@@ -113,7 +114,7 @@ def writes_in_calls(site: Site, loop: ast.For) -> OutsideWrite | None:
     nodes = list(run_nodes(site.facts, loop.body, site.scope))
     own = {(site.scope, name): None for node in (*nodes, *ast.walk(loop.target)) for name in _bound_by(node)}
     frame = functions.running(site.facts, site.scope, own)
-    return _LossSearch(functions).first(functions.mentioned(nodes, frame), frame)
+    return _LossSearch(functions).first(functions.mentioned(nodes, frame, set()), frame)
 
 
 def writes_of(site: Site, function: ast.expr) -> OutsideWrite | None:
@@ -191,6 +192,7 @@ class _LossSearch:
         """The first write of functions that run in `frame`, or of those that they call."""
         queue = deque((callee, frame) for callee in callees)
         seen: set[RunningFunction] = set()
+        told: Told = set()
         while queue:
             callee, around = queue.popleft()
             inner = self._functions.entered(callee, around)
@@ -205,7 +207,7 @@ class _LossSearch:
                 if written is not None:
                     line = written.line or getattr(node, "lineno", None) or callee.node.lineno
                     return OutsideWrite(written.text, callee.facts.path, line, written.read_on)
-            queue.extend((other, inner) for other in self._functions.mentioned(nodes, inner))
+            queue.extend((other, inner) for other in self._functions.mentioned(nodes, inner, told))
         return None
 
     def _written(self, node: ast.AST, frame: RunningFunction, dropped: set[ast.AST]) -> Outlasting | None:

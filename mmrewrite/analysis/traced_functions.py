@@ -124,6 +124,8 @@ class _Question:
 
 
 _Answers = dict[_Question, tuple[Callee, ...]]
+# The methods, by name, and the objects that a search has been given them for, in the modules that name them.
+Told = set[tuple[Facts, str, Outlasting | None]]
 
 
 class TracedFunctions:
@@ -163,8 +165,12 @@ class TracedFunctions:
         active = (frame.active & around) | {scope} | ({callee.around} if callee.around is not None else set())
         return self.running(callee.facts, scope, given, frozenset(active))
 
-    def mentioned(self, nodes: Iterable[ast.AST], frame: RunningFunction) -> Iterator[Callee]:
-        """The functions that some nodes call, hand to others that may, or run by an operator, a loop or the like."""
+    def mentioned(self, nodes: Iterable[ast.AST], frame: RunningFunction, told: Told) -> Iterator[Callee]:
+        """The functions that some nodes call, hand to others that may, or run by an operator, a loop or the like.
+
+        Methods of objects whose class is not seen are those of many classes: `told`, which grows, has those that one
+        search has been given.
+        """
         called: set[ast.AST] = set()
         for node in nodes:
             name = frame.facts.names.resolve(node.func, frame.scope) if isinstance(node, ast.Call) else None
@@ -177,27 +183,27 @@ class TracedFunctions:
                     # What it does with its arguments is seen there.
                     continue
                 if name is None and self._may_be_object(node.func, frame):
-                    yield from self._unseen(node.func, "__call__", frame)
+                    yield from self._unseen(node.func, "__call__", frame, told)
             for operand, methods in operands(node, name):
-                yield from self._special(operand, methods, name, frame)
+                yield from self._special(operand, methods, name, frame, told)
             if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load) and node not in called:
                 yield from self.callees(node, frame, calls=False)
 
     def _special(
-        self, operand: ast.expr, methods: Methods, called: str | None, frame: RunningFunction
+        self, operand: ast.expr, methods: Methods, called: str | None, frame: RunningFunction, told: Told
     ) -> Iterator[Callee]:
         """The special methods that run on an operand, of a function that is `called` or of another node."""
         if isinstance(methods, tuple):
             for method in methods:
                 if self.classes.defining(frame.facts, method):
-                    yield from self._method(operand, method, frame)
+                    yield from self._method(operand, method, frame, told)
             return
         for choice in self.classes.choices(operand, frame.facts, frame.scope):
             found = self.classes.of(choice, frame.facts, frame.scope)
             if found is None:
                 for method in self.classes.methods(frame.facts):
                     if may_be_called_unseen(method, called):
-                        yield from self._unseen(operand, method, frame)
+                        yield from self._unseen(operand, method, frame, told)
             elif not self.classes.is_of_a_library(*found):
                 parts = [part for _, owner in self.classes.with_bases(*found) for part in owner.body]
                 for method in sorted(filter(methods, {part.name for part in parts if _is_function(part)})):
@@ -500,7 +506,9 @@ class TracedFunctions:
                         around = (callee.around or scope) if is_own else None
                         yield replace(made, around=around, kept=(*made.kept, *kept) if is_own else made.kept)
 
-    def _method(self, holder: ast.expr, method: str, frame: RunningFunction) -> Iterator[Callee]:
+    def _method(
+        self, holder: ast.expr, method: str, frame: RunningFunction, told: Told | None = None
+    ) -> Iterator[Callee]:
         if _is_super(holder):
             yield from self._method_of_bases(method, frame)
             return
@@ -508,7 +516,7 @@ class TracedFunctions:
         for choice in choices:
             found = self.classes.of(choice, frame.facts, frame.scope)
             if found is None:
-                yield from self._unseen(holder if len(choices) == 1 else choice, method, frame)
+                yield from self._unseen(holder if len(choices) == 1 else choice, method, frame, told)
             else:
                 is_exact = isinstance(choice, ast.Call)
                 yield from self._methods(*found, method, self.origin(holder, frame), is_exact=is_exact)
@@ -528,7 +536,9 @@ class TracedFunctions:
             case _:
                 return True
 
-    def _unseen(self, holder: ast.expr, method: str, frame: RunningFunction) -> Iterator[Callee]:
+    def _unseen(
+        self, holder: ast.expr, method: str, frame: RunningFunction, told: Told | None = None
+    ) -> Iterator[Callee]:
         """A method of an object whose class is not seen: that of any class which has it.
 
         The names of ordinary methods are those of arrays too, so that these count for objects of the code around.
@@ -547,6 +557,12 @@ class TracedFunctions:
         passed = origin.values if origin is not None else ()
         if passed and not any(self.classes.may_be_of_the_project(*each[::-1], each[0].names.scope) for each in passed):
             return
+        if told is not None:
+            if (frame.facts, method, origin) in told:
+                return
+            # What is defined in a function depends on what runs around it.
+            if all(facts.names.scopes[definition] is facts.names.scope for facts, definition in candidates):
+                told.add((frame.facts, method, origin))
         for facts, definition in candidates:
             yield from self.method_of(facts, definition, method, origin)
 
