@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import types
 
 import pytest
 from hinted_sites import site_of
@@ -98,7 +99,7 @@ FORMS = {
     "__copy__": ("import copy\nx = copy.copy(thing)", "1"),
     "__deepcopy__": ("import copy\nx = copy.deepcopy(thing)", "1"),
     "__fspath__": ("import os\nx = os.fspath(thing)", "'1'"),
-    "__array__": ("import numpy as np\nx = np.asarray(thing)", "__import__('numpy').ones(2)"),
+    "__array__": ("import numpy as np\nx = np.asarray(thing)", "(1, 2)"),
     "__trunc__": ("import math\nx = math.trunc(thing)", "1"),
     "__length_hint__": ("import operator\nx = operator.length_hint(thing)", "1"),
     "keys": ("x = {**thing}", "[]"),
@@ -170,10 +171,10 @@ def program(form: str, place: str, *, hinted: bool) -> str:
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("form", FORMS)
 def test_methods_that_no_call_names(form: str, place: str) -> None:
-    if "numpy" in FORMS[form][0]:
-        pytest.importorskip("numpy")
-    space: dict[str, object] = {}
-    exec(program(form, place, hinted=False), space)
+    # NumPy is not there where these tests run without JAX.
+    numpy = types.SimpleNamespace(asarray=lambda thing: thing.__array__())
+    space: dict[str, object] = {"np": numpy}
+    exec(program(form, place, hinted=False).replace("import numpy as np", "pass"), space)
     step = space["step"]
     assert callable(step)
     thing = step(1, 2)
