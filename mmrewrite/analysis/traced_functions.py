@@ -555,7 +555,9 @@ class TracedFunctions:
         if (origin is None and not method.startswith("__")) or (origin is not None and not origin.is_object):
             return
         passed = origin.values if origin is not None else ()
-        if passed and not any(self.classes.may_be_of_the_project(*each[::-1], each[0].names.scope) for each in passed):
+        if passed and not any(
+            self.classes.may_be_of_the_project(node, facts, facts.names.scope) for facts, node in passed
+        ):
             return
         if told is not None:
             if (frame.facts, method, origin) in told:
@@ -568,7 +570,8 @@ class TracedFunctions:
 
     def _method_of_bases(self, method: str, frame: RunningFunction) -> Iterator[Callee]:
         """The method that `super()` has, in the class around a function."""
-        scope: Scope | None = frame.scope
+        function: Scope = frame.scope
+        scope: Scope | None = function
         while scope is not None and not isinstance(scope.node, ast.ClassDef):
             function, scope = scope, scope.parent
         if scope is None or not isinstance(scope.node, ast.ClassDef):
