@@ -117,9 +117,14 @@ def _in_decorator(site: Site, decorator: ast.expr) -> tuple[Compiler, Sequence[a
 
 def refuse_uses(site: Site, name: str) -> None:
     """Refuses a step of which the module uses methods that only the result of `jax.jit` has, such as `lower`."""
-    for node in ast.walk(site.facts.tree):
-        if isinstance(node, ast.Attribute) and node.attr in _ABSENT and ast.unparse(node.value) == name:
+    found = site.project.once(("absent methods", site.facts), lambda: tuple(_absent_methods(site.facts.tree)))
+    for node in found:
+        if ast.unparse(node.value) == name:
             _refuse_absent(site, node, name)
+
+
+def _absent_methods(tree: ast.Module) -> Iterator[ast.Attribute]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in _ABSENT)
 
 
 def _refuse_absent(site: Site, node: ast.Attribute, name: str) -> None:

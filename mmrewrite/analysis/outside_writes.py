@@ -199,8 +199,7 @@ class _LossSearch:
             if inner in seen:
                 continue
             seen.add(inner)
-            body: Sequence[ast.AST] = [callee.node.body] if isinstance(callee.node, ast.Lambda) else callee.node.body
-            nodes = list(run_nodes(callee.facts, body, inner.scope))
+            nodes = self._functions.body(callee)
             dropped = set(_without_use(callee.node, nodes))
             for node in nodes:
                 written = self._written(node, inner, dropped)

@@ -165,6 +165,12 @@ class TracedFunctions:
         active = (frame.active & around) | {scope} | ({callee.around} if callee.around is not None else set())
         return self.running(callee.facts, scope, given, frozenset(active))
 
+    def body(self, callee: Callee) -> Sequence[ast.AST]:
+        """The nodes that run with a function, in order: walked once for all searches that come upon it."""
+        body: Sequence[ast.AST] = [callee.node.body] if isinstance(callee.node, ast.Lambda) else callee.node.body
+        scope = callee.facts.names.inner[callee.node]
+        return self._project.once(("body", callee.node), lambda: tuple(run_nodes(callee.facts, body, scope)))
+
     def mentioned(self, nodes: Iterable[ast.AST], frame: RunningFunction, told: Told) -> Iterator[Callee]:
         """The functions that some nodes call, hand to others that may, or run by an operator, a loop or the like.
 
