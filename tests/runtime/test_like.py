@@ -139,6 +139,34 @@ def test_mistakes(step, options, message) -> None:
         mm.mjit(make_state, **{"out_like": step, **options})
 
 
+@pytest.mark.parametrize(
+    ("result", "what"),
+    [
+        pytest.param("adam", r"'adam'\.", id="text"),
+        pytest.param({"name": "adam", "x": 1.0}, r"'adam' at \['name'\] of its result\.", id="text_in_a_dictionary"),
+        pytest.param((1.0, nn.Dense), r".*Dense.* at \[1\] of its result\.", id="object"),
+        pytest.param(jnp.tanh, r".* PjitFunction\.|.*tanh.*\.", id="function"),
+    ],
+)
+def test_a_result_that_is_no_array_is_named_with_its_function(step, result, what) -> None:
+    def make():
+        return result
+
+    expected = rf"^mjit: make returns ({what}) With out_like= it has to return arrays or numbers, in pytrees: "
+    with pytest.raises(TypeError, match=expected):
+        mm.mjit(make, out_like=step)()
+
+
+def test_an_initialiser_without_return_is_asked_for_it(step) -> None:
+    def make():
+        make_state(jax.random.key(0))
+
+    with pytest.raises(
+        TypeError, match=r"^mjit: make returns None\. .* arguments of train, .* is its `return` missing"
+    ):
+        mm.mjit(make, out_like=step)()
+
+
 def test_arguments_must_be_arrays(step) -> None:
     with pytest.raises(TypeError, match=r"got 'x' of type str as an argument of make_state; arguments must be arrays"):
         mm.mjit(make_state, out_like=step)("x")

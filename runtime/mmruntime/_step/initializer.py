@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from mmruntime import _compat
+from mmruntime import _check, _compat
 from mmruntime._core import mesh as _mesh
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._execution.host_values import unshared
@@ -115,10 +115,26 @@ class Initializer(Generic[P, R]):
     def _trace(self, tree: Any, structs: Sequence[Any]) -> tuple[Any, Any]:
         def flat(*leaves: Any) -> Any:
             args, kwargs = jax.tree.unflatten(tree, leaves)
-            return self._fun(*args, **kwargs)
+            result = self._fun(*args, **kwargs)
+            _check_arrays(result, self._label)
+            return result
 
         with _compat.no_mesh(), _mesh.using(self._multimesh), placed_later():
             return jax.make_jaxpr(flat, return_shape=True)(*structs)
+
+
+def _check_arrays(result: Any, label: str) -> None:
+    """Refuse results that no device can hold, in the name of the function: JAX would name the wrapper around it."""
+    for path, leaf in jax.tree_util.tree_flatten_with_path(result)[0]:
+        try:
+            jax.typeof(leaf)
+        except TypeError as error:
+            place = f" at {jax.tree_util.keystr(path)} of its result" if path else ""
+            raise TypeError(
+                f"mjit: {label} returns {_check.shown(leaf)}{place}. With out_like= it has to return arrays or "
+                "numbers, in pytrees: one of the step's arguments, or a tuple of them. Return the "
+                "rest from another function."
+            ) from error
 
 
 def _struct(leaf: Any, label: str) -> jax.ShapeDtypeStruct:
@@ -198,6 +214,7 @@ def match(shapes: Any, arguments: Sequence[Any], label: str, step_label: str) ->
         `shapes` with shardings.
 
     Raises:
+        TypeError: If the result is None, and no argument is.
         ValueError: If the step has no such argument.
     """
     whole = next((argument for argument in arguments if _same(argument, shapes)), None)
@@ -214,6 +231,11 @@ def match(shapes: Any, arguments: Sequence[Any], label: str, step_label: str) ->
         else:
             # Through the tree, so that named tuples stay what they are.
             return jax.tree.unflatten(jax.tree.structure(shapes), jax.tree.leaves(targets))
+    if shapes is None:
+        raise TypeError(
+            f"mjit: {label} returns None. With out_like= it has to return one of the arguments of {step_label}, or a "
+            "tuple of them; is its `return` missing?"
+        )
     listed = "\n".join(f"  argument {index}: {_describe(argument)}" for index, argument in enumerate(arguments))
     raise ValueError(
         f"mjit: out_like={step_label} has no argument like the result of {label}, {_describe(shapes)}. Return one of "

@@ -101,7 +101,8 @@ def mjit(
         ValueError: If there is no mesh, or `fun` has no argument of such a position or name. When called: if the step
             of `out_like` has no argument like the result.
         TypeError: If `mesh` is neither a `MultiMesh` nor a `jax.sharding.Mesh`, `out_like` is no step, something else
-            is of another type, or there are further options.
+            is of another type, or there are further options. When called with `out_like`: if `fun` returns None, or
+            something in its result is neither array nor number.
         RuntimeError: When called, if the step of `out_like` was neither called nor planned; or if the mesh has devices
             of several processes, and those differ in the step or in how they call it.
     """
