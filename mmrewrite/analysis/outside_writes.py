@@ -20,6 +20,7 @@ from mmrewrite.analysis.gradients import Gradient, Use
 from mmrewrite.analysis.kept_values import is_kept_by_key, is_made_once, statement_of
 from mmrewrite.analysis.later_reads import CallsRun, LaterRead, LaterReads, roots_of
 from mmrewrite.analysis.traced_functions import (
+    ANY_RECEIVER,
     COLLECTION_TYPES,
     HOST_CALLS,
     Callee,
@@ -187,6 +188,8 @@ class _LossSearch:
 
     def __init__(self, functions: TracedFunctions) -> None:
         self._functions = functions
+        # Whether a function may write outside, whatever object it is a method of.
+        self._writes: dict[ast.AST, bool] = functions.project.once("functions that write outside", dict)
 
     def first(self, callees: Iterable[Callee], frame: RunningFunction) -> OutsideWrite | None:
         """The first write of functions that run in `frame`, or of those that they call."""
@@ -199,15 +202,85 @@ class _LossSearch:
             if inner in seen:
                 continue
             seen.add(inner)
+            if self._is_alone(callee, inner) and self._writes_nothing(callee):
+                continue
+            written = self._written_in(callee, inner)
+            if written is not None:
+                return written
             nodes = self._functions.body(callee)
-            dropped = set(_without_use(callee.node, nodes))
-            for node in nodes:
-                written = self._written(node, inner, dropped)
-                if written is not None:
-                    line = written.line or getattr(node, "lineno", None) or callee.node.lineno
-                    return OutsideWrite(written.text, callee.facts.path, line, written.read_on)
             queue.extend((other, inner) for other in self._functions.mentioned(nodes, inner, told))
         return None
+
+    def _written_in(self, callee: Callee, frame: RunningFunction) -> OutsideWrite | None:
+        """The first write of a function itself."""
+        nodes = self._functions.body(callee)
+        dropped = set(_without_use(callee.node, nodes))
+        for node in nodes:
+            written = self._written(node, frame, dropped)
+            if written is not None:
+                line = written.line or getattr(node, "lineno", None) or callee.node.lineno
+                return OutsideWrite(written.text, callee.facts.path, line, written.read_on)
+        return None
+
+    def _writes_nothing(self, callee: Callee) -> bool:
+        """Whether a function, and what it calls, writes nothing outside, whatever object it is a method of.
+
+        The answer is the same for all losses and is looked for once: the model of a loss may be of any class.
+        """
+        if callee.node not in self._writes:
+            project = self._functions.project
+            functions = project.once("functions that any code calls", lambda: TracedFunctions(project, None))
+            _LossSearch(functions)._judge(callee)
+        return not self._writes[callee.node]
+
+    def _judge(self, root: Callee) -> None:
+        """Finds out whether a function writes anything outside, itself or in what it calls.
+
+        Where nothing does, none of those that were met does. The functions on the way to a write do, or may.
+        """
+        names = positional_names(root.node)[: root.positional]
+        start = Callee(root.facts, root.node, tuple((name, ANY_RECEIVER) for name in names), root.positional)
+        outside = self._functions.running(root.facts, root.facts.names.scope)
+        queue: deque[tuple[Callee, RunningFunction, tuple[ast.AST, ...]]] = deque([(start, outside, ())])
+        seen: set[RunningFunction] = set()
+        met: set[ast.AST] = set()
+        told: Told = set()
+        while queue:
+            callee, around, callers = queue.popleft()
+            inner = self._functions.entered(callee, around)
+            if inner in seen:
+                continue
+            seen.add(inner)
+            is_alone = self._is_alone(callee, inner)
+            known = self._writes.get(callee.node) if is_alone else None
+            if known is False:
+                continue
+            if is_alone:
+                met.add(callee.node)
+                callers = (*callers, callee.node)
+            if known or self._written_in(callee, inner) is not None:
+                self._writes.update(dict.fromkeys((root.node, *callers), True))
+                return
+            nodes = self._functions.body(callee)
+            queue.extend((other, inner, callers) for other in self._functions.mentioned(nodes, inner, told))
+        self._writes.update(dict.fromkeys((root.node, *met), False))
+
+    def _is_alone(self, callee: Callee, frame: RunningFunction) -> bool:
+        """Whether what a function does depends on nothing but the object that it is a method of."""
+        scope: Scope | None = frame.scope.parent
+        while scope is not None and scope.kind != "function":
+            scope = scope.parent
+        if scope is not None or frame.active != {frame.scope}:
+            return False
+        receivers = positional_names(callee.node)[: callee.positional]
+        return all(
+            owner is frame.scope and (origin is None or (name in receivers and self._is_any_object(origin)))
+            for (owner, name), origin in frame.given.items()
+        )
+
+    def _is_any_object(self, origin: Outlasting) -> bool:
+        """Whether no more is known of an object than that it lasts longer."""
+        return origin.is_object and not any(self._functions.is_collection(*each) for each in origin.values)
 
     def _written(self, node: ast.AST, frame: RunningFunction, dropped: set[ast.AST]) -> Outlasting | None:
         """What a node changes outside of the loss."""
@@ -304,6 +377,8 @@ class _LossSearch:
     def _advanced(self, argument: ast.expr, frame: RunningFunction) -> Outlasting | None:
         """An iterator of the code around, where other code takes from it as well."""
         origin = self._functions.origin(argument, frame) if isinstance(argument, ast.Name) else None
+        if origin is ANY_RECEIVER:
+            return origin
         if origin is None or origin.owner is None:
             return None
         reads = frame.facts.names.reads_of(origin.text, origin.owner)

@@ -78,6 +78,10 @@ class Outlasting:
     line: int | None = None
 
 
+# Stands for any object that a method may be called on. Its parts are not told apart either: the text grows no further.
+ANY_RECEIVER = Outlasting("." * _MOST_PARTS)
+
+
 @dataclass(frozen=True, eq=False)
 class RunningFunction:
     """A function that runs, what its parameters are, and the scopes around it whose functions run too."""
@@ -129,11 +133,14 @@ Told = set[tuple[Facts, str, Outlasting | None]]
 
 
 class TracedFunctions:
-    """Follows a function, which code in a scope calls, through those that it calls."""
+    """Follows a function, which code in a scope calls, through those that it calls.
 
-    def __init__(self, project: Project, scope: Scope) -> None:
-        self._project = project
-        self._around = frozenset(scope.chain())
+    Without a scope, any code may call it: whatever is a parameter may be an object.
+    """
+
+    def __init__(self, project: Project, scope: Scope | None) -> None:
+        self.project = project
+        self._around = frozenset(scope.chain()) if scope is not None else None
         self.classes = ObjectClasses(project)
         self._origins: dict[tuple[ast.expr, RunningFunction], Outlasting | None] = {}
         self._running: dict[object, RunningFunction] = {}
@@ -169,7 +176,7 @@ class TracedFunctions:
         """The nodes that run with a function, in order: walked once for all searches that come upon it."""
         body: Sequence[ast.AST] = [callee.node.body] if isinstance(callee.node, ast.Lambda) else callee.node.body
         scope = callee.facts.names.inner[callee.node]
-        return self._project.once(("body", callee.node), lambda: tuple(run_nodes(callee.facts, body, scope)))
+        return self.project.once(("body", callee.node), lambda: tuple(run_nodes(callee.facts, body, scope)))
 
     def mentioned(self, nodes: Iterable[ast.AST], frame: RunningFunction, told: Told) -> Iterator[Callee]:
         """The functions that some nodes call, hand to others that may, or run by an operator, a loop or the like.
@@ -257,7 +264,7 @@ class TracedFunctions:
                 return None
 
     def _of_module(self, found: str | None, origin: Outlasting, near: Facts) -> Outlasting:
-        definition = self._project.definition(found, near) if found is not None else None
+        definition = self.project.definition(found, near) if found is not None else None
         if definition is None:
             return origin
         facts, binding = definition
@@ -294,7 +301,7 @@ class TracedFunctions:
         owner = scope.owner(name)
         if owner is None:
             resolved = frame.facts.names.resolve_dotted(name, scope) or ""
-            definition = self._project.definition(resolved, frame.facts)
+            definition = self.project.definition(resolved, frame.facts)
             return self._of_module(resolved, Outlasting(name), frame.facts) if definition is not None else None
         bindings = owner.bindings[name]
         if not frame.is_own(owner) and (owner, name) in frame.given:
@@ -449,10 +456,10 @@ class TracedFunctions:
         """The function of a full name: one of a module, or of a class in it."""
         if name is None:
             return
-        found = self._project.definition(name, near)
+        found = self.project.definition(name, near)
         if found is None and "." in name:
             holder, _, method = name.rpartition(".")
-            of_class = self._project.definition(holder, near)
+            of_class = self.project.definition(holder, near)
             if of_class is not None and isinstance(of_class[1].node, ast.ClassDef):
                 yield from self.method_of(of_class[0], of_class[1].node, method, None, bound=False, answers=answers)
             return
@@ -538,7 +545,7 @@ class TracedFunctions:
                 owner = scope.owner(name)
                 is_parameter = owner is not None and any(each.kind == "parameter" for each in owner.bindings[name])
                 # A decorator's is a function.
-                return not is_parameter or owner in self._around or (owner, name) in frame.given
+                return not is_parameter or self._around is None or owner in self._around or (owner, name) in frame.given
             case _:
                 return True
 
