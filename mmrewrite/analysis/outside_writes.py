@@ -20,7 +20,7 @@ from mmrewrite.analysis.gradients import Gradient, Use
 from mmrewrite.analysis.kept_values import is_kept_by_key, is_made_once, statement_of
 from mmrewrite.analysis.later_reads import CallsRun, LaterRead, LaterReads, roots_of
 from mmrewrite.analysis.traced_functions import (
-    ANY_RECEIVER,
+    ANY_OBJECT,
     COLLECTION_TYPES,
     HOST_CALLS,
     Callee,
@@ -183,13 +183,20 @@ def _read_later(site: Site, gradient: Gradient, owner: Scope, name: str) -> Late
     return LaterReads(site.project).of(name, owner, CallsRun(site.facts, statements, calls, loss))
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """What a function writes if the parameters that are `given` are objects that outlast it, and no others are."""
+
+    node: Definition
+    given: frozenset[str]
+
+
 class _LossSearch:
     """Looks for writes in a loss and in the functions that it calls."""
 
     def __init__(self, functions: TracedFunctions) -> None:
         self._functions = functions
-        # Whether a function may write outside, whatever object it is a method of.
-        self._writes: dict[ast.AST, bool] = functions.project.once("functions that write outside", dict)
+        self._writes: dict[_Asked, bool] = functions.project.once("functions that write outside", dict)
 
     def first(self, callees: Iterable[Callee], frame: RunningFunction) -> OutsideWrite | None:
         """The first write of functions that run in `frame`, or of those that they call."""
@@ -202,7 +209,8 @@ class _LossSearch:
             if inner in seen:
                 continue
             seen.add(inner)
-            if self._is_alone(callee, inner) and self._writes_nothing(callee):
+            asked = self._asked(callee, inner)
+            if asked is not None and self._writes_nothing(callee, asked):
                 continue
             written = self._written_in(callee, inner)
             if written is not None:
@@ -222,28 +230,27 @@ class _LossSearch:
                 return OutsideWrite(written.text, callee.facts.path, line, written.read_on)
         return None
 
-    def _writes_nothing(self, callee: Callee) -> bool:
-        """Whether a function, and what it calls, writes nothing outside, whatever object it is a method of.
+    def _writes_nothing(self, callee: Callee, asked: _Asked) -> bool:
+        """Whether a function, and what it calls, writes nothing outside, whatever the objects are that it is given.
 
         The answer is the same for all losses and is looked for once: the model of a loss may be of any class.
         """
-        if callee.node not in self._writes:
+        if asked not in self._writes:
             project = self._functions.project
             functions = project.once("functions that any code calls", lambda: TracedFunctions(project, None))
-            _LossSearch(functions)._judge(callee)
-        return not self._writes[callee.node]
+            _LossSearch(functions)._judge(callee, asked)
+        return not self._writes[asked]
 
-    def _judge(self, root: Callee) -> None:
+    def _judge(self, root: Callee, asked: _Asked) -> None:
         """Finds out whether a function writes anything outside, itself or in what it calls.
 
         Where nothing does, none of those that were met does. The functions on the way to a write do, or may.
         """
-        names = positional_names(root.node)[: root.positional]
-        start = Callee(root.facts, root.node, tuple((name, ANY_RECEIVER) for name in names), root.positional)
+        start = Callee(root.facts, root.node, tuple((name, ANY_OBJECT) for name in sorted(asked.given)))
         outside = self._functions.running(root.facts, root.facts.names.scope)
-        queue: deque[tuple[Callee, RunningFunction, tuple[ast.AST, ...]]] = deque([(start, outside, ())])
+        queue: deque[tuple[Callee, RunningFunction, tuple[_Asked, ...]]] = deque([(start, outside, ())])
         seen: set[RunningFunction] = set()
-        met: set[ast.AST] = set()
+        met: set[_Asked] = set()
         told: Told = set()
         while queue:
             callee, around, callers = queue.popleft()
@@ -251,32 +258,33 @@ class _LossSearch:
             if inner in seen:
                 continue
             seen.add(inner)
-            is_alone = self._is_alone(callee, inner)
-            known = self._writes.get(callee.node) if is_alone else None
+            question = self._asked(callee, inner)
+            known = self._writes.get(question) if question is not None else None
             if known is False:
                 continue
-            if is_alone:
-                met.add(callee.node)
-                callers = (*callers, callee.node)
+            if question is not None:
+                callers = (*callers, question)
+                if all(origin in (None, ANY_OBJECT) for origin in inner.given.values()):
+                    # Of another object more is known here than holds for all.
+                    met.add(question)
             if known or self._written_in(callee, inner) is not None:
-                self._writes.update(dict.fromkeys((root.node, *callers), True))
+                self._writes.update(dict.fromkeys((asked, *callers), True))
                 return
             nodes = self._functions.body(callee)
             queue.extend((other, inner, callers) for other in self._functions.mentioned(nodes, inner, told))
-        self._writes.update(dict.fromkeys((root.node, *met), False))
+        self._writes.update(dict.fromkeys((asked, *met), False))
 
-    def _is_alone(self, callee: Callee, frame: RunningFunction) -> bool:
-        """Whether what a function does depends on nothing but the object that it is a method of."""
+    def _asked(self, callee: Callee, frame: RunningFunction) -> _Asked | None:
+        """The question what a function writes, if that depends on nothing but which objects outlast it."""
         scope: Scope | None = frame.scope.parent
         while scope is not None and scope.kind != "function":
             scope = scope.parent
         if scope is not None or frame.active != {frame.scope}:
-            return False
-        receivers = positional_names(callee.node)[: callee.positional]
-        return all(
-            owner is frame.scope and (origin is None or (name in receivers and self._is_any_object(origin)))
-            for (owner, name), origin in frame.given.items()
-        )
+            return None
+        for (owner, _), origin in frame.given.items():
+            if owner is not frame.scope or (origin is not None and not self._is_any_object(origin)):
+                return None
+        return _Asked(callee.node, frozenset(name for (_, name), origin in frame.given.items() if origin is not None))
 
     def _is_any_object(self, origin: Outlasting) -> bool:
         """Whether no more is known of an object than that it lasts longer."""
@@ -377,7 +385,7 @@ class _LossSearch:
     def _advanced(self, argument: ast.expr, frame: RunningFunction) -> Outlasting | None:
         """An iterator of the code around, where other code takes from it as well."""
         origin = self._functions.origin(argument, frame) if isinstance(argument, ast.Name) else None
-        if origin is ANY_RECEIVER:
+        if origin == ANY_OBJECT:
             return origin
         if origin is None or origin.owner is None:
             return None

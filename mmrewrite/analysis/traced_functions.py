@@ -78,8 +78,8 @@ class Outlasting:
     line: int | None = None
 
 
-# Stands for any object that a method may be called on. Its parts are not told apart either: the text grows no further.
-ANY_RECEIVER = Outlasting("." * _MOST_PARTS)
+# Stands for any object that a function may be given. Its parts are not told apart either: the text grows no further.
+ANY_OBJECT = Outlasting("." * _MOST_PARTS)
 
 
 @dataclass(frozen=True, eq=False)
