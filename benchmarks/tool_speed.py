@@ -37,6 +37,8 @@ FILES = 1000
 # By how much all cores must be faster than one, by the clock.
 CORES_GAIN = 1.6
 JAX_ROUNDS = 2
+# How many times as much one loss of 200 may cost as one of 25.
+GROWTH = 1.5
 missed: list[str] = []
 
 HINTED = '''
@@ -61,6 +63,32 @@ FILLER = """  def helper_{number}(self, first, second):
     return [item for item in (result, first, second) if item is not None]
 """
 
+# A model, and a step whose loss calls one that it is given: it may be any of the file.
+LOSS = """
+class Model{number}:
+    def __init__(self, blocks):
+        self.blocks = blocks
+
+    def __call__(self, params, x):
+        for block in self.blocks:  # mm: stages
+            x = block(x * params)
+        return x
+
+
+def make_{number}(model, tx):
+    def loss_fn(params, x, y):
+        logits = model(params, x)
+        return jnp.mean((logits - y) ** 2)
+
+    @jax.jit  # mm: mjit
+    def train(params, opt, x, y):
+        grads = jax.grad(loss_fn)(params, x, y)  # mm: microbatch(size=2, argnum=(1, 2))
+        updates, opt = tx.update(grads, opt)
+        return optax.apply_updates(params, updates), opt
+
+    return train
+"""
+
 
 def cpu(run: Callable[[], object]) -> float:
     """CPU seconds of one call, the least of several."""
@@ -78,6 +106,11 @@ def hinted_module(definitions: int, helpers: int) -> str:
         filler = "\n".join(FILLER.format(number=index) for index in range(helpers))
         parts.append(HINTED.format(number=number, lines=helpers * 5, filler=filler))
     return "\n".join(parts)
+
+
+def losses_module(count: int) -> str:
+    head = "import jax\nimport jax.numpy as jnp\nimport optax\n\n# mm: mesh(stage=4)\n"
+    return head + "".join(LOSS.format(number=number) for number in range(count))
 
 
 def read_and_search(paths: list[str]) -> int:
@@ -150,6 +183,18 @@ def dense() -> None:
         parse = cpu(lambda text=text: cst.parse_module(text))
         source = SourceFile("module.py", text.encode(), "module")
         row(f"{3 * definitions} hints", cpu(lambda source=source: rewrite_project([source], registry)), parse, 3)
+    print("\nlosses in a file, each with a model that may be any of the file's; 1 x is P")
+    few = 0.0
+    for count in (25, 50, 100, 200):
+        text = losses_module(count)
+        parse = cpu(lambda text=text: cst.parse_module(text))
+        source = SourceFile("module.py", text.encode(), "module")
+        (rewrite,) = rewrite_project([source], registry)
+        assert len(rewrite.edits) >= count and not rewrite.refusals and not rewrite.failed
+        seconds = cpu(lambda source=source: rewrite_project([source], registry))
+        # Linear: each loss costs as much among many as among few.
+        row(f"{count} losses, {3 * count} hints", seconds, parse, GROWTH * few if few else None)
+        few = few or seconds / parse
     print("\nhinted files that import each other, each as a multiple of P")
     for count in (8, 16, 32, 64):
         texts = [
