@@ -60,8 +60,20 @@ def run(*arguments: str, timeout: float = 60, **environment: str) -> subprocess.
     )
 
 
-def drive(command: list[str], count: int) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", DRIVER, str(count), *command], stdout=subprocess.PIPE, text=True)
+# Lets every process end between the two looks that the launcher takes at them.
+ENDS_BETWEEN = """
+from mmrewrite.launch.job import Job
+look = Job._look_for_sleepers
+def look_late(self, now):
+    for process in self._processes:
+        os.waitid(os.P_PID, process.popen.pid, os.WEXITED | os.WNOWAIT)
+    look(self, now)
+Job._look_for_sleepers = look_late
+"""
+
+
+def drive(command: list[str], count: int, driver: str = DRIVER) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", driver, str(count), *command], stdout=subprocess.PIPE, text=True)
 
 
 def outcome_of(driver: subprocess.Popen[str]) -> tuple[list[str], list[object]]:
@@ -180,6 +192,14 @@ def test_how_a_job_ends_badly(program, text, expected):
     _, outcome = outcome_of(drive(program(text), 2 if "if me" in text else 1))
     assert outcome == expected
     assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_processes_that_end_while_the_launcher_looks_at_them(program, status):
+    command = program(f"print('hello'); sys.exit({status})")
+    lines, outcome = outcome_of(drive(command, 2, "import os\n" + ENDS_BETWEEN + DRIVER))
+    assert sorted(lines) == ["[0] hello", "[1] hello"]
+    assert outcome[0] == status
 
 
 def test_one_that_stays_stopped_when_the_others_have_ended(program):

@@ -260,7 +260,11 @@ class Job:
         """End those that are stopped for good, where there is nobody left whose watch would see it."""
         alive = [process for process in self._processes if process.status is None]
         for process in alive:
-            found = os.waitid(os.P_PID, process.popen.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+            try:
+                found = os.waitid(os.P_PID, process.popen.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                # It has ended since `_look_for_ends`, whose next turn sees its status; what has ended cannot stop.
+                found = None
             process.stopped = None if found is None else process.stopped or now
         if self._planned or self._interrupted is not None or not 0 < len(alive) < len(self._processes):
             return
