@@ -291,7 +291,9 @@ def _one_row_after_the_other(params, batch):
 def test_a_program_that_differs_for_another_size_is_an_error_and_not_hoisted(loss, wrap):
     """Its parameters are captured by the trace; it would be computed on the whole batch, without microbatches."""
     step = wrap(mm.microbatch(jax.grad(loss), size=2, argnum=1, reduce="exact"))
-    with pytest.raises(ValueError, match="does other operations for another batch size"):
+    with pytest.raises(
+        ValueError, match=r"does `\w+` for .* and not for .*, so that the two programs cannot be compared\."
+    ):
         step(jnp.ones((4, 2)), jnp.ones((8, 4)))
 
 
@@ -299,6 +301,51 @@ def _of_labels(params, batch):
     logits = jnp.tanh(batch @ params)
     labels = jnp.zeros((*logits.shape[:-1], 1), int)
     return -jnp.take_along_axis(logits, labels, -1).mean()
+
+
+def _with_metric(metric):
+    """A step of a loss and a metric of it, and arguments for it."""
+
+    def loss(params, batch):
+        logits = batch @ params
+        each = jax.nn.logsumexp(logits, -1)
+        return each.mean(), metric(logits, each)
+
+    generator = np.random.default_rng(3)
+    arguments = [generator.normal(size=size).astype(np.float32) for size in ((4, 3), (16, 4))]
+    return jax.value_and_grad(loss, has_aux=True), [jnp.asarray(each) for each in arguments]
+
+
+# A metric, the operation that is in the way, and what to return for it and compute afterwards.
+_AFTERWARDS = {
+    "slice": (lambda logits, each: logits[:2], "slice", lambda logits, each: logits, lambda logits: logits[:2]),
+    "argmax": (lambda logits, each: each.argmax(), "argmax", lambda logits, each: each, jnp.argmax),
+    "sort": (lambda logits, each: jnp.sort(each), "sort", lambda logits, each: each, jnp.sort),
+    "cumsum": (lambda logits, each: jnp.cumsum(each), "cumsum", lambda logits, each: each, jnp.cumsum),
+    "var": (lambda logits, each: jnp.var(each), "sub", lambda logits, each: each, jnp.var),
+    "top_k": (
+        lambda logits, each: jax.lax.top_k(each, 2)[0].mean(),
+        "top_k",
+        lambda logits, each: each,
+        lambda each: jax.lax.top_k(each, 2)[0].mean(),
+    ),
+}
+
+
+@pytest.mark.parametrize("count", [4, 8])
+@pytest.mark.parametrize("name", list(_AFTERWARDS))
+def test_a_metric_that_is_not_exact_is_named_alone_with_its_operation_and_advice_that_works(name, count):
+    """With two examples in a microbatch, JAX leaves the slice of two out, so that the programs differ."""
+    metric, operation, instead, afterwards = _AFTERWARDS[name]
+    step, arguments = _with_metric(metric)
+    with pytest.raises(ValueError, match=rf"kept for result\[0\]\[1\] of loss: .*`{operation}`") as raised:
+        mm.microbatch(step, count=count, argnum=1, reduce="exact")(*arguments)
+    assert "A metric beside the loss can be computed afterwards: return what it is computed from" in str(raised.value)
+    assert "batch normalisation" not in str(raised.value)
+    step_of_all, _ = _with_metric(instead)
+    (value, kept), grads = mm.microbatch(step_of_all, count=count, argnum=1, reduce="exact")(*arguments)
+    found, expected = ((value, afterwards(kept)), grads), step(*arguments)
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5), found, expected)
 
 
 def test_a_microbatch_of_one_example_that_is_another_program_is_said_to_be_one():

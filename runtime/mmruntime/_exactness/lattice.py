@@ -63,12 +63,14 @@ class Reason:
         line: Where the user's program calls it, as `file:line (function)`; empty if that is not known.
         problem: What is wrong with it, a clause.
         advice: What to write instead, a sentence; may be empty.
+        is_of_other: Whether it is about another value, without which this one would be looked at.
     """
 
     primitive: str
     line: str
     problem: str
     advice: str = ""
+    is_of_other: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ def not_exact(label: str, verdicts: Sequence[Verdict], names: Sequence[str]) -> 
         names: What each of them is called.
     """
     failed = [(name, verdict) for name, verdict in zip(names, verdicts, strict=True) if not verdict.is_proved]
-    first = next((verdict for _, verdict in failed if verdict.kind == "mixed"), failed[0][1])
+    own = [verdict for _, verdict in failed if verdict.reason is None or not verdict.reason.is_of_other]
+    first = next((verdict for verdict in own if verdict.kind == "mixed"), (own or [failed[0][1]])[0])
     which = listed([name for name, verdict in failed if verdict.reason == first.reason])
     return f"{which} of {label}: {because(first.reason)}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mmruntime import _compat
+from mmruntime._exactness.difference import differences
 from mmruntime._exactness.lattice import FREE, ZERO, AbstractValue, Kind, Reason, Shards, rows
 from mmruntime._exactness.rules import (
     collectives,
@@ -39,7 +40,6 @@ from mmruntime._exactness.rules.equation import (
     shape_of,
 )
 from mmruntime._exactness.sizes import (
-    first_difference,
     power_between,
     same_literal,
     same_params,
@@ -297,17 +297,8 @@ class _Run(Interpreter):
         return can_be and not _is_integral(var) and not jnp.issubdtype(var.aval.dtype, jax.dtypes.prng_key)
 
     def _another_program(self, part: Any, whole: Any, hoistable: bool) -> list[AbstractValue]:
-        eqn = first_difference(part, whole)
-        reason = Reason(
-            "" if eqn is None else eqn.primitive.name,
-            "" if eqn is None else line_of(eqn),
-            "does other operations for another batch size, so that the two programs cannot be compared",
-            "JAX does other operations where a dimension has one entry, and each microbatch is one example: give it "
-            "two or more, by a smaller count= or a larger size=."
-            if self.has_one_example
-            else "Let the number of examples not decide which operations are done.",
-        )
-        return [AbstractValue(Kind.UNKNOWN, hoistable=hoistable, reason=reason) for _ in part.outvars]
+        reasons = differences(part, whole, has_one_example=self.has_one_example)
+        return [AbstractValue(Kind.UNKNOWN, hoistable=hoistable, reason=reason) for reason in reasons]
 
 
 @dataclass
@@ -508,7 +499,7 @@ class _Frame:
         if not value.is_proved or value.kind is Kind.ZERO:
             if value.reason is not None and not value.reason.line:
                 given = value.reason
-                why = Reason(given.primitive or eqn.name, line_of(eqn.part), given.problem, given.advice)
+                why = replace(given, primitive=given.primitive or eqn.name, line=line_of(eqn.part))
                 return value.but(reason=why)
             return value
         one, other = shape_of(eqn.part.outvars[position]), shape_of(eqn.whole.outvars[position])

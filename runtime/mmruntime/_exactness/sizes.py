@@ -21,23 +21,13 @@ def same_program(part: Any, whole: Any) -> bool:
     twin: dict[Any, Any] = {}
     if not _same_types((*part.constvars, *part.invars), (*whole.constvars, *whole.invars), twin):
         return False
-    if not all(_same_equation(eqn, other, twin) for eqn, other in zip(part.eqns, whole.eqns, strict=True)):
+    if not all(same_equation(eqn, other, twin) for eqn, other in zip(part.eqns, whole.eqns, strict=True)):
         return False
     return all(_same_atom(one, other, twin) for one, other in zip(part.outvars, whole.outvars, strict=True))
 
 
-def first_difference(part: Any, whole: Any) -> Any:
-    """The first equation of a jaxpr that is not one of another; its last if all are, None if it has none."""
-    twin: dict[Any, Any] = {}
-    pairs = zip((*part.constvars, *part.invars), (*whole.constvars, *whole.invars), strict=False)
-    twin.update(pairs)
-    for eqn, other in zip(part.eqns, whole.eqns, strict=False):
-        if not _same_equation(eqn, other, twin):
-            return eqn
-    return part.eqns[-1] if part.eqns else None
-
-
-def _same_equation(eqn: Any, other: Any, twin: dict[Any, Any]) -> bool:
+def same_equation(eqn: Any, other: Any, twin: dict[Any, Any]) -> bool:
+    """Whether two equations are alike but for parameters; `twin` maps what the first ones give to the second ones'."""
     if eqn.primitive is not other.primitive or len(eqn.invars) != len(other.invars):
         return False
     if len(eqn.outvars) != len(other.outvars):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from mmruntime import _compat
+from mmruntime._exactness.needed import needed
 from mmruntime._exactness.prove import Proof
 from mmruntime._exactness.rules.control import CALLS
 from mmruntime._exactness.rules.equation import Edit, Edits, Hoisted, Scale, line_of
@@ -170,19 +171,6 @@ def _closed(
         constvars=list(consts), invars=list(invars), outvars=list(outvars), eqns=list(eqns), effects=effects
     )
     return _compat.with_consts(jaxpr, list(consts.values()))
-
-
-def needed(eqns: Sequence[Any], wanted: Iterable[Any], *, keep_effects: bool) -> tuple[list[Any], set[Any]]:
-    """The equations that atoms come from, in order, and all variables that they or the atoms read."""
-    reads = {atom for atom in wanted if _compat.is_var(atom)}
-    kept = []
-    for eqn in reversed(eqns):
-        used = [_compat.is_var(var) and var in reads for var in eqn.outvars]
-        if not any(used) and not (keep_effects and _compat.acts(eqn)):
-            continue
-        kept.append(eqn)
-        reads.update(atom for atom in eqn.invars if _compat.is_var(atom))
-    return kept[::-1], reads
 
 
 def reads_edits(proof: Proof, position: int) -> bool:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mmruntime import _check, _compat
-from mmruntime._exactness.split import needed
+from mmruntime._exactness.needed import needed
 from mmruntime._frontend.nnx_objects import is_trace_error, stateful_leaves
 
 

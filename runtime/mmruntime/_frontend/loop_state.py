@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from mmruntime import _compat
-from mmruntime._exactness.split import needed
+from mmruntime._exactness.needed import needed
 from mmruntime._frontend.nnx_objects import lost_changes
 from mmruntime._jaxpr.inline import open_calls
 from mmruntime._jaxpr.ir import Op

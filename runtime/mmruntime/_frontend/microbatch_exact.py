@@ -267,15 +267,27 @@ def check_exact(traced: TracedFunction, proof: Proof, kinds: Sequence[str], para
     verdicts = [proof.verdicts[position] for position in wanted]
     names = [traced.names[position] for position in wanted]
     with_own = traced.prove(parameters, own_statistics=True).verdicts
-    statistics = (
-        'For the statistics of a batch normalisation, batch_stats="microbatch" has each microbatch use its own. '
-    )
+    further = ""
+    if _is_beside(proof.verdicts):
+        further = (
+            "A metric beside the loss can be computed afterwards: return what it is computed from there, such as an "
+            "array with an entry for each example, or a sum. "
+        )
+    elif all(with_own[position].is_proved for position in wanted):
+        further = (
+            'For the statistics of a batch normalisation, batch_stats="microbatch" has each microbatch use its own. '
+        )
     raise ValueError(
-        f'microbatch: reduce="exact" cannot be kept for {not_exact(traced.label, verdicts, names)} '
-        f"{statistics if all(with_own[position].is_proved for position in wanted) else ''}"
+        f'microbatch: reduce="exact" cannot be kept for {not_exact(traced.label, verdicts, names)} {further}'
         'If microbatches are to differ from the whole batch, say how with reduce="sum" or "mean", and check=False. '
         "Without mm.microbatch the stages compute the whole batch, one after the other."
     )
+
+
+def _is_beside(verdicts: Sequence[Verdict]) -> bool:
+    """Whether what is not proved stands beside a loss that is: the first result is the loss, or a gradient of it."""
+    reason = verdicts[0].reason
+    return verdicts[0].is_proved or (reason is not None and reason.is_of_other)
 
 
 def check_apart(traced: TracedFunction, proof: Proof, given: Sequence[int]) -> None:
