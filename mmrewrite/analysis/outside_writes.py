@@ -19,20 +19,18 @@ from pathlib import PurePath
 from mmrewrite.analysis.gradients import Gradient, Use
 from mmrewrite.analysis.kept_values import is_kept_by_key, is_made_once, statement_of
 from mmrewrite.analysis.later_reads import CallsRun, LaterRead, LaterReads, roots_of
-from mmrewrite.analysis.traced_functions import (
-    ANY_OBJECT,
-    COLLECTION_TYPES,
+from mmrewrite.analysis.origins import ANY_OBJECT, COLLECTION_TYPES, is_collection, is_made_by
+from mmrewrite.analysis.running_functions import (
     HOST_CALLS,
     Callee,
     Definition,
     Outlasting,
     RunningFunction,
-    Told,
-    TracedFunctions,
     defaults_of,
     positional_names,
     run_nodes,
 )
+from mmrewrite.analysis.traced_functions import Told, TracedFunctions
 from mmrewrite.codemod.site import Site
 from mmrewrite.project.facts import Facts
 from mmrewrite.source.names import Scope
@@ -147,7 +145,7 @@ def _arguments(
         is_passed = name in keywords or (name in names and names.index(name) < count)
         if not is_passed and not isinstance(default, ast.Constant):
             # A default is made once, with the function.
-            yield name, functions.origin(default, around) or Outlasting(name, values=((callee.facts, default),))
+            yield name, functions.origins.of(default, around) or Outlasting(name, values=((callee.facts, default),))
 
 
 def _lasting(
@@ -164,7 +162,7 @@ def _lasting(
     bindings = [each for root, owner in zip(roots, owners, strict=True) if owner for each in owner.bindings[root]]
     if not is_plain or any(each.kind == "import" for each in bindings):
         # Code that is not in sight may read what an object or another module has.
-        return functions.origin(argument, functions.running(site.facts, scope))
+        return functions.origins.of(argument, functions.running(site.facts, scope))
     for root, owner in zip(roots, owners, strict=True):
         found = _read_later(site, gradient, owner, root) if owner is not None else None
         if found is not None:
@@ -288,7 +286,7 @@ class _LossSearch:
 
     def _is_any_object(self, origin: Outlasting) -> bool:
         """Whether no more is known of an object than that it lasts longer."""
-        return origin.is_object and not any(self._functions.is_collection(*each) for each in origin.values)
+        return origin.is_object and not any(is_collection(*each) for each in origin.values)
 
     def _written(self, node: ast.AST, frame: RunningFunction, dropped: set[ast.AST]) -> Outlasting | None:
         """What a node changes outside of the loss."""
@@ -305,8 +303,8 @@ class _LossSearch:
                 return replace(origin, text=f"{origin.text}.{attribute}")
             case ast.AugAssign(target=ast.Name() as name):
                 # Of an array it makes a new one, of a list it is `extend`.
-                origin = self._functions.origin_of_name(name.id, frame.scope, frame)
-                is_list = origin is not None and any(self._functions.is_collection(*each) for each in origin.values)
+                origin = self._functions.origins.of_name(name.id, frame.scope, frame)
+                is_list = origin is not None and any(is_collection(*each) for each in origin.values)
                 return origin if is_list else None
             case ast.Call():
                 return self._written_by_call(node, frame, dropped)
@@ -315,8 +313,8 @@ class _LossSearch:
 
     def _target(self, value: ast.expr, frame: RunningFunction) -> Outlasting | None:
         """The origin of what a store changes, but for what JAX or its libraries keep."""
-        origin = self._functions.origin(value, frame)
-        if origin is None or any(self._functions.is_made_by(each, _REFS) for each in origin.values):
+        origin = self._functions.origins.of(value, frame)
+        if origin is None or any(is_made_by(*each, _REFS) for each in origin.values):
             return None
         return origin
 
@@ -339,10 +337,10 @@ class _LossSearch:
         name = frame.facts.names.resolve(call.func, frame.scope) or ""
         place = _CHANGING_FUNCTIONS.get(name)
         if place is not None and place < len(call.args):
-            return self._functions.origin(call.args[place], frame)
+            return self._functions.origins.of(call.args[place], frame)
         if name.startswith("numpy."):
             out = next((keyword.value for keyword in call.keywords if keyword.arg == "out"), None)
-            return self._functions.origin(out, frame) if out is not None else None
+            return self._functions.origins.of(out, frame) if out is not None else None
         if name == "builtins.next" and call.args:
             return self._advanced(call.args[0], frame)
         function, arguments = call.func, call.args
@@ -350,7 +348,7 @@ class _LossSearch:
         for argument in handed if name not in HOST_CALLS else ():
             # `map(seen.append, parts)`
             if isinstance(argument, ast.Attribute) and argument.attr in _CHANGING:
-                origin = self._functions.origin(argument.value, frame)
+                origin = self._functions.origins.of(argument.value, frame)
                 if origin is not None and origin.is_object and not self._is_seen(argument.value, argument.attr, frame):
                     return origin
         if isinstance(function, ast.Name):
@@ -366,10 +364,10 @@ class _LossSearch:
             return None
         if method not in _CHANGING and method not in _CHANGING_WITHOUT_RESULT:
             return None
-        origin = self._functions.origin(holder, frame)
+        origin = self._functions.origins.of(holder, frame)
         if origin is None or not origin.is_object:
             return None
-        is_collection = any(self._functions.is_collection(*each) for each in origin.values)
+        is_collection = any(is_collection(*each) for each in origin.values)
         if method in _CHANGING_WITHOUT_RESULT and call not in dropped and not is_collection:
             return None
         if method == "pop" and not is_collection and _is_unpacked_in_two(call, frame):
@@ -384,7 +382,7 @@ class _LossSearch:
 
     def _advanced(self, argument: ast.expr, frame: RunningFunction) -> Outlasting | None:
         """An iterator of the code around, where other code takes from it as well."""
-        origin = self._functions.origin(argument, frame) if isinstance(argument, ast.Name) else None
+        origin = self._functions.origins.of(argument, frame) if isinstance(argument, ast.Name) else None
         if origin == ANY_OBJECT:
             return origin
         if origin is None or origin.owner is None:

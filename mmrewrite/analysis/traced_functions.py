@@ -1,8 +1,4 @@
-"""The functions that run with another one, what they are given, and what of it outlasts that one.
-
-Lists, objects and names that a function makes end with it. What it closes over, what its module has and what it is
-given by code that goes on lasts longer, by whatever name it is known inside.
-"""
+"""The functions that run with another one: those that it calls, makes or hands to others, and what they are given."""
 
 from __future__ import annotations
 
@@ -13,108 +9,31 @@ from types import MappingProxyType
 from typing import TypeGuard
 
 from mmrewrite.analysis.object_classes import ObjectClasses
+from mmrewrite.analysis.origins import Origins, is_collection
+from mmrewrite.analysis.running_functions import (
+    Callee,
+    Definition,
+    Outlasting,
+    RunningFunction,
+    defaults_of,
+    positional_names,
+    run_nodes,
+)
 from mmrewrite.analysis.special_methods import Methods, may_be_called_unseen, operands
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.source.functions import returns_of
-from mmrewrite.source.names import Binding, Scope, dotted_name
+from mmrewrite.source.names import Binding, Scope
 
-# `list.append(seen, x)` is a call of the method.
-COLLECTION_TYPES = frozenset(
-    f"{module}.{name}"
-    for module, names in (
-        ("builtins", ("dict", "list", "object", "set", "super")),
-        ("collections", ("Counter", "OrderedDict", "defaultdict", "deque")),
-    )
-    for name in names
-)
-_COLLECTIONS = frozenset((*COLLECTION_TYPES, "queue.Queue", "queue.SimpleQueue", "types.SimpleNamespace"))
-# They give a part of what they are given, or what it is kept in.
-_PARTS_OF = frozenset(
-    (
-        "builtins.enumerate", "builtins.filter", "builtins.getattr", "builtins.iter", "builtins.next",
-        "builtins.reversed", "builtins.type", "builtins.vars", "builtins.zip", "contextlib.closing",
-        "contextlib.nullcontext",
-    )
-)  # fmt: skip
-_METHODS_FOR_PARTS = frozenset(("__getitem__", "get", "items", "pop", "popleft", "setdefault", "values"))
-# What they call runs on the host, when the step runs, and is not traced.
-HOST_CALLS = frozenset(
-    (
-        "jax.debug.callback", "jax.experimental.host_callback.call", "jax.experimental.host_callback.id_tap",
-        "jax.experimental.io_callback", "jax.pure_callback",
-    )
-)  # fmt: skip
 # They call the function that they are given, or give one that does.
 _CALLING = ("equinox.", "flax.", "functools.", "haiku.", "jax.", "optax.")
 _PARTIAL = "functools.partial"
-
-# Names of parts become no longer where a function calls itself with a part of what it was given.
-_MOST_PARTS = 3
 
 # What runs when an object is made.
 _MAKING = ("__init__", "__new__", "__post_init__")
 _ENTERING = frozenset(("__enter__", "__exit__", "__aenter__", "__aexit__"))
 # Expressions that may stand for an object of any class.
 _UNSEEN = ast.Attribute | ast.Await | ast.BoolOp | ast.Call | ast.IfExp | ast.Name | ast.NamedExpr | ast.Subscript
-
-Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-
-
-@dataclass(frozen=True)
-class Outlasting:
-    """What an expression is a part of, if that lasts longer than the function that is followed.
-
-    `is_object` is false of modules and what libraries have, whose functions are no methods; `values` are what the name
-    stands for, where that can be seen. `read_on` is a line that reads an argument once the function has run, and `line`
-    the one that assigns a name.
-    """
-
-    text: str
-    is_object: bool = True
-    values: tuple[tuple[Facts, ast.expr], ...] = ()
-    owner: Scope | None = None
-    read_on: int | None = None
-    line: int | None = None
-
-
-# Stands for any object that a function may be given. Its parts are not told apart either: the text grows no further.
-ANY_OBJECT = Outlasting("." * _MOST_PARTS)
-
-
-@dataclass(frozen=True, eq=False)
-class RunningFunction:
-    """A function that runs, what its parameters are, and the scopes around it whose functions run too."""
-
-    facts: Facts
-    scope: Scope
-    given: Mapping[tuple[Scope, str], Outlasting | None]
-    active: frozenset[Scope]
-
-    def is_own(self, scope: Scope) -> bool:
-        """Whether the names of a scope end with the function that is followed."""
-        inner: Scope | None = scope
-        while inner is not None:
-            if inner in self.active:
-                return True
-            inner = inner.parent
-        return False
-
-
-@dataclass(frozen=True)
-class Callee:
-    """A function that may be called, with what is known of its parameters.
-
-    The first `positional` ones have their arguments; `around` is the function that has made it, if that runs too, and
-    `kept` what the parameters of that one were.
-    """
-
-    facts: Facts
-    node: Definition
-    given: tuple[tuple[str, Outlasting | None], ...] = ()
-    positional: int = 0
-    around: Scope | None = None
-    kept: tuple[tuple[tuple[Scope, str], Outlasting | None], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -142,7 +61,7 @@ class TracedFunctions:
         self.project = project
         self._around = frozenset(scope.chain()) if scope is not None else None
         self.classes = ObjectClasses(project)
-        self._origins: dict[tuple[ast.expr, RunningFunction], Outlasting | None] = {}
+        self.origins = Origins(project, self._entered_by)
         self._running: dict[object, RunningFunction] = {}
 
     def running(
@@ -171,6 +90,10 @@ class TracedFunctions:
         given.update({(scope, name): origin for name, origin in callee.given})
         active = (frame.active & around) | {scope} | ({callee.around} if callee.around is not None else set())
         return self.running(callee.facts, scope, given, frozenset(active))
+
+    def _entered_by(self, call: ast.Call, frame: RunningFunction) -> Iterator[tuple[Definition, RunningFunction]]:
+        for callee in self.callees(call.func, frame, wrapped=False):
+            yield callee.node, self.entered(self._with_arguments(callee, call, frame), frame)
 
     def body(self, callee: Callee) -> Sequence[ast.AST]:
         """The nodes that run with a function, in order: walked once for all searches that come upon it."""
@@ -220,139 +143,7 @@ class TracedFunctions:
             elif not self.classes.is_of_a_library(*found):
                 parts = [part for _, owner in self.classes.with_bases(*found) for part in owner.body]
                 for method in sorted(filter(methods, {part.name for part in parts if _is_function(part)})):
-                    yield from self._methods(*found, method, self.origin(operand, frame))
-
-    def origin(self, node: ast.expr, frame: RunningFunction) -> Outlasting | None:
-        """What an expression is, or is a part of, that lasts longer; None if it ends with the function."""
-        key = (node, frame)
-        if key not in self._origins:
-            # Names may stand for each other in a circle, which adds nothing.
-            self._origins[key] = None
-            self._origins[key] = self._find_origin(node, frame)
-        return self._origins[key]
-
-    def _find_origin(self, node: ast.expr, frame: RunningFunction) -> Outlasting | None:
-        match node:
-            case ast.Name():
-                scope = frame.facts.names.read_in.get(node, frame.scope)
-                return self.origin_of_name(node.id, scope, frame, node.lineno)
-            case ast.Attribute(attr="at"):
-                # `x.at[0].add(1)` of an array makes a new one.
-                return None
-            case ast.Attribute(value=value, attr=attribute):
-                origin = self.origin(value, frame)
-                if origin is None:
-                    return None
-                if origin.is_object:
-                    is_long = origin.text.count(".") >= _MOST_PARTS
-                    text = origin.text if is_long else f"{origin.text}.{attribute}"
-                    return replace(origin, text=text, values=())
-                found = frame.facts.names.resolve(node, frame.scope) or dotted_name(node)
-                return self._of_module(found, origin, frame.facts)
-            case ast.Subscript(value=value) | ast.Starred(value=value):
-                origin = self.origin(value, frame)
-                return origin if origin is None else replace(origin, values=())
-            case ast.NamedExpr(value=value):
-                return self.origin(value, frame)
-            case ast.IfExp(body=one, orelse=other):
-                return self.origin(one, frame) or self.origin(other, frame)
-            case ast.BoolOp(values=values):
-                return next(filter(None, (self.origin(each, frame) for each in values)), None)
-            case ast.Call():
-                return self._origin_of_call(node, frame)
-            case _:
-                return None
-
-    def _of_module(self, found: str | None, origin: Outlasting, near: Facts) -> Outlasting:
-        definition = self.project.definition(found, near) if found is not None else None
-        if definition is None:
-            return origin
-        facts, binding = definition
-        values = ((facts, binding.value),) if binding.value is not None else ()
-        return Outlasting(binding.name, binding.kind != "import", values, facts.names.scope)
-
-    def _origin_of_call(self, call: ast.Call, frame: RunningFunction) -> Outlasting | None:
-        name = frame.facts.names.resolve(call.func, frame.scope)
-        if name == "builtins.globals":
-            return Outlasting("globals()")
-        if name == "builtins.super":
-            scope = frame.scope.function
-            first = positional_names(scope.node)[:1] if isinstance(scope.node, ast.FunctionDef) else []
-            return self.origin_of_name(first[0], scope, frame) if first else None
-        if name in _PARTS_OF:
-            return next(filter(None, (self.origin(each, frame) for each in call.args)), None)
-        if isinstance(call.func, ast.Attribute) and call.func.attr in _METHODS_FOR_PARTS:
-            origin = self.origin(call.func.value, frame)
-            return None if origin is None or not origin.is_object else replace(origin, values=())
-        for callee in self.callees(call.func, frame, wrapped=False):
-            if isinstance(callee.node, ast.FunctionDef):
-                callee = self._with_arguments(callee, call, frame)
-                inner = self.entered(callee, frame)
-                for result in returns_of(callee.node) if isinstance(callee.node, ast.FunctionDef) else ():
-                    origin = self.origin(result.value, inner) if result.value is not None else None
-                    if origin is not None:
-                        return origin
-        return None
-
-    def origin_of_name(
-        self, name: str, scope: Scope, frame: RunningFunction, line: int | None = None
-    ) -> Outlasting | None:
-        """The same of a name that code in a scope reads on a line."""
-        owner = scope.owner(name)
-        if owner is None:
-            resolved = frame.facts.names.resolve_dotted(name, scope) or ""
-            definition = self.project.definition(resolved, frame.facts)
-            return self._of_module(resolved, Outlasting(name), frame.facts) if definition is not None else None
-        bindings = owner.bindings[name]
-        if not frame.is_own(owner) and (owner, name) in frame.given:
-            return frame.given[owner, name]
-        if frame.is_own(owner) and not any(each.kind == "import" for each in bindings):
-            reaching = _reaching(bindings, owner, line)
-            found = (self._origin_of_binding(each, owner, frame) for each in reaching)
-            return next(filter(None, found), None)
-        for binding in bindings:
-            if binding.kind == "import":
-                if frame.facts.names.resolve_dotted(name, scope) is None and binding.target is None:
-                    return None
-                return self._of_module(binding.target, Outlasting(name, is_object=False), frame.facts)
-        values = tuple((frame.facts, each.value) for each in bindings if each.value is not None)
-        return Outlasting(name, True, values, owner)
-
-    def _origin_of_binding(self, binding: Binding, owner: Scope, frame: RunningFunction) -> Outlasting | None:
-        """What a local name stands for."""
-        if binding.kind == "parameter":
-            return frame.given.get((owner, binding.name))
-        if binding.kind in ("function", "class"):
-            return None
-        if binding.value is not None:
-            return self.origin(binding.value, frame)
-        if owner.kind == "comprehension":
-            sources = [generator.iter for generator in getattr(owner.node, "generators", ())]
-        elif isinstance(binding.statement, ast.For | ast.AsyncFor):
-            sources = [binding.statement.iter]
-        elif isinstance(binding.statement, ast.Assign):
-            sources = [binding.statement.value]
-        elif isinstance(binding.statement, ast.Match):
-            sources = [binding.statement.subject]
-        elif isinstance(binding.statement, ast.With | ast.AsyncWith):
-            sources = _entered(binding)
-        else:
-            sources = []
-        return next(filter(None, (self.origin(each, frame) for each in sources)), None)
-
-    def is_collection(self, facts: Facts, value: ast.expr) -> bool:
-        """Whether an expression is seen to make a list, a dictionary, a set or the like."""
-        displays = ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp
-        return isinstance(value, displays) or self.is_made_by((facts, value), _COLLECTIONS)
-
-    def is_made_by(self, made: tuple[Facts, ast.expr], makers: frozenset[str]) -> bool:
-        """Whether an expression is a call of one of some functions."""
-        facts, value = made
-        if not isinstance(value, ast.Call):
-            return False
-        name = next((node for node in ast.walk(value.func) if isinstance(node, ast.Name)), None)
-        scope = facts.names.read_in.get(name, facts.names.scope) if name is not None else facts.names.scope
-        return facts.names.resolve(value.func, scope) in makers
+                    yield from self._methods(*found, method, self.origins.of(operand, frame))
 
     def callees(
         self, node: ast.expr, frame: RunningFunction, *, calls: bool = True, wrapped: bool = True
@@ -443,7 +234,7 @@ class TracedFunctions:
             if calls and not isinstance(binding.value, ast.Lambda | ast.Name | ast.Attribute):
                 found = self.classes.of_value(frame.facts, binding.value, owner or frame.scope)
                 if found is not None:
-                    origin = self.origin_of_name(binding.name, owner or frame.scope, frame)
+                    origin = self.origins.of_name(binding.name, owner or frame.scope, frame)
                     yield from self._methods(*found, "__call__", origin)
                     return
             yield from self._callees(replace(question, node=binding.value), answers)
@@ -532,7 +323,7 @@ class TracedFunctions:
                 yield from self._unseen(holder if len(choices) == 1 else choice, method, frame, told)
             else:
                 is_exact = isinstance(choice, ast.Call)
-                yield from self._methods(*found, method, self.origin(holder, frame), is_exact=is_exact)
+                yield from self._methods(*found, method, self.origins.of(holder, frame), is_exact=is_exact)
 
     def _may_be_object(self, node: ast.expr, frame: RunningFunction) -> bool:
         """Whether what is called may be an object of a class, and is not seen to be a function or a method."""
@@ -564,7 +355,7 @@ class TracedFunctions:
         candidates = self.classes.defining(frame.facts, method)
         if not candidates or not self.classes.may_be_of_the_project(holder, frame.facts, frame.scope):
             return
-        origin = self.origin(holder, frame)
+        origin = self.origins.of(holder, frame)
         if (origin is None and not method.startswith("__")) or (origin is not None and not origin.is_object):
             return
         passed = origin.values if origin is not None else ()
@@ -591,7 +382,7 @@ class TracedFunctions:
             return
         first = function.node.args if isinstance(function.node, ast.FunctionDef) else None
         names = [each.arg for each in (*first.posonlyargs, *first.args)] if first is not None else []
-        receiver = self.origin_of_name(names[0], function, frame) if names else None
+        receiver = self.origins.of_name(names[0], function, frame) if names else None
         for facts, base in tuple(self.classes.with_bases(frame.facts, scope.node))[1:]:
             if any(_is_function(part) and part.name == method for part in base.body):
                 yield from self.method_of(facts, base, method, receiver)
@@ -654,7 +445,7 @@ class TracedFunctions:
     ) -> Iterator[Callee]:
         found = self.classes.of_parameter(binding, owner, frame.facts)
         if found is not None and owner is not None:
-            receiver = self.origin_of_name(binding.name, owner, frame)
+            receiver = self.origins.of_name(binding.name, owner, frame)
             yield from self._methods(*found, method, receiver)
 
     def _with_arguments(self, callee: Callee, call: ast.Call, frame: RunningFunction, skip: int = 0) -> Callee:
@@ -664,9 +455,9 @@ class TracedFunctions:
         for name, argument in zip(names, call.args[skip:], strict=False):
             if isinstance(argument, ast.Starred):
                 break
-            given.append((name, self.origin(argument, frame)))
+            given.append((name, self.origins.of(argument, frame)))
             count += 1
-        given += [(each.arg, self.origin(each.value, frame)) for each in call.keywords if each.arg is not None]
+        given += [(each.arg, self.origins.of(each.value, frame)) for each in call.keywords if each.arg is not None]
         passed = {name for name, _ in given}
         outside = self.running(
             callee.facts, callee.facts.names.inner[callee.node].parent or frame.scope, frame.given, frame.active
@@ -674,29 +465,11 @@ class TracedFunctions:
         if not any(isinstance(each, ast.Starred) for each in call.args) and all(each.arg for each in call.keywords):
             for name, default in defaults_of(callee.node):
                 if name not in passed:
-                    origin = self.origin(default, outside)
-                    if origin is None and self.is_collection(callee.facts, default) and not frame.is_own(outside.scope):
+                    origin = self.origins.of(default, outside)
+                    if origin is None and is_collection(callee.facts, default) and not frame.is_own(outside.scope):
                         origin = Outlasting(name, values=((callee.facts, default),))
                     given.append((name, origin))
         return replace(callee, given=tuple(given), positional=callee.positional + count)
-
-
-def run_nodes(facts: Facts, body: Sequence[ast.AST], scope: Scope) -> Iterator[ast.AST]:
-    """The nodes that run with a body, in order, without those that a host callback runs."""
-    stack: list[ast.AST] = list(reversed(body))
-    while stack:
-        node = stack.pop()
-        yield node
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            stack.extend([*node.decorator_list, *node.args.defaults])
-            continue
-        if isinstance(node, ast.ClassDef):
-            continue
-        children = list(ast.iter_child_nodes(node))
-        if isinstance(node, ast.Call) and facts.names.resolve(node.func, scope) in HOST_CALLS:
-            children = [child for child in children if child is not (node.args[0] if node.args else None)]
-            children = [child for child in children if not (isinstance(child, ast.keyword) and child.arg == "callback")]
-        stack.extend(reversed(children))
 
 
 def _is_function(node: ast.AST) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -707,54 +480,7 @@ def _is_super(node: ast.expr) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
 
 
-def _entered(binding: Binding) -> list[ast.expr]:
-    """What a `with` statement enters to bind a name."""
-    items = binding.statement.items if isinstance(binding.statement, ast.With | ast.AsyncWith) else []
-    return [
-        item.context_expr
-        for item in items
-        if item.optional_vars is not None and any(node is binding.node for node in ast.walk(item.optional_vars))
-    ]
-
-
-def _reaching(bindings: Sequence[Binding], owner: Scope, line: int | None) -> Sequence[Binding]:
-    """The bindings of a local name that may hold on a line: not those above one that is always run before it."""
-    body = getattr(owner.node, "body", ())
-    above = [
-        each
-        for each in bindings
-        if each.statement is not None
-        and isinstance(body, list)
-        and each.statement in body
-        and line is not None
-        and (each.statement.end_lineno or each.statement.lineno) < line
-        and isinstance(each.statement, ast.Assign | ast.AnnAssign)
-    ]
-    if not above:
-        return bindings
-    last = max(above, key=lambda each: each.statement.lineno if each.statement is not None else 0)
-    begin = last.statement.lineno if last.statement is not None else 0
-    return [each for each in bindings if each.statement is not None and each.statement.lineno >= begin]
-
-
 def _scope_of(node: ast.expr, frame: RunningFunction) -> Scope:
     """The scope in which an expression stands."""
     read_in = frame.facts.names.read_in
     return next((read_in[each] for each in ast.walk(node) if each in read_in), frame.scope)
-
-
-def positional_names(node: Definition) -> list[str]:
-    """The parameters that arguments by position go to."""
-    return [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
-
-
-def defaults_of(node: Definition) -> Iterator[tuple[str, ast.expr]]:
-    """The parameters with defaults, and these."""
-    arguments = node.args
-    positional = [*arguments.posonlyargs, *arguments.args]
-    if arguments.defaults:
-        for argument, default in zip(positional[-len(arguments.defaults) :], arguments.defaults, strict=True):
-            yield argument.arg, default
-    for argument, each in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        if each is not None:
-            yield argument.arg, each
