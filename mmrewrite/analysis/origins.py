@@ -10,10 +10,9 @@ import ast
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from mmrewrite.analysis.running_functions import Definition, Outlasting, RunningFunction, positional_names
+from mmrewrite.analysis.running_functions import Definition, Outlasting, RunningFunction, positional_names, results_of
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
-from mmrewrite.source.functions import returns_of
 from mmrewrite.source.names import Binding, Scope, dotted_name
 
 # `list.append(seen, x)` is a call of the method.
@@ -116,8 +115,8 @@ class Origins:
             origin = self.of(call.func.value, frame)
             return None if origin is None or not origin.is_object else replace(origin, values=())
         for node, inner in self._called(call, frame):
-            for result in returns_of(node) if isinstance(node, ast.FunctionDef) else ():
-                origin = self.of(result.value, inner) if result.value is not None else None
+            for result in results_of(node):
+                origin = self.of(result, inner)
                 if origin is not None:
                     return origin
         return None

@@ -28,9 +28,10 @@ from mmrewrite.analysis.running_functions import (
     RunningFunction,
     defaults_of,
     positional_names,
+    results_of,
     run_nodes,
 )
-from mmrewrite.analysis.traced_functions import Told, TracedFunctions
+from mmrewrite.analysis.traced_functions import PARTIAL, Told, TracedFunctions, items_of
 from mmrewrite.codemod.site import Site
 from mmrewrite.project.facts import Facts
 from mmrewrite.source.names import Scope
@@ -189,6 +190,15 @@ class _Asked:
     given: frozenset[str]
 
 
+@dataclass(frozen=True)
+class _Method:
+    """A method of the object that an expression stands for, in a function that runs."""
+
+    holder: ast.expr
+    name: str
+    frame: RunningFunction
+
+
 class _LossSearch:
     """Looks for writes in a loss and in the functions that it calls."""
 
@@ -286,7 +296,7 @@ class _LossSearch:
 
     def _is_any_object(self, origin: Outlasting) -> bool:
         """Whether no more is known of an object than that it lasts longer."""
-        return origin.is_object and not any(is_collection(*each) for each in origin.values)
+        return origin.is_object and not _is_collection(origin)
 
     def _written(self, node: ast.AST, frame: RunningFunction, dropped: set[ast.AST]) -> Outlasting | None:
         """What a node changes outside of the loss."""
@@ -304,7 +314,7 @@ class _LossSearch:
             case ast.AugAssign(target=ast.Name() as name):
                 # Of an array it makes a new one, of a list it is `extend`.
                 origin = self._functions.origins.of_name(name.id, frame.scope, frame)
-                is_list = origin is not None and any(is_collection(*each) for each in origin.values)
+                is_list = origin is not None and _is_collection(origin)
                 return origin if is_list else None
             case ast.Call():
                 return self._written_by_call(node, frame, dropped)
@@ -343,42 +353,74 @@ class _LossSearch:
             return self._functions.origins.of(out, frame) if out is not None else None
         if name == "builtins.next" and call.args:
             return self._advanced(call.args[0], frame)
-        function, arguments = call.func, call.args
-        handed = [*arguments, *(keyword.value for keyword in call.keywords)]
+        handed = [*call.args, *(keyword.value for keyword in call.keywords)]
         for argument in handed if name not in HOST_CALLS else ():
             # `map(seen.append, parts)`
-            if isinstance(argument, ast.Attribute) and argument.attr in _CHANGING:
-                origin = self._functions.origins.of(argument.value, frame)
-                if origin is not None and origin.is_object and not self._is_seen(argument.value, argument.attr, frame):
+            for method in self._bound_methods(argument, frame, set()):
+                origin = None if self._is_seen(method) else self._changed(method, is_dropped=False)
+                if origin is not None:
                     return origin
-        if isinstance(function, ast.Name):
-            # `record = seen.append`
-            binding = frame.facts.names.binding(function.id, frame.scope)
-            function = binding.value if binding is not None and binding.value is not None else function
-        if not isinstance(function, ast.Attribute):
+        for method in self._bound_methods(call.func, frame, set()):
+            if method.frame.facts.names.resolve(method.holder, method.frame.scope) in COLLECTION_TYPES and call.args:
+                # `list.append(seen, 1)`
+                method = _Method(call.args[0], method.name, frame)
+            elif self._is_seen(method):
+                continue
+            origin = self._changed(method, is_dropped=call in dropped)
+            if origin is not None and not (method.name == "pop" and _is_of_frozen(call, origin, frame)):
+                return origin
+        return None
+
+    def _bound_methods(self, function: ast.expr, frame: RunningFunction, seen: set[ast.expr]) -> Iterator[_Method]:
+        """The methods, with their objects, that a function may be: `seen.append`, or a name that stands for it."""
+        if function in seen:
+            # Names may stand for each other in a circle.
+            return
+        seen.add(function)
+        others: Sequence[tuple[ast.expr, RunningFunction]] = ()
+        match function:
+            case ast.Attribute(value=holder, attr=name):
+                yield _Method(holder, name, frame)
+            case ast.Name(id=name):
+                owner = frame.facts.names.read_in.get(function, frame.scope).owner(name)
+                bindings = owner.bindings[name] if owner is not None else ()
+                others = [(each.value, frame) for each in bindings if each.value is not None]
+            case ast.IfExp(body=one, orelse=other):
+                others = [(one, frame), (other, frame)]
+            case ast.BoolOp(values=values):
+                others = [(each, frame) for each in values]
+            case ast.NamedExpr(value=value):
+                others = [(value, frame)]
+            case ast.Subscript(value=value):
+                others = [(each, frame) for each in items_of(value, frame)]
+            case ast.Call(args=arguments):
+                called = frame.facts.names.resolve(function.func, frame.scope)
+                match arguments:
+                    case [holder, ast.Constant(value=str(name)), *_] if called == "builtins.getattr":
+                        yield _Method(holder, name, frame)
+                    case [first, *_] if called == PARTIAL:
+                        others = [(first, frame)]
+                    case _:
+                        results = self._functions.called(function, frame)
+                        others = [(each, inner) for node, inner in results for each in results_of(node)]
+            case _:
+                pass
+        for other, where in others:
+            yield from self._bound_methods(other, where, seen)
+
+    def _changed(self, method: _Method, *, is_dropped: bool) -> Outlasting | None:
+        """What a method of no class of the project changes, by its name; `is_dropped` if nothing uses its result."""
+        if method.name not in _CHANGING and method.name not in _CHANGING_WITHOUT_RESULT:
             return None
-        holder, method = function.value, function.attr
-        if frame.facts.names.resolve(holder, frame.scope) in COLLECTION_TYPES and arguments:
-            holder = arguments[0]
-        elif self._is_seen(holder, method, frame):
-            return None
-        if method not in _CHANGING and method not in _CHANGING_WITHOUT_RESULT:
-            return None
-        origin = self._functions.origins.of(holder, frame)
+        origin = self._functions.origins.of(method.holder, method.frame)
         if origin is None or not origin.is_object:
             return None
-        is_collection = any(is_collection(*each) for each in origin.values)
-        if method in _CHANGING_WITHOUT_RESULT and call not in dropped and not is_collection:
-            return None
-        if method == "pop" and not is_collection and _is_unpacked_in_two(call, frame):
-            # `rest, params = variables.pop("params")` of a `FrozenDict` gives a new one.
-            return None
-        return origin
+        return origin if method.name in _CHANGING or is_dropped or _is_collection(origin) else None
 
-    def _is_seen(self, holder: ast.expr, method: str, frame: RunningFunction) -> bool:
+    def _is_seen(self, method: _Method) -> bool:
         """Whether a method is one of a class of the project, which says by itself what it changes."""
-        found = self._functions.classes.of(holder, frame.facts, frame.scope)
-        return found is not None and any(True for _ in self._functions.method_of(*found, method, None))
+        found = self._functions.classes.of(method.holder, method.frame.facts, method.frame.scope)
+        return found is not None and any(True for _ in self._functions.method_of(*found, method.name, None))
 
     def _advanced(self, argument: ast.expr, frame: RunningFunction) -> Outlasting | None:
         """An iterator of the code around, where other code takes from it as well."""
@@ -435,7 +477,14 @@ def _bound_by(node: ast.AST) -> tuple[str, ...]:
             return ()
 
 
-def _is_unpacked_in_two(call: ast.Call, frame: RunningFunction) -> bool:
+def _is_collection(origin: Outlasting) -> bool:
+    return any(is_collection(*each) for each in origin.values)
+
+
+def _is_of_frozen(call: ast.Call, origin: Outlasting, frame: RunningFunction) -> bool:
+    """Whether a call of `pop` gives two: `rest, params = variables.pop("params")` of a `FrozenDict` makes a new one."""
+    if _is_collection(origin):
+        return False
     statement = statement_of(call, frame.scope)
     return (
         isinstance(statement, ast.Assign)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mmrewrite.project.facts import Facts
+from mmrewrite.source.functions import returns_of
 from mmrewrite.source.names import Scope
 
 # What they call runs on the host, when the step runs, and is not traced.
@@ -104,3 +105,10 @@ def defaults_of(node: Definition) -> Iterator[tuple[str, ast.expr]]:
     for argument, each in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
         if each is not None:
             yield argument.arg, each
+
+
+def results_of(node: Definition) -> list[ast.expr]:
+    """What a function may return."""
+    if isinstance(node, ast.Lambda):
+        return [node.body]
+    return [each.value for each in returns_of(node) if each.value is not None]

@@ -27,7 +27,7 @@ from mmrewrite.source.names import Binding, Scope
 
 # They call the function that they are given, or give one that does.
 _CALLING = ("equinox.", "flax.", "functools.", "haiku.", "jax.", "optax.")
-_PARTIAL = "functools.partial"
+PARTIAL = "functools.partial"
 
 # What runs when an object is made.
 _MAKING = ("__init__", "__new__", "__post_init__")
@@ -61,7 +61,7 @@ class TracedFunctions:
         self.project = project
         self._around = frozenset(scope.chain()) if scope is not None else None
         self.classes = ObjectClasses(project)
-        self.origins = Origins(project, self._entered_by)
+        self.origins = Origins(project, self.called)
         self._running: dict[object, RunningFunction] = {}
 
     def running(
@@ -91,7 +91,8 @@ class TracedFunctions:
         active = (frame.active & around) | {scope} | ({callee.around} if callee.around is not None else set())
         return self.running(callee.facts, scope, given, frozenset(active))
 
-    def _entered_by(self, call: ast.Call, frame: RunningFunction) -> Iterator[tuple[Definition, RunningFunction]]:
+    def called(self, call: ast.Call, frame: RunningFunction) -> Iterator[tuple[Definition, RunningFunction]]:
+        """The functions of the project that a call runs, as they run."""
         for callee in self.callees(call.func, frame, wrapped=False):
             yield callee.node, self.entered(self._with_arguments(callee, call, frame), frame)
 
@@ -184,7 +185,7 @@ class TracedFunctions:
                 if attribute == "apply" and calls:
                     # `hk.transform(f).apply`
                     yield from self._transformed(value, frame, answers)
-            case ast.Call(func=function, args=[first, *_]) as node if names.resolve(function, frame.scope) == _PARTIAL:
+            case ast.Call(func=function, args=[first, *_]) as node if names.resolve(function, frame.scope) == PARTIAL:
                 for callee in self._callees(replace(question, node=first), answers):
                     yield self._with_arguments(callee, node, frame, skip=1)
             case ast.Call() as node if calls:
@@ -199,19 +200,10 @@ class TracedFunctions:
                 yield from self._callees(replace(question, node=value), answers)
             case ast.Subscript(value=value):
                 # `LOSSES["mean"]`
-                for each in self._items(value, frame):
+                for each in items_of(value, frame):
                     yield from self._callees(replace(question, node=each), answers)
             case _:
                 return
-
-    def _items(self, node: ast.expr, frame: RunningFunction) -> list[ast.expr]:
-        """What a table that is written out has in it."""
-        if isinstance(node, ast.Name):
-            binding = frame.facts.names.binding(node.id, frame.facts.names.read_in.get(node, frame.scope))
-            node = binding.value if binding is not None and binding.value is not None else node
-        if isinstance(node, ast.Dict):
-            return node.values
-        return node.elts if isinstance(node, ast.List | ast.Tuple) else []
 
     def _transformed(self, node: ast.expr, frame: RunningFunction, answers: _Answers) -> Iterator[Callee]:
         if isinstance(node, ast.Name):
@@ -470,6 +462,16 @@ class TracedFunctions:
                         origin = Outlasting(name, values=((callee.facts, default),))
                     given.append((name, origin))
         return replace(callee, given=tuple(given), positional=callee.positional + count)
+
+
+def items_of(node: ast.expr, frame: RunningFunction) -> list[ast.expr]:
+    """What a table that is written out has in it."""
+    if isinstance(node, ast.Name):
+        binding = frame.facts.names.binding(node.id, frame.facts.names.read_in.get(node, frame.scope))
+        node = binding.value if binding is not None and binding.value is not None else node
+    if isinstance(node, ast.Dict):
+        return node.values
+    return node.elts if isinstance(node, ast.List | ast.Tuple) else []
 
 
 def _is_function(node: ast.AST) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef]:

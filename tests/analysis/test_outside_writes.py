@@ -30,6 +30,8 @@ class Meter:
         self.total = 0.0
     def record(self, value):
         self.values.append(value)
+    def recorder(self):
+        return self.values.append
     def mean(self):
         values = list(self.values)
         values.append(0.0)
@@ -169,6 +171,20 @@ CHANGED = {
     "decorator of a method": ("ROWS.named()", "SEEN"),
     "item of an object": ("x = ROWS[0]", "ROWS.reads"),
     "append in a lambda": ("note = lambda v: seen.append(v)\nnote(1)", "seen"),
+    "append that a helper gives": ("def make(store):\n    return store.append\nmake(seen)(1)", "seen"),
+    "append that a method gives": ("meter.recorder()(1)", "meter.values"),
+    "append of `getattr`": ('getattr(seen, "append")(1)', "seen"),
+    "append under a partial": ("functools.partial(seen.append, 1)()", "seen"),
+    "append under a partial by a name": ("note = functools.partial(seen.append)\nnote(1)", "seen"),
+    "append of a choice": ("(seen.append if params is None else print)(1)", "seen"),
+    "append of a table": ("{'a': seen.append}['a'](1)", "seen"),
+    "append by a name that is handed on": ("list(map(remember, [1, 2]))", "seen"),
+    "append of a helper that is handed on": (
+        "def make(store):\n    return store.append\nlist(map(make(seen), [1, 2]))",
+        "seen",
+    ),
+    "append to what a lambda gives": ("get = lambda: seen\nget().append(1)", "seen"),
+    "add that is handed on": ("list(map(steps.add, [1, 2]))", "steps"),
     "append of the class": ("list.append(seen, 1)", "seen"),
     "extend": ("seen.extend([1])", "seen"),
     "insert": ("seen.insert(0, 1)", "seen"),
@@ -251,6 +267,9 @@ OWN = {
     "list": "parts = []\nparts.append(1)",
     "list of a function in it": "def f():\n    parts = []\n    parts.append(1)\n    return parts\nf()",
     "list that hides one": "seen = []\nseen.append(1)",
+    "list of a function in it, by its method": "def make():\n    return [].append\nmake()(1)",
+    "list, by a name for its method": "parts = []\nnote = parts.append\nnote(1)\nlist(map(note, [1]))",
+    "name that stands for itself": "note = print\nnote = note\nnote(1)",
     "copy": "mine = list(seen)\nmine.append(1)",
     "copy by a method": "mine = stats.copy()\nmine['n'] = 1",
     "deep copy": "mine = copy.deepcopy(stats)\nmine['n'] = 1",
