@@ -112,8 +112,8 @@ def test_a_step_without_shapes_says_how_to_get_them() -> None:
 
 def test_a_result_that_is_no_argument_lists_what_there_is(step) -> None:
     message = (
-        r"mjit: out_like=train has no argument like the result of ones, 1 arrays \(float32\[3\]\). Return one of its "
-        r"arguments, or a tuple of them:\n  argument 0: 14 arrays \(.*\)\n  argument 1: 1 arrays \(float32\[4, 8\]\)"
+        r"mjit: out_like=train has no argument like the result of ones, 1 array \(float32\[3\]\). Return one of its "
+        r"arguments, or a tuple of them:\n  argument 0: 14 arrays \(.*\)\n  argument 1: 1 array \(float32\[4, 8\]\)"
     )
 
     def ones():
@@ -165,6 +165,45 @@ def test_an_initialiser_without_return_is_asked_for_it(step) -> None:
         TypeError, match=r"^mjit: make returns None\. .* arguments of train, .* is its `return` missing"
     ):
         mm.mjit(make, out_like=step)()
+
+
+@pytest.mark.parametrize(
+    ("result", "shown"), [({}, r"\{\}"), ({"a": None}, r"\{'a': None\}"), ((), r"\(\)"), ([None], r"\[None\]")]
+)
+def test_a_result_without_arrays_is_shown_with_what_to_return(step, result, shown) -> None:
+    def make():
+        return result
+
+    expected = (
+        rf"^mjit: out_like=train has no argument like the result of make, {shown}, which holds no arrays\. Return one "
+        r"of its arguments, or a tuple of them:\n  argument 0: \d+ arrays \(.*\)\n  argument 1: 1 array "
+        r"\(float32\[4, 8\]\)$"
+    )
+    with pytest.raises(ValueError, match=expected):
+        mm.mjit(make, out_like=step)()
+
+
+def test_optimizer_state_without_arrays_is_made_beside_parameters() -> None:
+    """That of plain SGD holds none: it is an argument like others."""
+    sgd = optax.sgd(0.1)
+
+    def make(key):
+        params = model.init(key, X)
+        return params, sgd.init(params)
+
+    def descend(params, opt, x):
+        updates, opt = sgd.update(jax.grad(model.apply)(params, x), opt)
+        return optax.apply_updates(params, updates), opt
+
+    mesh = mm.MultiMesh(axis_sizes=(2, 4), axis_names=("stage", "data"))
+    step = mm.mjit(descend, mesh=mesh)
+    key = jax.random.key(0)
+    params, opt = make(key)
+    step(params, opt, X)
+    made, state = mm.mjit(make, out_like=step)(key)
+    assert state == opt
+    assert_same_bits(made, params)
+    mm.mjit(lambda: sgd.init(params), out_like=step)()
 
 
 def test_arguments_must_be_arrays(step) -> None:

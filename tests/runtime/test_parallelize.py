@@ -66,7 +66,7 @@ def test_with_both_the_example_decides_the_shapes_and_three_come_back() -> None:
     )
     assert step.explain().inputs[-1].shape == (4, 8)
     assert step(init(), np.ones((4, 8), np.float32)).shape == (4, 8)
-    with pytest.raises(ValueError, match=r"no argument like the result of get_batch, 1 arrays \(float32\[8, 8\]\)"):
+    with pytest.raises(ValueError, match=r"no argument like the result of get_batch, 1 array \(float32\[8, 8\]\)"):
         batch()
 
 

@@ -214,10 +214,11 @@ def match(shapes: Any, arguments: Sequence[Any], label: str, step_label: str) ->
         `shapes` with shardings.
 
     Raises:
-        TypeError: If the result is None, and no argument is.
+        TypeError: If the result is None.
         ValueError: If the step has no such argument.
     """
-    whole = next((argument for argument in arguments if _same(argument, shapes)), None)
+    # None is what a missing `return` gives, whichever arguments are None.
+    whole = next((argument for argument in arguments if shapes is not None and _same(argument, shapes)), None)
     if whole is not None:
         return whole
     rest = list(arguments)
@@ -237,9 +238,10 @@ def match(shapes: Any, arguments: Sequence[Any], label: str, step_label: str) ->
             "tuple of them; is its `return` missing?"
         )
     listed = "\n".join(f"  argument {index}: {_describe(argument)}" for index, argument in enumerate(arguments))
+    held = "" if jax.tree.leaves(shapes) else ", which holds no arrays"
     raise ValueError(
-        f"mjit: out_like={step_label} has no argument like the result of {label}, {_describe(shapes)}. Return one of "
-        f"its arguments, or a tuple of them:\n{listed}"
+        f"mjit: out_like={step_label} has no argument like the result of {label}, {_describe(shapes)}{held}. Return "
+        f"one of its arguments, or a tuple of them:\n{listed}"
     )
 
 
@@ -247,14 +249,17 @@ def _same(argument: Any, result: Any) -> bool:
     trees: list[Any] = [jax.tree.structure(argument), jax.tree.structure(result)]
     if trees[0] != trees[1]:
         return False
-    pairs = list(zip(jax.tree.leaves(argument), jax.tree.leaves(result), strict=True))
-    return bool(pairs) and all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs)
+    pairs = zip(jax.tree.leaves(argument), jax.tree.leaves(result), strict=True)
+    return all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs)
 
 
 def _describe(tree: Any) -> str:
     leaves = jax.tree.leaves(tree)
+    if not leaves:
+        return _check.shown(tree)
     shown = ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves[:4])
-    return f"{len(leaves)} arrays" + (f" ({shown}{', ...' if len(leaves) > 4 else ''})" if leaves else "")
+    number = "1 array" if len(leaves) == 1 else f"{len(leaves)} arrays"
+    return f"{number} ({shown}{', ...' if len(leaves) > 4 else ''})"
 
 
 def initializer(fun: Callable[P, R], step: MeshFunction[..., Any], argument: int | None = None) -> Initializer[P, R]:
