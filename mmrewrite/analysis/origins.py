@@ -7,10 +7,12 @@ given by code that goes on lasts longer, by whatever name it is known inside.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from mmrewrite.analysis.object_classes import ObjectClasses
 from mmrewrite.analysis.running_functions import Definition, Outlasting, RunningFunction, positional_names, results_of
+from mmrewrite.analysis.stored_values import Stored, binds, gone_through, stored_values, unpacked
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.source.names import Binding, Scope, dotted_name
@@ -34,6 +36,14 @@ _PARTS_OF = frozenset(
     )
 )  # fmt: skip
 _METHODS_FOR_PARTS = frozenset(("__getitem__", "get", "items", "pop", "popleft", "setdefault", "values"))
+# They give something new with the same parts.
+_SHALLOW = frozenset(
+    (
+        "builtins.dict", "builtins.frozenset", "builtins.list", "builtins.map", "builtins.set", "builtins.sorted",
+        "builtins.tuple", "collections.ChainMap", "collections.OrderedDict", "collections.defaultdict",
+        "collections.deque", "copy.copy", "itertools.chain", "types.MappingProxyType", "types.SimpleNamespace",
+    )
+)  # fmt: skip
 # Names of parts become no longer where a function calls itself with a part of what it was given.
 _MOST_PARTS = 3
 
@@ -47,10 +57,12 @@ Called = Callable[[ast.Call, RunningFunction], Iterable[tuple[Definition, Runnin
 class Origins:
     """Finds what expressions are parts of, through the functions that `called` sees in a call."""
 
-    def __init__(self, project: Project, called: Called) -> None:
+    def __init__(self, project: Project, classes: ObjectClasses, called: Called) -> None:
         self._project = project
+        self._classes = classes
         self._called = called
         self._origins: dict[tuple[ast.expr, RunningFunction], Outlasting | None] = {}
+        self._parts: dict[tuple[ast.expr, RunningFunction], Outlasting | None] = {}
 
     def of(self, node: ast.expr, frame: RunningFunction) -> Outlasting | None:
         """What an expression is, or is a part of, that lasts longer; None if it ends with the function."""
@@ -72,7 +84,7 @@ class Origins:
             case ast.Attribute(value=value, attr=attribute):
                 origin = self.of(value, frame)
                 if origin is None:
-                    return None
+                    return self._of_new_object(value, attribute, frame)
                 if origin.is_object:
                     is_long = origin.text.count(".") >= _MOST_PARTS
                     text = origin.text if is_long else f"{origin.text}.{attribute}"
@@ -80,8 +92,7 @@ class Origins:
                 found = frame.facts.names.resolve(node, frame.scope) or dotted_name(node)
                 return self._of_module(found, origin, frame.facts)
             case ast.Subscript(value=value) | ast.Starred(value=value):
-                origin = self.of(value, frame)
-                return origin if origin is None else replace(origin, values=())
+                return self._part_of(value, frame)
             case ast.NamedExpr(value=value):
                 return self.of(value, frame)
             case ast.IfExp(body=one, orelse=other):
@@ -110,10 +121,10 @@ class Origins:
             first = positional_names(scope.node)[:1] if isinstance(scope.node, ast.FunctionDef) else []
             return self.of_name(first[0], scope, frame) if first else None
         if name in _PARTS_OF:
-            return next(filter(None, (self.of(each, frame) for each in call.args)), None)
+            return next(filter(None, (self.of(each, frame) or self.parts(each, frame) for each in call.args)), None)
         if isinstance(call.func, ast.Attribute) and call.func.attr in _METHODS_FOR_PARTS:
-            origin = self.of(call.func.value, frame)
-            return None if origin is None or not origin.is_object else replace(origin, values=())
+            origin = self._part_of(call.func.value, frame)
+            return None if origin is None or not origin.is_object else origin
         for node, inner in self._called(call, frame):
             for result in results_of(node):
                 origin = self.of(result, inner)
@@ -151,19 +162,192 @@ class Origins:
             return None
         if binding.value is not None:
             return self.of(binding.value, frame)
+        if isinstance(binding.statement, ast.Assign) and owner.kind != "comprehension":
+            found = [self._unpacked(target, binding, frame) for target in binding.statement.targets]
+            return next(filter(None, found), None)
+        sources = self._gone_through(binding, owner, frame)
+        return next(filter(None, (self._part_of(each, frame) for each in sources)), None)
+
+    def _unpacked(self, target: ast.expr, binding: Binding, frame: RunningFunction) -> Outlasting | None:
+        """What an assignment to a target gives one of the names in it."""
+        assert isinstance(binding.statement, ast.Assign)
+        source = binding.statement.value
+        if not binds(target, binding.name):
+            return None
+        results = [(source, frame)]
+        if isinstance(source, ast.Call):
+            # A function may return a tuple of its own with something of others in it.
+            returned = [(each, inner) for node, inner in self._called(source, frame) for each in results_of(node)]
+            results = returned or results
+        items = [(unpacked(target, binding.name, result), inner) for result, inner in results]
+        if all(item is not None for item, _ in items):
+            return next(filter(None, (self.of(item, inner) for item, inner in items if item is not None)), None)
+        return self._part_of(source, frame)
+
+    def _gone_through(self, binding: Binding, owner: Scope, frame: RunningFunction) -> Sequence[ast.expr]:
+        """What a name is a part of that a loop, a `with` statement, a `case` or an assignment binds."""
         if owner.kind == "comprehension":
-            sources = [generator.iter for generator in getattr(owner.node, "generators", ())]
+            loops = [(each.target, each.iter) for each in getattr(owner.node, "generators", ())]
         elif isinstance(binding.statement, ast.For | ast.AsyncFor):
-            sources = [binding.statement.iter]
-        elif isinstance(binding.statement, ast.Assign):
-            sources = [binding.statement.value]
+            loops = [(binding.statement.target, binding.statement.iter)]
         elif isinstance(binding.statement, ast.Match):
-            sources = [binding.statement.subject]
+            return [binding.statement.subject]
         elif isinstance(binding.statement, ast.With | ast.AsyncWith):
-            sources = _entered(binding)
+            return _entered(binding)
         else:
-            sources = []
-        return next(filter(None, (self.of(each, frame) for each in sources)), None)
+            return ()
+        own = [pair for pair in loops if binds(pair[0], binding.name)] or loops
+        sources: list[ast.expr] = []
+        for target, source in own:
+            called = frame.facts.names.resolve(source.func, frame.scope) if isinstance(source, ast.Call) else None
+            found = gone_through(target, binding.name, source, called)
+            sources += [source] if found is None else found
+        return sources
+
+    def _part_of(self, node: ast.expr, frame: RunningFunction) -> Outlasting | None:
+        """What a part of an expression is, or is a part of, that lasts longer."""
+        origin = self.of(node, frame)
+        return self.parts(node, frame) if origin is None else replace(origin, values=())
+
+    def parts(self, node: ast.expr, frame: RunningFunction) -> Outlasting | None:
+        """What a part of an expression is that lasts longer, where the whole is new: `seen`, of `[seen]`."""
+        key = (node, frame)
+        if key not in self._parts:
+            # As above.
+            self._parts[key] = None
+            self._parts[key] = next(filter(None, self._find_parts(node, frame)), None)
+        return self._parts[key]
+
+    def _find_parts(self, node: ast.expr, frame: RunningFunction) -> Iterator[Outlasting | None]:
+        match node:
+            case ast.Tuple(elts=items) | ast.List(elts=items) | ast.Set(elts=items):
+                yield from (self.of(each, frame) or self.parts(each, frame) for each in items)
+            case ast.Dict(values=values):
+                yield from (self.of(each, frame) or self.parts(each, frame) for each in values)
+            case ast.ListComp(elt=item) | ast.SetComp(elt=item) | ast.GeneratorExp(elt=item) | ast.DictComp(value=item):
+                yield self.of(item, frame) or self.parts(item, frame)
+            case ast.Starred(value=value) | ast.NamedExpr(value=value):
+                yield self.parts(value, frame)
+            case ast.IfExp(body=one, orelse=other):
+                yield from (self.parts(each, frame) for each in (one, other))
+            case ast.BoolOp(values=values):
+                yield from (self.parts(each, frame) for each in values)
+            case ast.BinOp(left=left, op=ast.Add() | ast.BitOr(), right=right):
+                yield from (self.parts(each, frame) for each in (left, right))
+            case ast.Name(id=name):
+                scope = frame.facts.names.read_in.get(node, frame.scope)
+                owner = scope.owner(name)
+                if owner is None or not frame.is_own(owner):
+                    return
+                for binding in _reaching(owner.bindings[name], owner, node.lineno):
+                    if binding.value is not None:
+                        yield self.parts(binding.value, frame)
+                for stored in self._stored_by(owner.node):
+                    if stored.name == name:
+                        yield self.of(stored.value, frame) or self.parts(stored.value, frame)
+            case ast.Call():
+                yield from self._parts_of_call(node, frame)
+            case _:
+                return
+
+    def _parts_of_call(self, call: ast.Call, frame: RunningFunction) -> Iterator[Outlasting | None]:
+        name = frame.facts.names.resolve(call.func, frame.scope)
+        arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+        if name in _SHALLOW or name in _PARTS_OF:
+            yield from (self.of(each, frame) or self.parts(each, frame) for each in arguments)
+            return
+        if name is None and isinstance(call.func, ast.Attribute) and call.func.attr == "copy" and not arguments:
+            yield self._part_of(call.func.value, frame)
+            return
+        for node, inner in self._called(call, frame):
+            yield from (self.parts(each, inner) for each in results_of(node))
+
+    def _of_new_object(self, node: ast.expr, attribute: str, frame: RunningFunction) -> Outlasting | None:
+        """What an attribute of an object is that lasts longer, where the object is new."""
+        if isinstance(node, ast.Name):
+            owner = frame.facts.names.read_in.get(node, frame.scope).owner(node.id)
+            for stored in self._stored_by(owner.node) if owner is not None and frame.is_own(owner) else ():
+                origin = (
+                    self.of(stored.value, frame) if (stored.name, stored.attribute) == (node.id, attribute) else None
+                )
+                if origin is not None:
+                    return origin
+            bindings = owner.bindings[node.id] if owner is not None and frame.is_own(owner) else []
+            makers = [each.value for each in bindings if isinstance(each.value, ast.Call)]
+        else:
+            makers = [node] if isinstance(node, ast.Call) else []
+        found = (self._of_made(maker, attribute, frame) for maker in makers)
+        return next(filter(None, found), None) or self._of_class(node, attribute, frame)
+
+    def _of_made(self, maker: ast.Call, attribute: str, frame: RunningFunction) -> Outlasting | None:
+        """What an attribute is of the object that a call makes."""
+        for node, inner in self._called(maker, frame):
+            if not isinstance(node, ast.FunctionDef) or node.name not in ("__init__", "__post_init__"):
+                continue
+            for stored in self._stored_by(node):
+                if (stored.name, stored.attribute) == (*positional_names(node)[:1], attribute):
+                    origin = self.of(stored.value, inner)
+                    if origin is not None:
+                        return origin
+        found = self._classes.of(maker, frame.facts, frame.scope)
+        fields = _fields([owner for _, owner in self._classes.with_bases(*found)]) if found is not None else []
+        passed = [each for each in maker.keywords if each.arg == attribute]
+        is_by_name = found is not None or frame.facts.names.resolve(maker.func, frame.scope) in _SHALLOW
+        values = [each.value for each in passed] if is_by_name else []
+        values += [value for name, value in zip(fields, maker.args, strict=False) if name == attribute]
+        return next(filter(None, (self.of(each, frame) for each in values)), None)
+
+    def _of_class(self, node: ast.expr, attribute: str, frame: RunningFunction) -> Outlasting | None:
+        """A list or the like that a class has, and each new object of it, unless they have one of their own."""
+        found = self._classes.of(node, frame.facts, frame.scope) or self._class_of_self(node, frame)
+        for facts, owner in self._classes.with_bases(*found) if found is not None else ():
+            stored = self._stored_by(owner)
+            if any(each.attribute == attribute for each in stored):
+                return None
+            for part in owner.body:
+                match part:
+                    case ast.Assign(targets=[ast.Name(id=name)], value=value) if name == attribute:
+                        pass
+                    case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value) if name == attribute:
+                        pass
+                    case _:
+                        continue
+                if is_collection(facts, value):
+                    return Outlasting(f"{owner.name}.{attribute}", values=((facts, value),))
+                return None
+        return None
+
+    def _class_of_self(self, node: ast.expr, frame: RunningFunction) -> tuple[Facts, ast.ClassDef] | None:
+        """The class of the method that is running, where a name is its first parameter."""
+        function = frame.scope.function
+        holder = function.parent
+        if (
+            holder is None
+            or not isinstance(holder.node, ast.ClassDef)
+            or not isinstance(function.node, ast.FunctionDef)
+        ):
+            return None
+        is_first = isinstance(node, ast.Name) and positional_names(function.node)[:1] == [node.id]
+        return (frame.facts, holder.node) if is_first else None
+
+    def _stored_by(self, node: ast.AST) -> Sequence[Stored]:
+        """What the code of a function, a class or a module puts into what its names stand for."""
+        body = getattr(node, "body", ())
+        nodes: Sequence[ast.AST] = body if isinstance(body, list) else (body,) if isinstance(body, ast.AST) else ()
+
+        def find() -> tuple[Stored, ...]:
+            return stored_values(nodes)
+
+        return self._project.once(("stored", node), find)
+
+
+def _fields(owners: Sequence[ast.ClassDef]) -> list[str]:
+    """The fields of a data class or a named tuple, in order; `owners` are the class and its bases."""
+    parts = [part for owner in reversed(owners) for part in owner.body]
+    if any(isinstance(part, ast.FunctionDef) and part.name == "__init__" for part in parts):
+        return []
+    annotated = [part for part in parts if isinstance(part, ast.AnnAssign)]
+    return [part.target.id for part in annotated if isinstance(part.target, ast.Name)]
 
 
 def is_collection(facts: Facts, value: ast.expr) -> bool:

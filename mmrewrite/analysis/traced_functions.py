@@ -61,7 +61,7 @@ class TracedFunctions:
         self.project = project
         self._around = frozenset(scope.chain()) if scope is not None else None
         self.classes = ObjectClasses(project)
-        self.origins = Origins(project, self.called)
+        self.origins = Origins(project, self.classes, self.called)
         self._running: dict[object, RunningFunction] = {}
 
     def running(

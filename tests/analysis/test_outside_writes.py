@@ -13,7 +13,7 @@ from mmrewrite.analysis.outside_writes import writes_in_calls, writes_outside
 pytestmark = pytest.mark.python
 
 HEAD = """\
-import collections, contextlib, copy, functools, heapq, itertools, operator
+import collections, contextlib, copy, functools, heapq, itertools, operator, types, typing
 import jax, optax
 import jax.numpy as jnp
 import numpy as np
@@ -39,6 +39,21 @@ class Meter:
     def __call__(self, value):
         self.total += value
 class Log(list):
+    pass
+class Holder:
+    def __init__(self, store):
+        self.store = store
+class Pair(typing.NamedTuple):
+    first: list
+    second: int
+class Shared:
+    rows = []
+    own = []
+    def __init__(self):
+        self.own = []
+    def add(self, value):
+        self.rows.append(value)
+class Sharing(Shared):
     pass
 class Block(nn.Module):
     def setup(self):
@@ -185,6 +200,31 @@ CHANGED = {
     ),
     "append to what a lambda gives": ("get = lambda: seen\nget().append(1)", "seen"),
     "add that is handed on": ("list(map(steps.add, [1, 2]))", "steps"),
+    "list that is unpacked": ("a, b = seen, stats\na.append(1)", "seen"),
+    "list that a helper returns with others": ("def both():\n    return {}, seen\n_, a = both()\na.append(1)", "seen"),
+    "list behind a star": ("a, *b = 1, seen\nb[0].append(1)", "seen"),
+    "list in a loop": ("for s in (seen, queue):\n    s.append(1)", "seen"),
+    "list in a loop with its number": ("for i, s in enumerate([seen]):\n    s.append(1)", "seen"),
+    "list of a loop over two": ("for v, s in zip([1], [seen]):\n    s.append(v)", "seen"),
+    "list in a comprehension": ("[s.append(1) for s in [seen]]", "seen"),
+    "list in a table": ("{'a': seen}['a'].append(1)", "seen"),
+    "list in a table with a name": ("d = {'a': seen}\nd.get('a').append(1)", "seen"),
+    "list in a table of calls": ("d = dict(a=seen)\nfor v in d.values():\n    v.append(1)", "seen"),
+    "list that was put into a table": ("d = {}\nd['a'] = seen\nd['a'].append(1)", "seen"),
+    "list that was put into a list": ("d = []\nd.append(seen)\nd[0].append(1)", "seen"),
+    "list of a shallow copy": ("mine = dict(stats)\nmine['parts'].append(1)", "stats"),
+    "list of a shallow copy by a method": ("mine = stats.copy()\nmine['parts'].append(1)", "stats"),
+    "list of a shallow copy by `copy`": ("mine = copy.copy(stats)\nmine['parts'].append(1)", "stats"),
+    "list of a merged dictionary": ("mine = {**stats}\nmine['parts'].append(1)", "stats"),
+    "list of a longer list": ("mine = [seen] + [1]\nmine[0].append(1)", "seen"),
+    "list that a new object holds": ("o = Holder(seen)\no.store.append(1)", "seen"),
+    "list that a new object was given": ("o = Meter()\no.values = seen\no.values.append(1)", "seen"),
+    "list in a field": ("o = Pair(seen, 1)\no.first.append(1)", "seen"),
+    "list in a field, by keyword": ("o = Pair(second=1, first=seen)\no.first.append(1)", "seen"),
+    "list in a namespace": ("o = types.SimpleNamespace(a=seen)\no.a.append(1)", "seen"),
+    "list of the class of a new object": ("Shared().rows.append(1)", "Shared.rows"),
+    "list of the class, by its method": ("Shared().add(1)", "Shared.rows"),
+    "list of the class, by one that extends it": ("Sharing().add(1)", "Shared.rows"),
     "append of the class": ("list.append(seen, 1)", "seen"),
     "extend": ("seen.extend([1])", "seen"),
     "insert": ("seen.insert(0, 1)", "seen"),
@@ -270,6 +310,15 @@ OWN = {
     "list of a function in it, by its method": "def make():\n    return [].append\nmake()(1)",
     "list, by a name for its method": "parts = []\nnote = parts.append\nnote(1)\nlist(map(note, [1]))",
     "name that stands for itself": "note = print\nnote = note\nnote(1)",
+    "list that is unpacked": "a, b = [], seen\na.append(1)",
+    "list that a helper returns with others": "def both():\n    return [], seen\na, _ = both()\na.append(1)",
+    "lists of a loop over two": "rows = [[] for _ in seen]\nfor v, row in zip(seen, rows):\n    row.append(v)",
+    "lists of a loop with their number": "rows = [[]]\nfor i, row in enumerate(rows):\n    row.append(seen)",
+    "items of a dictionary of its own": "mine = {'a': []}\nfor k, v in mine.items():\n    v.append(seen)",
+    "list that a new object has": "o = Holder([])\no.store.append(1)",
+    "list of each object of a class": "Shared().own.append(1)",
+    "list that holds one": "mine = [seen]\nmine.append(1)",
+    "list in another field": "o = Pair([], seen)\no.first.append(1)",
     "copy": "mine = list(seen)\nmine.append(1)",
     "copy by a method": "mine = stats.copy()\nmine['n'] = 1",
     "deep copy": "mine = copy.deepcopy(stats)\nmine['n'] = 1",
