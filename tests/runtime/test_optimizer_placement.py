@@ -386,6 +386,68 @@ def test_state_away_from_its_stage_is_a_warning_with_names_bytes_and_line(update
     assert re.match(f"WARNING: {text}", str(compiled.explain()))
 
 
+def _adversaries(*, in_branch: bool, tasks: str = "gd"):
+    """A step of a generator and its critic, in which the generator is updated in every other step."""
+    optimizer = optax.adam(1e-2)
+
+    def net(name, weights, x):
+        for index, each in enumerate(weights):
+            layer = functools.partial(jnp.matmul, b=each)
+            x = jnp.tanh((mm.task(layer, f"{name}{index}", mesh_slice={"stage": index}) if name in tasks else layer)(x))
+        return x
+
+    def critics(d, g, z, real):
+        return (net("d", d, net("g", g, z)) - net("d", d, real)).mean()
+
+    def generators(g, d, z):
+        return -net("d", d, net("g", g, z)).mean()
+
+    def update(grads, state, weights):
+        updates, state = optimizer.update(grads, state)
+        return optax.apply_updates(weights, updates), state
+
+    def step(g, g_state, d, d_state, z, real):
+        d, d_state = update(jax.grad(critics)(d, g, z, real), d_state, d)
+        is_turn = d_state[0].count % 2 == 0
+
+        def updated():
+            return update(jax.grad(generators)(g, d, z), g_state, g)
+
+        new = None if in_branch else updated()
+        g, g_state = jax.lax.cond(is_turn, updated if in_branch else lambda: new, lambda: (g, g_state))
+        return g, g_state, d, d_state
+
+    weights = [[normal(4, 4), normal(4, 4)] for _ in range(2)]
+    g, d = weights
+    return step, (g, optimizer.init(g), d, optimizer.init(d), normal(8, 4, dtype=np.float32), normal(8, 4))
+
+
+def test_a_branch_that_computes_gradients_is_advised_to_choose_only():
+    step, arguments = _adversaries(in_branch=True)
+    text = (
+        r"^mjit: state of several stages lives on submesh 0, 256 bytes: g_state\[0\]\.mu\[0\], .* pulled there by "
+        rf"'cond' at .*{Path(__file__).name}:\d+.*, which runs as one program, .* Compute gradients and updates"
+    )
+    with pytest.warns(UserWarning, match=text):
+        mm.mjit(step, mesh=stages(2)).plan(*arguments)
+    followed, arguments = _adversaries(in_branch=False)
+    compiled = mm.mjit(followed, mesh=stages(2))
+    found = arguments
+    for _ in range(2):
+        found = (*compiled(*found[:4], *arguments[4:]), *arguments[4:])
+    expected = jax.jit(step)(*jax.jit(step)(*arguments), *arguments[4:])
+    assert_close(found[:4], expected, 1e-5)
+    for trees_of_weights in (found[0], found[1][0].mu, found[1][0].nu, found[2], found[3][0].mu):
+        assert [{each.id for each in leaf.devices()} for leaf in trees_of_weights] == [{0}, {1}]
+
+
+def test_a_model_without_tasks_has_no_stage_by_the_names_of_another():
+    """Warnings are errors: the critic's weights, and their state, are named and shaped as the generator's."""
+    step, arguments = _adversaries(in_branch=False, tasks="g")
+    compiled = mm.mjit(step, mesh=stages(2))
+    assert_close(compiled(*arguments), jax.jit(step)(*arguments), 1e-5)
+
+
 @pytest.mark.usefixtures("double")
 def test_a_line_inside_of_a_package_is_followed_by_the_users():
     params = trees([(4, 4)])

@@ -46,6 +46,13 @@ class PulledState:
                 f"next value is made there by {self.operation!r}{where}. Compute it from values of its own stage, "
                 "with nothing but scalars of other stages, for it to live there."
             )
+        if self.operation == "cond":
+            return (
+                f"state of several stages lives on submesh {self.submesh}, {self.size:,} bytes: {shown}. It is pulled "
+                f"there by 'cond'{where}, which runs as one program, since its branches compute with arrays of several "
+                "submeshes. Compute gradients and updates in front of it, in every step, and have it only choose "
+                "between the old values and the new, for state to live on its stage."
+            )
         return (
             f"state of several stages lives on submesh {self.submesh}, {self.size:,} bytes: {shown}. It is pulled "
             f"there by {self.operation!r}{where}, which works on arrays of several submeshes at once. Update each "
@@ -96,25 +103,48 @@ def _stages(step: Step, placement: Placement, names: Sequence[str]) -> Mapping[V
             readers[var].update(places)
             if op.task is not None:
                 tasks[var].update(places)
-    parameters: dict[tuple[object, ...], set[int]] = defaultdict(set)
     carried = [position for position in step.carried if position < len(names)]
-    for position in carried:
-        path, found = _path(names[position]), tasks.get(step.invars[position])
-        if path and found:
-            parameters[(*path, step.invars[position].aval.shape)] |= found
+    keys = {
+        position: (*path, step.invars[position].aval.shape) for position in carried if (path := _path(names[position]))
+    }
+    parameters: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for position, key in keys.items():
+        if step.invars[position] in tasks:
+            parameters[key].append(position)
     data = _read_by_tasks(step)
+    # Parameters of a model without tasks, beside one with tasks whose parameters have the same names.
+    others: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for position, key in keys.items():
+        if key in parameters and step.invars[position] in data and step.invars[position] not in tasks:
+            others[key].append(position)
     stages: dict[Var, int] = {}
     for position in carried:
-        var, path = step.invars[position], _path(names[position])
-        if var not in placement.makers:
+        var, key = step.invars[position], keys.get(position, ())
+        if var not in placement.makers or position in others.get(key, ()):
             continue
-        namesakes = next(
-            (found for first in range(len(path)) if (found := parameters.get((*path[first:], var.aval.shape)))), None
-        )
-        found = namesakes or (readers[var] if var not in data else set())
+        known = next((key[first:] for first in range(len(key) - 1) if key[first:] in parameters), None)
+        namesakes = [] if known is None else parameters[known]
+        if known in others:
+            updated = _updated_from(step, var)
+            namesakes = [each for each in namesakes if each in updated]
+            if not namesakes:
+                continue
+        found = set[int]().union(*(tasks[step.invars[each]] for each in namesakes))
+        found = found or (readers[var] if var not in data else set())
         if len(found) == 1:
             (stages[var],) = found
     return stages
+
+
+def _updated_from(step: Step, var: Var) -> set[int]:
+    """The carried inputs whose next value comes from a value without a task between."""
+    reached = {var}
+    for region in step.regions:
+        for op in region.ops:
+            if op.task is None and not reached.isdisjoint(op.reads()):
+                reached.update(op.writes())
+        reached.update(result for total, result in region.sums if total in reached)
+    return {position for position, result in step.carried.items() if step.outvars[result] in reached}
 
 
 def _read_by_tasks(step: Step) -> set[Var]:
