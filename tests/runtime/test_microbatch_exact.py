@@ -303,6 +303,88 @@ def _of_labels(params, batch):
     return -jnp.take_along_axis(logits, labels, -1).mean()
 
 
+def _judged_loss(params, batch):
+    """A loss with metrics that are functions of totals, and no results themselves."""
+    z = model(params, batch["x"])
+    each = ((z - batch["y"]) ** 2).sum(-1)
+    is_found, is_there = z[:, 0] > 0, batch["y"][:, 0] > 0
+    hits = (is_found & is_there).sum().astype(z.dtype)
+    return each.mean(), {
+        "perplexity": jnp.exp(each.mean()),
+        "f1": 2 * hits / (is_found.sum() + is_there.sum()),
+        "root": jnp.sqrt(each.mean() + 0.5 * each.max()),
+        "spread": each.max() - each.min(),
+        "finite": jnp.isfinite(each.sum()),
+        "kinds": jnp.where(each.mean() > 1, jnp.stack([each.max(), each.sum()]), 0.0),
+    }
+
+
+def _judged_step(params, batch):
+    (loss, metrics), grads = jax.value_and_grad(_judged_loss, has_aux=True)(params, batch)
+    norm = jnp.sqrt(sum((leaf**2).sum() for leaf in jax.tree.leaves(grads)))
+    return loss, metrics, jax.tree.map(lambda leaf: leaf / jnp.maximum(norm, 1.0), grads), norm
+
+
+@pytest.mark.parametrize("size", [2, 4, 16])
+def test_functions_of_totals_are_computed_once_of_the_whole_batch(size):
+    expected = jax.jit(_judged_step)(params_of(), batch_of())
+    for run in (exactly(_judged_step, size=size), jax.jit(exactly(_judged_step, size=size))):
+        found = run(params_of(), batch_of())
+        same_types(found, expected)
+        assert_close(found, expected, 1e-12)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_functions_of_totals_in_a_pipeline(schedule):
+    mesh = stages(STAGES)
+    with mesh:
+        expected = jax.jit(_judged_step)(params_of(), batch_of())
+    step = mm.mjit(exactly(_judged_step, schedule=schedule), mesh=mesh)
+    found = step(params_of(), batch_of())
+    same_types(found, expected)
+    assert_close(found, expected, 1e-12)
+    assert any(
+        line.startswith("computed once of the whole batch's sums and the like:") for line in step.explain().proofs
+    )
+
+
+def test_functions_of_totals_are_differentiated_behind_the_loop():
+    """Of results that are summed up, what follows the loop is as differentiable as they are."""
+
+    def root(params, batch):
+        return jnp.sqrt(((batch @ params) ** 2).mean())
+
+    params, batch = jnp.arange(1.0, 4.0), jnp.linspace(-1.0, 2.0, 24).reshape(8, 3)
+    run = mm.microbatch(root, count=4, argnum=1, reduce="exact")
+    assert_close(jax.grad(run)(params, batch), jax.grad(root)(params, batch), 1e-12)
+
+
+def test_a_loss_that_is_a_function_of_totals_is_named_with_its_gradients():
+    """Each example's gradient needs the total before the loop ends."""
+
+    def root(params, batch):
+        return jnp.sqrt(((batch @ params) ** 2).mean())
+
+    with pytest.raises(
+        ValueError, match=r"kept for result\[0\], result\[1\] of root: .*`sqrt` of a sum or mean over examples"
+    ):
+        mm.microbatch(jax.value_and_grad(root), count=4, argnum=1, reduce="exact")(jnp.ones(3), jnp.ones((8, 3)))
+
+
+def test_how_a_function_of_totals_is_put_together_can_still_be_said():
+    def judged(params, batch):
+        mean = (batch @ params).mean()
+        return mean, jnp.exp(mean)
+
+    params, batch = jnp.arange(1.0, 4.0), jnp.linspace(-1.0, 2.0, 24).reshape(8, 3)
+    options = {"count": 4, "argnum": 1, "reduce": ("exact", "mean")}
+    with pytest.raises(ValueError, match=r'reduce="mean" is not exact for result\[1\] of judged: '):
+        mm.microbatch(judged, **options)(params, batch)
+    found = mm.microbatch(judged, check=False, **options)(params, batch)
+    parts = jnp.stack([judged(params, part)[1] for part in batch.reshape(4, 2, 3)])
+    assert_close(found, (judged(params, batch)[0], parts.mean()), 1e-12)
+
+
 def _with_metric(metric):
     """A step of a loss and a metric of it, and arguments for it."""
 

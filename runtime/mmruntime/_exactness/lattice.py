@@ -11,6 +11,7 @@ times. Let `V` be what a variable is in the whole program and `v[0], ..., v[n - 
     SUM      V = n**power * sum of the v[i]
     MAX      V = n**power * maximum of the v[i]
     MIN      V = n**power * minimum of the v[i]
+    AFTER    V is a function of totals like these alone, and computed of them once, after the loop
     MIXED    the examples meet in another way
     UNKNOWN  comes from a primitive without a rule
 
@@ -50,6 +51,7 @@ class Kind(enum.Enum):
     SUM = "sum"
     MAX = "max"
     MIN = "min"
+    AFTER = "after"
     MIXED = "mixed"
     UNKNOWN = "unknown"
 
@@ -99,7 +101,7 @@ class AbstractValue:
         power: The whole batch's value is `n**power` times what the microbatches' values make together.
         hoistable: Whether it can be computed once, before the loop: it depends on no parameter.
         columns: The entries of `COLUMNS`, each `FREE`, `ROWS` or `INDEX`.
-        reason: Of `MIXED` and `UNKNOWN`.
+        reason: Of `MIXED` and `UNKNOWN`; of `AFTER`, why microbatches do not give it.
         own: Of `FREE`: whether each microbatch has a value of its own.
         axes: Inside of `shard_map`, the mesh axes that the examples are split over, the outermost first.
         varies: Inside of `shard_map`, the mesh axes along which devices may have other values for another reason.

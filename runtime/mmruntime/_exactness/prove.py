@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mmruntime import _compat
+from mmruntime._exactness.afterwards import Afterwards, afterwards, may_run_afterwards
 from mmruntime._exactness.difference import differences
 from mmruntime._exactness.lattice import FREE, ZERO, AbstractValue, Kind, Reason, Shards, rows
 from mmruntime._exactness.rules import (
@@ -59,12 +60,12 @@ class Verdict:
     """How one result of the whole batch comes from the microbatches' results.
 
     Attributes:
-        kind: "same", "sum", "concat", "max", "min", "mixed" or "unknown".
+        kind: "same", "sum", "concat", "max", "min", "after", "mixed" or "unknown".
         power: The combined result is `num_microbatches**power` times the sum, or what is joined; a mean has -1.
         dim: The dimension along which "concat" joins.
         outer: How many times the examples follow each other in that dimension.
         is_zero: Whether it is "same" because it is zeros for every batch, so that it is their sum as well.
-        reason: Why it is "mixed" or "unknown".
+        reason: Why it is "mixed" or "unknown", or "after" and nothing that microbatches give.
     """
 
     kind: str
@@ -98,6 +99,8 @@ class Proof:
         draws: Lines that draw random numbers for every example, from keys among the arguments.
         repeated_draws: Lines that draw them from keys that are no arguments, the same for every microbatch.
         own_statistics: Lines at which each microbatch uses its own sum over examples for that of the whole batch.
+        afterwards: What gives the results that are "after"; None if none is.
+        totals: A verdict for each value that this takes.
     """
 
     part: Any
@@ -108,6 +111,8 @@ class Proof:
     draws: tuple[str, ...]
     repeated_draws: tuple[str, ...]
     own_statistics: tuple[str, ...] = ()
+    afterwards: Afterwards | None = None
+    totals: tuple[Verdict, ...] = ()
 
     @property
     def is_exact(self) -> bool:
@@ -136,6 +141,7 @@ def prove(
     *,
     as_written: bool = False,
     own_statistics: bool = False,
+    waits: bool = False,
     parameters: Collection[int] = (),
 ) -> Proof:
     """Prove how results for microbatches make up the results for the whole batch.
@@ -148,6 +154,7 @@ def prove(
         as_written: Whether the function's own results are put together, with nothing in it changed or hoisted.
         own_statistics: Whether microbatches use their own sums and means over examples, as of a batch normalisation,
             where those of the whole batch would be needed. A result that comes of them is the mean of microbatches'.
+        waits: Whether what is computed of totals over the batch alone may wait until the loop has made them.
         parameters: The `id` of captured arrays that may be differentiated, and so are no reason to hoist anything.
             Captured floating-point values that are being traced count as such.
 
@@ -168,6 +175,7 @@ def prove(
         can_edit=not as_written,
         has_own_statistics=own_statistics,
         has_one_example=has_one_example,
+        waits=waits,
         parameters=parameters,
     )
     ins = [
@@ -185,8 +193,17 @@ def prove(
             raise ValueError(f"Argument {position} has shape {shape_of(other)} in the whole batch, not {expected}.")
     outs, edits = run.run(part, whole, ins, hoists=not as_written)
     verdicts = tuple(_verdict(value, can_hoist=not as_written) for value in outs)
-    noted = (tuple(dict.fromkeys(lines)) for lines in (run.draws, run.repeated_draws, run.own_statistics))
-    return Proof(part, whole, num_microbatches, verdicts, edits, *noted)
+    draws, repeated_draws, own = (
+        tuple(dict.fromkeys(lines)) for lines in (run.draws, run.repeated_draws, run.own_statistics)
+    )
+    after: Afterwards | None = None
+    totals: tuple[Verdict, ...] = ()
+    if positions := [position for position, verdict in enumerate(verdicts) if verdict.kind == "after"]:
+        frame = run.outermost
+        assert frame is not None
+        after = afterwards(_compat.split(part)[0], _compat.split(whole)[0], frame.after, positions)
+        totals = tuple(_verdict(frame.env[var], can_hoist=not as_written) for var in after.totals)
+    return Proof(part, whole, num_microbatches, verdicts, edits, draws, repeated_draws, own, after, totals)
 
 
 _SAME = (Kind.ZERO, Kind.FREE)
@@ -202,6 +219,8 @@ def _verdict(value: AbstractValue, *, can_hoist: bool) -> Verdict:
         return Verdict("concat", value.power, value.dim, value.outer or 1)
     if value.kind in (Kind.SUM, Kind.MAX, Kind.MIN):
         return Verdict(value.kind.value, value.power)
+    if value.kind is Kind.AFTER:
+        return Verdict("after", reason=value.reason)
     # The whole batch's program computes it before the loop.
     if value.kind is Kind.ZERO or (value.hoistable and can_hoist):
         return Verdict("same", is_zero=value.kind is Kind.ZERO)
@@ -218,11 +237,13 @@ class _Run(Interpreter):
         can_edit: bool,
         has_own_statistics: bool,
         has_one_example: bool,
+        waits: bool,
         parameters: Collection[int],
     ) -> None:
         self.n = n
         self.has_own_statistics = has_own_statistics
         self.has_one_example = has_one_example
+        self.waits = waits
         self.own_statistics: list[str] = []
         self.parameters = parameters
         self.can_edit = can_edit
@@ -235,6 +256,7 @@ class _Run(Interpreter):
         self.known: dict[Hashable, tuple[tuple[Any, Any], list[AbstractValue], Edits]] = {}
         # The line of the innermost call that has one. JAX traces `bernoulli` and the like once, for whoever is first.
         self.call_line = ""
+        self.outermost: _Frame | None = None
 
     def note_draw(self, eqn: Equation) -> None:
         # Keys among the arguments are the only ones that cannot be hoisted.
@@ -270,6 +292,7 @@ class _Run(Interpreter):
             hoistable = hoistable and not any(self.is_parameter(var, const) for var, const in captured)
             return self._another_program(one, other, hoistable), edits
         frame = _Frame(self, edits, hoists, is_inside=self.can_edit and not hoists)
+        self.outermost = self.outermost or frame
         for var, twin, value, whole_value in zip(one.constvars, other.constvars, consts, whole_consts, strict=True):
             frame.bind_constant(var, twin, value, whole_value)
         for var, twin, value in zip(one.invars, other.invars, ins, strict=True):
@@ -311,6 +334,7 @@ class _Frame:
     is_inside: bool
     env: dict[Any, AbstractValue] = field(default_factory=dict)
     read_hoisted: dict[Any, Hoisted] = field(default_factory=dict)
+    after: list[int] = field(default_factory=list)
 
     def bind(self, var: Any, twin: Any, value: AbstractValue) -> None:
         self.env[var] = value
@@ -358,13 +382,20 @@ class _Frame:
             if instead is not None:
                 hoisted[position] = instead
             ins.append(value)
-        eqn = Equation(part, whole, ins, self.run, may_hoist=self.hoists)
+        # In the loop there is nothing yet of what comes after it.
+        now = [value.but(kind=Kind.MIXED) if value.kind is Kind.AFTER else value for value in ins]
+        eqn = Equation(part, whole, now, self.run, may_hoist=self.hoists)
         eqn.edits.update(hoisted)
-        outs = self._outs(eqn, ins)
+        outs = self._outs(eqn, now)
+        can_wait = self.run.waits and self.run.outermost is self and may_run_afterwards(part, whole, ins)
+        if can_wait and not all(value.is_proved or value.hoistable for value in outs):
+            self.after.append(index)
+            outs = [value if value.is_proved else value.but(kind=Kind.AFTER) for value in outs]
         proved = False
         for position, (var, twin, value) in enumerate(zip(part.outvars, whole.outvars, outs, strict=True)):
             value = self._checked(eqn, position, value)
-            proved = proved or value.is_proved or value.shards is not None
+            is_now = value.is_proved and value.kind is not Kind.AFTER
+            proved = proved or is_now or value.shards is not None
             is_reduced = value.kind not in (Kind.ZERO, Kind.FREE, Kind.ROWS, Kind.INDEX, Kind.COLUMNS)
             # What devices have is of use to them only as it is; what is computed of the array can be hoisted.
             if is_reduced and value.shards is None and not _compat.acts(part):

@@ -24,6 +24,8 @@ class Split:
         hoisted: What each hoisted value is, in order.
         same: Positions of the results that `before` gives.
         combined: Positions of the results that the microbatches' results make up.
+
+    What the results that are "after" are computed of stands behind the function's own results, as further ones.
     """
 
     before: Any
@@ -38,11 +40,22 @@ def split(proof: Proof) -> Split:
 
     Results without proof are among `combined`.
     """
-    same = tuple(i for i, verdict in enumerate(proof.verdicts) if verdict.kind == "same")
-    combined = tuple(i for i in range(len(proof.verdicts)) if i not in same)
-    body, hoisted = _Body(proof.num_microbatches).build(proof.part, proof.edits, combined)
-    before = _before(proof.whole, proof.edits, hoisted, same)
+    kinds = [verdict.kind for verdict in (*proof.verdicts, *proof.totals)]
+    same = tuple(i for i, kind in enumerate(kinds) if kind == "same")
+    combined = tuple(i for i, kind in enumerate(kinds) if kind not in ("same", "after"))
+    part, whole = proof.part, proof.whole
+    if proof.afterwards is not None:
+        part = _with_results(part, proof.afterwards.totals)
+        whole = _with_results(whole, proof.afterwards.whole_totals)
+    body, hoisted = _Body(proof.num_microbatches).build(part, proof.edits, combined)
+    before = _before(whole, proof.edits, hoisted, same)
     return Split(before, body, tuple(hoisted), same, combined)
+
+
+def _with_results(closed: Any, further: Sequence[Any]) -> Any:
+    jaxpr, consts = _compat.split(closed)
+    values = dict(zip(jaxpr.constvars, consts, strict=True))
+    return _closed(jaxpr, values, jaxpr.invars, [*jaxpr.outvars, *further], jaxpr.eqns)
 
 
 class _Body:

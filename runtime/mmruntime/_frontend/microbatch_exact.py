@@ -75,6 +75,7 @@ class TracedFunction:
             self.count,
             as_written=as_written,
             own_statistics=own_statistics,
+            waits=not as_written,
             parameters=ids,
         )
 
@@ -264,6 +265,10 @@ def check_exact(traced: TracedFunction, proof: Proof, kinds: Sequence[str], para
     wanted = [position for position, how in enumerate(kinds) if how == "exact"]
     if all(proof.verdicts[position].is_proved for position in wanted):
         return
+    if proof.verdicts[0].kind == "after":
+        # A loss whose gradients are not proved: they fail for the same reason, which is plainer there.
+        loss = dataclasses.replace(proof.verdicts[0], kind="mixed")
+        proof = dataclasses.replace(proof, verdicts=(loss, *proof.verdicts[1:]))
     verdicts = [proof.verdicts[position] for position in wanted]
     names = [traced.names[position] for position in wanted]
     with_own = traced.prove(parameters, own_statistics=True).verdicts
@@ -373,9 +378,11 @@ class TracedLoop:
         self.count = traced.count
         ways = tuple(way or verdict for way, verdict in zip(given, proof.verdicts, strict=True))
         self.parts = split(dataclasses.replace(proof, verdicts=ways))
+        self.afterwards = proof.afterwards
+        every = (*ways, *proof.totals)
         before = _compat.as_fun(self.parts.before)(*traced.values)
         self.hoisted, self.same = before[: len(self.parts.hoisted)], before[len(self.parts.hoisted) :]
-        self.verdicts = [ways[position] for position in self.parts.combined]
+        self.verdicts = [every[position] for position in self.parts.combined]
         self.body = _compat.as_fun(self.parts.body)
 
     @property
@@ -419,6 +426,8 @@ class TracedLoop:
         values = dict(zip(self.parts.same, self.same, strict=True))
         for position, verdict, total in zip(self.parts.combined, self.verdicts, totals, strict=True):
             values[position] = self._finished(verdict, total)
+        if self.afterwards is not None:
+            self._compute_afterwards(values)
         # What is proved has the type of the whole batch's; what is given, that of the microbatches', never a weak one.
         types = self.traced.types()
         if self.traced.whole is not None:
@@ -436,6 +445,20 @@ class TracedLoop:
                 for leaf, way in zip(leaves, self.given, strict=True)
             ]
         return jax.tree.unflatten(self.traced.tree, leaves)
+
+    def _compute_afterwards(self, values: dict[int, Any]) -> None:
+        """Add what is computed of totals, which stand behind the results."""
+        assert self.afterwards is not None
+        totals = [
+            _compat.of_type(values[position], var.aval)
+            for position, var in enumerate(self.afterwards.whole_totals, start=len(self.given))
+        ]
+        found = _compat.as_fun(self.afterwards.program)(*totals)
+        values.update(
+            (position, value)
+            for position, value in zip(self.afterwards.positions, found, strict=True)
+            if self.given[position] is None
+        )
 
     def _finished(self, verdict: Verdict, total: Any) -> Any:
         if verdict.kind == "concat":

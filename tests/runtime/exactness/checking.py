@@ -45,6 +45,7 @@ def case_of(
     dim: int = 0,
     hoists: bool = True,
     as_written: bool = False,
+    waits: bool = False,
 ) -> Case:
     """Trace a function at both sizes and prove it."""
     positions = {batch} if isinstance(batch, int) else set(batch)
@@ -63,7 +64,11 @@ def case_of(
     part = jax.make_jaxpr(flat)(*map(first, leaves, arguments))
     whole = jax.make_jaxpr(flat)(*leaves)
     return Case(
-        flat, leaves, arguments, prove(part, whole, arguments, num_microbatches, as_written=as_written), as_written
+        flat,
+        leaves,
+        arguments,
+        prove(part, whole, arguments, num_microbatches, as_written=as_written, waits=waits),
+        as_written,
     )
 
 
@@ -101,8 +106,15 @@ def results(case: Case) -> tuple[list[Any], list[Any]]:
         ]
         each.append([np.asarray(value) for value in run(*own)])
     found = dict(zip(same, early[len(hoisted_as) :], strict=True))
+    every = (*verdicts, *proof.totals)
     for position, parts_of_it in zip(combined, zip(*each, strict=True), strict=True):
-        found[position] = combine(verdicts[position], parts_of_it)
+        found[position] = combine(every[position], parts_of_it)
+    if proof.afterwards is not None:
+        totals = [
+            jnp.asarray(found[position], var.aval.dtype)
+            for position, var in enumerate(proof.afterwards.whole_totals, start=len(verdicts))
+        ]
+        found.update(zip(proof.afterwards.positions, _compat.as_fun(proof.afterwards.program)(*totals), strict=True))
     known = [position for position, is_known in enumerate(is_proved) if is_known]
     return [found[position] for position in known], [expected[position] for position in known]
 

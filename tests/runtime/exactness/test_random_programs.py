@@ -13,6 +13,8 @@ from tests.runtime.exactness.random_programs import Program
 
 # With everything that may be hoisted, with nothing, and the function as it is written.
 MODES = [{"hoists": True}, {"hoists": False}, {"as_written": True}]
+# With functions of totals computed after the loop.
+WAITING = {"hoists": False, "waits": True}
 
 
 def check(seed: int, mode: dict[str, Any], *, compiled: bool = False, sharded: bool = False) -> list[str]:
@@ -47,10 +49,15 @@ def test_verdicts_are_never_wrong_on_shards() -> None:
     assert {"sum", "concat", "mixed"} <= set(words)
 
 
+def test_verdicts_are_never_wrong_where_what_is_computed_of_totals_waits() -> None:
+    words = [word for seed in range(12) for word in check(seed, WAITING)]
+    assert {"after", "concat", "mixed"} <= set(words)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 3000, 25))
 def test_verdicts_are_never_wrong_at_length(first: int) -> None:
-    for seed, mode in itertools.product(range(first, first + 25), MODES):
+    for seed, mode in itertools.product(range(first, first + 25), [*MODES, WAITING]):
         check(seed, mode)
     for seed in range(first, first + 25):
         check(seed, MODES[0], compiled=True)

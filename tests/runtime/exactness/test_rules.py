@@ -455,6 +455,30 @@ def test_numbers_of_others(name: str) -> None:
     assert_exact(other_case(name))
 
 
+# Functions of what is reduced over examples, which one computation after the loop gives.
+_OF_TOTALS = [
+    "root of the largest", "sum of largest", "largest plus largest", "largest less smallest", "twice the largest",
+    "largest as integer", "integer sum and a constant", "sum times a sum", "sum as integer", "sum chosen by itself",
+    "branch by a sum", "smaller of two largest",
+]  # fmt: skip
+
+
+@pytest.mark.family
+@pytest.mark.parametrize("name", _OF_TOTALS)
+def test_functions_of_totals_are_computed_after_the_loop(name: str) -> None:
+    assert other_case(name).words == ["mixed"]
+    case = case_of(OTHERS[name][1], (W, BATCH), waits=True)
+    assert case.words == ["after"]
+    assert_exact(case)
+
+
+@pytest.mark.family
+@pytest.mark.parametrize("name", [*BY_ROWS, *OTHERS])
+def test_what_waits_for_totals_keeps_its_numbers(name: str) -> None:
+    program = BY_ROWS[name] if name in BY_ROWS else OTHERS[name][1]
+    assert_exact(case_of(lambda w, b: (found := program(w, b), jax.tree.map(jnp.sum, found)), (W, BATCH), waits=True))
+
+
 @traced
 def test_every_rule_has_a_program() -> None:
     reached: set[str] = set()
