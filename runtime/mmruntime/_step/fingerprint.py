@@ -42,7 +42,7 @@ def fingerprint(
     counts = Counter(device.process_index for device in jax.devices())
     numbers: dict[Any, int] = {}
     keys = [
-        f"{numbers.setdefault(var, len(numbers))} {var.aval.str_short()} submesh {where} microbatch {k} "
+        f"{numbers.setdefault(var, len(numbers))} {_type(var.aval)} submesh {where} microbatch {k} "
         f"{shardings[var, where].spec}"
         for var, where, k in program.keys
     ]
@@ -52,9 +52,7 @@ def fingerprint(
         "the devices of each process": "\n".join(
             f"process {each} has {count}" for each, count in sorted(counts.items())
         ),
-        "the arguments": "\n".join(
-            f"{name}: {var.aval.str_short()}" for name, var in zip(names, step.invars, strict=True)
-        ),
+        "the arguments": "\n".join(f"{name}: {_type(var.aval)}" for name, var in zip(names, step.invars, strict=True)),
         "the settings": settings,
         "the submeshes": "\n".join(map(_submesh, placement.submeshes.meshes)),
         "the schedule": "\n".join(
@@ -62,10 +60,15 @@ def fingerprint(
             for each in program.pipelines
         ),
         "the equations": _numbered("\n".join(_ADDRESS.sub("", str(op.eqn)) for op in step.ops())),
-        "the captured arrays": "\n".join(var.aval.str_short() for var in step.constants),
+        "the captured arrays": "\n".join(_type(var.aval) for var in step.constants),
         "the order of instructions": "\n".join(map(_instruction, program.instructions)),
         "the values and their layouts": "\n".join([*keys, f"results {program.outputs}"]),
     }
+
+
+def _type(aval: Any) -> str:
+    """Type and shape, and what `str_short` leaves out: a weak type changes the types of what is computed with it."""
+    return f"{aval.str_short()}{' of a weak type' if getattr(aval, 'weak_type', False) else ''}"
 
 
 def _numbered(text: str) -> str:

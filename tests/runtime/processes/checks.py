@@ -456,6 +456,14 @@ def disagreements() -> None:
     key = jax.random.key(me)
     drawn = mm.mjit(lambda w, x, key: in_stages(w, x, 2) + jax.random.normal(key), mesh=mesh)
     refused(lambda: drawn(w, batch["x"], key), "key: a value that each process has, a jax.Array, checksum")
+    scaled = mm.mjit(lambda w, x, rate: in_stages(w, x, 2) * rate, mesh=mesh)
+    rate = [jnp.float32(2), jnp.asarray(2.0)][me]
+    refused(
+        lambda: scaled(w, batch["x"], rate),
+        "the arguments:",
+        "process 1: rate: float32[] of a weak type",
+        "rate: float32[]",
+    )
     for value in (own["x"], arrays["x"]):
         reads = mm.mjit(lambda w, x, value=value: in_stages(w, x, 2) + value, mesh=mesh)
         refused(lambda reads=reads: reads(w, batch["x"]), "the values of captured arrays:", "process 1: a ", "checksum")
