@@ -1,5 +1,8 @@
 """What `mjit` keeps between calls: state, plans, checkpoints."""
 
+import copy
+import pickle
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -194,3 +197,20 @@ def test_a_step_says_what_it_is():
     assert repr(step) == "<step train_step on MultiMesh(stage=2, model=2), compiled for 1 input signature>"
     step(state, jnp.ones((8, 4)))
     assert repr(step) == "<step train_step on MultiMesh(stage=2, model=2), compiled for 2 input signatures>"
+
+
+doubled = mm.mjit(lambda x: 2 * x, mesh=mm.MultiMesh(axis_sizes=(2,), axis_names=("stage",)))
+doubled.__qualname__, doubled.__module__ = "doubled", __name__
+
+
+def test_copies_of_a_step_are_the_step():
+    doubled(np.float32(1))
+    assert copy.copy(doubled) is doubled
+    assert copy.deepcopy({"step": doubled})["step"] is doubled
+
+
+def test_a_step_is_pickled_by_its_name():
+    assert pickle.loads(pickle.dumps(doubled)) is doubled
+    nameless = mm.mjit(lambda x: x, mesh=doubled.multimesh)
+    with pytest.raises(TypeError, match=r"pickle: got <step <lambda> on .*\.<lambda> is not this step\. Give it that"):
+        pickle.dumps(nameless)

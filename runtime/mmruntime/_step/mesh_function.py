@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import sys
 import types
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, ClassVar, Generic, ParamSpec, TypeVar
@@ -126,6 +127,32 @@ class MeshFunction(Generic[P, R]):
         if len(self._plans) == 1:
             calls = calls.removesuffix("s")
         return f"<step {self._name} on {self._multimesh!r}, {calls}>"
+
+    def __copy__(self) -> MeshFunction[P, R]:
+        """The step itself, as with a function: a copy of what holds it calls the same programs."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> MeshFunction[P, R]:
+        """The step itself, as with a function."""
+        return self
+
+    def __reduce__(self) -> str:
+        """Pickled by its name, as a function is: programs and devices belong to this process.
+
+        Raises:
+            TypeError: If it cannot be found by that name.
+        """
+        name = str(getattr(self, "__qualname__", self._name))
+        found: Any = sys.modules.get(self.__module__)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is not self:
+            raise TypeError(
+                f"pickle: got {self!r}. A step is pickled by its name, as a function is, and {self.__module__}.{name} "
+                "is not this step. Give it that name, as a decorator does, or pickle the function and call mjit where "
+                "it is loaded."
+            )
+        return name
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Plan, list[Any], list[Any]]:
         """Run the step; its plan, and the flat inputs and outputs."""
