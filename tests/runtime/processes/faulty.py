@@ -4,6 +4,7 @@ Every process meets all others in every step, in C++ and without a way to interr
 it waits for as the runner does. So it needs neither a compilation nor an array.
 """
 
+import atexit
 import logging
 import os
 import signal
@@ -18,7 +19,7 @@ from mmruntime._processes.progress import Awaited, CallRecord, Itinerary, Wait, 
 logging.basicConfig(level=logging.WARNING, format="%(message)s")
 FAULT, VICTIM = sys.argv[1], int(sys.argv[2])
 STEPS = 6
-# In front of which step; after the last one, the others are at the exit already.
+# In front of which step; after the last one, the others are at the exit already; one more, in an exit handler.
 AT = int(sys.argv[3])
 COUNT = int(os.environ["JAX_NUM_PROCESSES"])
 
@@ -48,6 +49,8 @@ def bring_about(fault):
         raise ValueError("a bad batch")
     elif fault == "exit":
         sys.exit(3)
+    elif fault == "leave":
+        os._exit(7)
     elif fault == "loop":
         while True:
             pass
@@ -88,6 +91,8 @@ def main():
     if AT == STEPS and me == VICTIM:
         time.sleep(0.5)
         bring_about(FAULT)
+    if AT > STEPS and me == VICTIM:
+        atexit.register(bring_about, FAULT)
     print("done", flush=True)
 
 

@@ -22,6 +22,7 @@ SAID = {
     "kill": r"has died",
     "abort": r"has died",
     "fork": r"has died",
+    "leave": r"has died",
     "stop": r"is stopped \(by SIGSTOP or a debugger\), and has said nothing for 4 s",
     "raise": r"has ended with ValueError: a bad batch",
     "exit": r"has ended its program",
@@ -29,6 +30,7 @@ SAID = {
     "pipe": r"cannot write its output, which nobody reads, at .*faulty\.py:\d+ in bring_about",
 }
 LAST = 6
+AT_EXIT = 7
 
 
 class Processes:
@@ -101,7 +103,7 @@ def check(job, fault, victim, step):
     if fault == "stop":
         job.running[victim].kill()
     status = job.ended(victim, within=20)
-    assert status == {"kill": -9, "fork": -9, "stop": -9, "abort": -6, "raise": 1}.get(fault, 75)
+    assert status == {"kill": -9, "fork": -9, "stop": -9, "abort": -6, "raise": 1, "leave": 7}.get(fault, 75)
 
 
 @pytest.mark.parametrize(
@@ -110,12 +112,24 @@ def check(job, fault, victim, step):
         ("kill", 1, 3),
         ("kill", 0, 3),
         ("stop", 1, 3),
+        ("kill", 1, AT_EXIT),
+        *(pytest.param(fault, 0, AT_EXIT, marks=pytest.mark.nightly) for fault in ("kill", "stop", "leave")),
         pytest.param("exit", 0, 3, marks=pytest.mark.nightly),
         pytest.param("loop", 2, 3, marks=pytest.mark.nightly),
     ],
 )
 def test_the_others_end_and_say_why(start, fault, victim, step):
     check(start(fault, victim, step, 3), fault, victim, step)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("fault", ["raise", "exit"])
+def test_an_exit_handler_that_fails_ends_nobody(start, fault):
+    """Python shows the exception and goes on."""
+    job = start(fault, 1, AT_EXIT, 3)
+    assert [job.ended(index, within=60) for index in range(3)] == [0, 0, 0]
+    assert "fault" in job.text(1)
+    assert "cannot go on" not in "".join(map(job.text, range(3)))
 
 
 @pytest.mark.parametrize("fault", ["kill", "fork", "stop"])
