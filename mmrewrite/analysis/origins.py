@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from mmrewrite.analysis.object_classes import ObjectClasses
 from mmrewrite.analysis.running_functions import Definition, Outlasting, RunningFunction, positional_names, results_of
-from mmrewrite.analysis.stored_values import Stored, binds, gone_through, stored_values, unpacked
+from mmrewrite.analysis.stored_values import StoredPart, binds, gone_through, stored_values, unpacked
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.source.names import Binding, Scope, dotted_name
@@ -330,12 +330,12 @@ class Origins:
         is_first = isinstance(node, ast.Name) and positional_names(function.node)[:1] == [node.id]
         return (frame.facts, holder.node) if is_first else None
 
-    def _stored_by(self, node: ast.AST) -> Sequence[Stored]:
+    def _stored_by(self, node: ast.AST) -> Sequence[StoredPart]:
         """What the code of a function, a class or a module puts into what its names stand for."""
         body = getattr(node, "body", ())
         nodes: Sequence[ast.AST] = body if isinstance(body, list) else (body,) if isinstance(body, ast.AST) else ()
 
-        def find() -> tuple[Stored, ...]:
+        def find() -> tuple[StoredPart, ...]:
             return stored_values(nodes)
 
         return self._project.once(("stored", node), find)

@@ -13,7 +13,7 @@ _STORING = frozenset(
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredPart:
     """An expression that becomes a part of what a name stands for: an attribute of it, or any other part."""
 
     name: str
@@ -21,12 +21,12 @@ class Stored:
     value: ast.expr
 
 
-def stored_values(body: Sequence[ast.AST]) -> tuple[Stored, ...]:
+def stored_values(body: Sequence[ast.AST]) -> tuple[StoredPart, ...]:
     """What some code puts into what its names stand for."""
     return tuple(each for root in body for node in ast.walk(root) for each in _stored_by(node))
 
 
-def _stored_by(node: ast.AST) -> Iterator[Stored]:
+def _stored_by(node: ast.AST) -> Iterator[StoredPart]:
     match node:
         case ast.Assign(targets=targets, value=value):
             for target in targets:
@@ -34,20 +34,20 @@ def _stored_by(node: ast.AST) -> Iterator[Stored]:
         case ast.AnnAssign(target=target, value=ast.expr() as value):
             yield from _stored_in(target, value)
         case ast.AugAssign(target=ast.Name(id=name), value=value):
-            yield Stored(name, None, value)
+            yield StoredPart(name, None, value)
         case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) if method in _STORING:
             for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
-                yield Stored(name, None, argument)
+                yield StoredPart(name, None, argument)
         case _:
             pass
 
 
-def _stored_in(target: ast.expr, value: ast.expr) -> Iterator[Stored]:
+def _stored_in(target: ast.expr, value: ast.expr) -> Iterator[StoredPart]:
     match target:
         case ast.Subscript(value=ast.Name(id=name)):
-            yield Stored(name, None, value)
+            yield StoredPart(name, None, value)
         case ast.Attribute(value=ast.Name(id=name), attr=attribute):
-            yield Stored(name, attribute, value)
+            yield StoredPart(name, attribute, value)
         case _:
             pass
 
