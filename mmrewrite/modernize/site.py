@@ -158,7 +158,6 @@ class ModuleDraft:
     """The edits to one module, as codemods register them, and the local names that these use.
 
     `kept` are the old names of which a use stays, and so the import. `compat` are the uses of `mmruntime.compat`.
-    `reached` are full names that edits write as attributes of a module, each with the length of that module's name.
     """
 
     module: ModuleUses
@@ -166,7 +165,6 @@ class ModuleDraft:
     spelled: set[str] = field(default_factory=set)
     kept: frozenset[str] = frozenset()
     compat: list[CompatUse] = field(default_factory=list)
-    reached: set[tuple[int, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.imports = Imports(self.module.facts)
@@ -252,8 +250,8 @@ class OldNameSite:
         A name that begins with `mmruntime.compat.` is a helper of the runtime.
         """
         imports = self.draft.imports
-        # What stands below a function, a lambda or a call is not bound yet if the function runs before.
-        line, column = self.statement.lineno, self.statement.col_offset
+        is_module = self.scope.function.kind == "module"
+        line, column = (self.statement.lineno, self.statement.col_offset) if is_module else (EVERYWHERE, 0)
         parts = qualified.split(".")
         found = imports.existing(qualified, self.scope, line, column) or self._moved_name(qualified, line, column)
         if found is not None:
@@ -261,13 +259,14 @@ class OldNameSite:
             return found
         if qualified in _IMPORTED_BY_NAME:
             return imports.member(qualified.rpartition(".")[0], parts[-1], _IMPORTED_BY_NAME[qualified])
-        for length in range(len(parts) - 1, 0, -1):
-            module = ".".join(parts[:length])
-            found = imports.existing(module, self.scope, line, column) or self._own_module(module)
-            if found is not None:
-                self.draft.spelled.add(found.partition(".")[0])
-                self.draft.reached.add((length - found.count("."), qualified))
-                return ".".join((found, *parts[length:]))
+        # What is bound above a function is bound when it runs; what stands below it, most often.
+        above = (self.statement.lineno, self.statement.col_offset)
+        for place in dict.fromkeys((above, (line, column))):
+            for length in range(len(parts) - 1, 0, -1):
+                found = imports.existing(".".join(parts[:length]), self.scope, *place)
+                if found is not None:
+                    self.draft.spelled.add(found.partition(".")[0])
+                    return ".".join((found, *parts[length:]))
         if qualified.startswith("mmruntime.compat."):
             return f"{imports.member('mmruntime', 'compat', ('compat', 'mm_compat'))}.{parts[-1]}"
         module = imports.module(parts[0], parts[0], self.scope, line)
@@ -288,15 +287,6 @@ class OldNameSite:
         line, column = self.location.position
         text = self.location.reference.text
         self.draft.compat.append(CompatUse(self.location.path, line, column, text, function, because))
-
-    def _own_module(self, qualified: str) -> str | None:
-        """The name of a module as the use itself has it: it is bound where the use runs, wherever the import stands."""
-        node = self.node
-        while isinstance(node, ast.Attribute):
-            node = node.value
-            if self.resolve(node) == qualified:
-                return self.text(node)
-        return None
 
     def _moved_name(self, qualified: str, line: int, column: int) -> str | None:
         """A name that will mean `qualified` once its import is edited to the new home."""
