@@ -44,6 +44,8 @@ _SHALLOW = frozenset(
         "collections.deque", "copy.copy", "itertools.chain", "types.MappingProxyType", "types.SimpleNamespace",
     )
 )  # fmt: skip
+# They give a new object its attributes; `setup` does so for linen.
+_MAKING = frozenset(("__init__", "__post_init__", "setup"))
 # Names of parts become no longer where a function calls itself with a part of what it was given.
 _MOST_PARTS = 3
 
@@ -121,7 +123,7 @@ class Origins:
             first = positional_names(scope.node)[:1] if isinstance(scope.node, ast.FunctionDef) else []
             return self.of_name(first[0], scope, frame) if first else None
         if name in _PARTS_OF:
-            return next(filter(None, (self.of(each, frame) or self.parts(each, frame) for each in call.args)), None)
+            return next(filter(None, (self._held(each, frame) for each in call.args)), None)
         if isinstance(call.func, ast.Attribute) and call.func.attr in _METHODS_FOR_PARTS:
             origin = self._part_of(call.func.value, frame)
             return None if origin is None or not origin.is_object else origin
@@ -185,7 +187,7 @@ class Origins:
         return self._part_of(source, frame)
 
     def _gone_through(self, binding: Binding, owner: Scope, frame: RunningFunction) -> Sequence[ast.expr]:
-        """What a name is a part of that a loop, a `with` statement, a `case` or an assignment binds."""
+        """What a name is a part of that a loop, a `with` statement or a `case` binds."""
         if owner.kind == "comprehension":
             loops = [(each.target, each.iter) for each in getattr(owner.node, "generators", ())]
         elif isinstance(binding.statement, ast.For | ast.AsyncFor):
@@ -196,9 +198,10 @@ class Origins:
             return _entered(binding)
         else:
             return ()
-        own = [pair for pair in loops if binds(pair[0], binding.name)] or loops
         sources: list[ast.expr] = []
-        for target, source in own:
+        for target, source in loops:
+            if not binds(target, binding.name):
+                continue
             called = frame.facts.names.resolve(source.func, frame.scope) if isinstance(source, ast.Call) else None
             found = gone_through(target, binding.name, source, called)
             sources += [source] if found is None else found
@@ -209,11 +212,15 @@ class Origins:
         origin = self.of(node, frame)
         return self.parts(node, frame) if origin is None else replace(origin, values=())
 
+    def _held(self, node: ast.expr, frame: RunningFunction) -> Outlasting | None:
+        """What an expression is, or has in it, that lasts longer."""
+        return self.of(node, frame) or self.parts(node, frame)
+
     def parts(self, node: ast.expr, frame: RunningFunction) -> Outlasting | None:
         """What a part of an expression is that lasts longer, where the whole is new: `seen`, of `[seen]`."""
         key = (node, frame)
         if key not in self._parts:
-            # As above.
+            # As in `of`.
             self._parts[key] = None
             self._parts[key] = next(filter(None, self._find_parts(node, frame)), None)
         return self._parts[key]
@@ -221,19 +228,17 @@ class Origins:
     def _find_parts(self, node: ast.expr, frame: RunningFunction) -> Iterator[Outlasting | None]:
         match node:
             case ast.Tuple(elts=items) | ast.List(elts=items) | ast.Set(elts=items):
-                yield from (self.of(each, frame) or self.parts(each, frame) for each in items)
+                yield from (self._held(each, frame) for each in items)
             case ast.Dict(values=values):
-                yield from (self.of(each, frame) or self.parts(each, frame) for each in values)
+                yield from (self._held(each, frame) for each in values)
             case ast.ListComp(elt=item) | ast.SetComp(elt=item) | ast.GeneratorExp(elt=item) | ast.DictComp(value=item):
-                yield self.of(item, frame) or self.parts(item, frame)
+                yield self._held(item, frame)
             case ast.Starred(value=value) | ast.NamedExpr(value=value):
                 yield self.parts(value, frame)
-            case ast.IfExp(body=one, orelse=other):
+            case ast.IfExp(body=one, orelse=other) | ast.BinOp(left=one, op=ast.Add() | ast.BitOr(), right=other):
                 yield from (self.parts(each, frame) for each in (one, other))
             case ast.BoolOp(values=values):
                 yield from (self.parts(each, frame) for each in values)
-            case ast.BinOp(left=left, op=ast.Add() | ast.BitOr(), right=right):
-                yield from (self.parts(each, frame) for each in (left, right))
             case ast.Name(id=name):
                 scope = frame.facts.names.read_in.get(node, frame.scope)
                 owner = scope.owner(name)
@@ -244,7 +249,7 @@ class Origins:
                         yield self.parts(binding.value, frame)
                 for stored in self._stored_by(owner.node):
                     if stored.name == name:
-                        yield self.of(stored.value, frame) or self.parts(stored.value, frame)
+                        yield self._held(stored.value, frame)
             case ast.Call():
                 yield from self._parts_of_call(node, frame)
             case _:
@@ -254,7 +259,7 @@ class Origins:
         name = frame.facts.names.resolve(call.func, frame.scope)
         arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
         if name in _SHALLOW or name in _PARTS_OF:
-            yield from (self.of(each, frame) or self.parts(each, frame) for each in arguments)
+            yield from (self._held(each, frame) for each in arguments)
             return
         if name is None and isinstance(call.func, ast.Attribute) and call.func.attr == "copy" and not arguments:
             yield self._part_of(call.func.value, frame)
@@ -264,25 +269,22 @@ class Origins:
 
     def _of_new_object(self, node: ast.expr, attribute: str, frame: RunningFunction) -> Outlasting | None:
         """What an attribute of an object is that lasts longer, where the object is new."""
-        if isinstance(node, ast.Name):
-            owner = frame.facts.names.read_in.get(node, frame.scope).owner(node.id)
-            for stored in self._stored_by(owner.node) if owner is not None and frame.is_own(owner) else ():
-                origin = (
-                    self.of(stored.value, frame) if (stored.name, stored.attribute) == (node.id, attribute) else None
-                )
-                if origin is not None:
-                    return origin
-            bindings = owner.bindings[node.id] if owner is not None and frame.is_own(owner) else []
-            makers = [each.value for each in bindings if isinstance(each.value, ast.Call)]
-        else:
-            makers = [node] if isinstance(node, ast.Call) else []
+        makers = [node] if isinstance(node, ast.Call) else []
+        owner = frame.facts.names.read_in.get(node, frame.scope).owner(node.id) if isinstance(node, ast.Name) else None
+        if isinstance(node, ast.Name) and owner is not None and frame.is_own(owner):
+            for stored in self._stored_by(owner.node):
+                if (stored.name, stored.attribute) == (node.id, attribute):
+                    origin = self.of(stored.value, frame)
+                    if origin is not None:
+                        return origin
+            makers = [each.value for each in owner.bindings[node.id] if isinstance(each.value, ast.Call)]
         found = (self._of_made(maker, attribute, frame) for maker in makers)
         return next(filter(None, found), None) or self._of_class(node, attribute, frame)
 
     def _of_made(self, maker: ast.Call, attribute: str, frame: RunningFunction) -> Outlasting | None:
         """What an attribute is of the object that a call makes."""
         for node, inner in self._called(maker, frame):
-            if not isinstance(node, ast.FunctionDef) or node.name not in ("__init__", "__post_init__"):
+            if not isinstance(node, ast.FunctionDef) or node.name not in _MAKING:
                 continue
             for stored in self._stored_by(node):
                 if (stored.name, stored.attribute) == (*positional_names(node)[:1], attribute):
@@ -300,10 +302,10 @@ class Origins:
     def _of_class(self, node: ast.expr, attribute: str, frame: RunningFunction) -> Outlasting | None:
         """A list or the like that a class has, and each new object of it, unless they have one of their own."""
         found = self._classes.of(node, frame.facts, frame.scope) or self._class_of_self(node, frame)
-        for facts, owner in self._classes.with_bases(*found) if found is not None else ():
-            stored = self._stored_by(owner)
-            if any(each.attribute == attribute for each in stored):
-                return None
+        owners = list(self._classes.with_bases(*found)) if found is not None else []
+        if any(attribute in self._made_attributes(owner) for _, owner in owners):
+            return None
+        for facts, owner in owners:
             for part in owner.body:
                 match part:
                     case ast.Assign(targets=[ast.Name(id=name)], value=value) if name == attribute:
@@ -317,18 +319,25 @@ class Origins:
                 return None
         return None
 
+    def _made_attributes(self, owner: ast.ClassDef) -> set[str | None]:
+        """The attributes that each object of a class gets when it is made."""
+        methods = [part for part in owner.body if isinstance(part, ast.FunctionDef) and part.name in _MAKING]
+        return {
+            stored.attribute
+            for method in methods
+            for stored in self._stored_by(method)
+            if [stored.name] == positional_names(method)[:1]
+        }
+
     def _class_of_self(self, node: ast.expr, frame: RunningFunction) -> tuple[Facts, ast.ClassDef] | None:
-        """The class of the method that is running, where a name is its first parameter."""
-        function = frame.scope.function
-        holder = function.parent
-        if (
-            holder is None
-            or not isinstance(holder.node, ast.ClassDef)
-            or not isinstance(function.node, ast.FunctionDef)
-        ):
+        """The class of a method, where a name is its first parameter."""
+        if not isinstance(node, ast.Name):
             return None
-        is_first = isinstance(node, ast.Name) and positional_names(function.node)[:1] == [node.id]
-        return (frame.facts, holder.node) if is_first else None
+        owner = frame.facts.names.read_in.get(node, frame.scope).owner(node.id)
+        if owner is None or owner.parent is None or not isinstance(owner.parent.node, ast.ClassDef):
+            return None
+        is_first = isinstance(owner.node, ast.FunctionDef) and positional_names(owner.node)[:1] == [node.id]
+        return (frame.facts, owner.parent.node) if is_first else None
 
     def _stored_by(self, node: ast.AST) -> Sequence[StoredPart]:
         """What the code of a function, a class or a module puts into what its names stand for."""

@@ -63,6 +63,8 @@ _REFS = frozenset(
     ("jax.array_ref", "jax.experimental.array_ref", "jax.experimental.mutable_array", "jax.new_ref", "jax.ref.new_ref")
 )
 
+_DOTTED = ast.Name | ast.Attribute
+
 
 @dataclass(frozen=True)
 class OutsideWrite:
@@ -377,14 +379,14 @@ class _LossSearch:
             # Names may stand for each other in a circle.
             return
         seen.add(function)
-        others: Sequence[tuple[ast.expr, RunningFunction]] = ()
+        others: Sequence[tuple[ast.expr, RunningFunction]] = self._defined_elsewhere(function, frame)
         match function:
             case ast.Attribute(value=holder, attr=name):
                 yield _Method(holder, name, frame)
             case ast.Name(id=name):
                 owner = frame.facts.names.read_in.get(function, frame.scope).owner(name)
                 bindings = owner.bindings[name] if owner is not None else ()
-                others = [(each.value, frame) for each in bindings if each.value is not None]
+                others = [*others, *((each.value, frame) for each in bindings if each.value is not None)]
             case ast.IfExp(body=one, orelse=other):
                 others = [(one, frame), (other, frame)]
             case ast.BoolOp(values=values):
@@ -407,6 +409,17 @@ class _LossSearch:
                 pass
         for other, where in others:
             yield from self._bound_methods(other, where, seen)
+
+    def _defined_elsewhere(
+        self, function: ast.expr, frame: RunningFunction
+    ) -> Sequence[tuple[ast.expr, RunningFunction]]:
+        """What a name of another module was assigned there."""
+        name = frame.facts.names.resolve(function, frame.scope) if isinstance(function, _DOTTED) else None
+        found = self._functions.project.definition(name, frame.facts) if name is not None else None
+        if found is None:
+            return ()
+        facts, binding = found
+        return [(binding.value, self._functions.running(facts, facts.names.scope))] if binding.value is not None else ()
 
     def _changed(self, method: _Method, *, is_dropped: bool) -> Outlasting | None:
         """What a method of no class of the project changes, by its name; `is_dropped` if nothing uses its result."""

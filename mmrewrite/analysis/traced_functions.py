@@ -206,9 +206,7 @@ class TracedFunctions:
                 return
 
     def _transformed(self, node: ast.expr, frame: RunningFunction, answers: _Answers) -> Iterator[Callee]:
-        if isinstance(node, ast.Name):
-            binding = frame.facts.names.binding(node.id, frame.facts.names.read_in.get(node, frame.scope))
-            node = binding.value if binding is not None and binding.value is not None else node
+        node = _value_of(node, frame)
         if isinstance(node, ast.Call) and (frame.facts.names.resolve(node.func, frame.scope) or "").startswith(
             "haiku."
         ):
@@ -372,8 +370,7 @@ class TracedFunctions:
             function, scope = scope, scope.parent
         if scope is None or not isinstance(scope.node, ast.ClassDef):
             return
-        first = function.node.args if isinstance(function.node, ast.FunctionDef) else None
-        names = [each.arg for each in (*first.posonlyargs, *first.args)] if first is not None else []
+        names = positional_names(function.node) if isinstance(function.node, ast.FunctionDef) else []
         receiver = self.origins.of_name(names[0], function, frame) if names else None
         for facts, base in tuple(self.classes.with_bases(frame.facts, scope.node))[1:]:
             if any(_is_function(part) and part.name == method for part in base.body):
@@ -466,12 +463,18 @@ class TracedFunctions:
 
 def items_of(node: ast.expr, frame: RunningFunction) -> list[ast.expr]:
     """What a table that is written out has in it."""
-    if isinstance(node, ast.Name):
-        binding = frame.facts.names.binding(node.id, frame.facts.names.read_in.get(node, frame.scope))
-        node = binding.value if binding is not None and binding.value is not None else node
+    node = _value_of(node, frame)
     if isinstance(node, ast.Dict):
         return node.values
     return node.elts if isinstance(node, ast.List | ast.Tuple) else []
+
+
+def _value_of(node: ast.expr, frame: RunningFunction) -> ast.expr:
+    """What a name was assigned, or the expression itself."""
+    if not isinstance(node, ast.Name):
+        return node
+    binding = frame.facts.names.binding(node.id, frame.facts.names.read_in.get(node, frame.scope))
+    return binding.value if binding is not None and binding.value is not None else node
 
 
 def _is_function(node: ast.AST) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef]:

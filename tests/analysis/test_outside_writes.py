@@ -20,7 +20,7 @@ import numpy as np
 from flax import linen as nn
 from flax import nnx
 import state
-from state import LOG, helper, log_value
+from state import LOG, helper, log_value, note_there
 SEEN, STATS, BUFFER, STEPS, CACHE = [], {"n": 0, "parts": []}, np.zeros(3), set(), {}
 TABLE = None
 class Meter:
@@ -53,6 +53,15 @@ class Shared:
         self.own = []
     def add(self, value):
         self.rows.append(value)
+    def add_later(self, value):
+        def add():
+            self.rows.append(value)
+        add()
+    def lend(self, other):
+        other.rows = self.own
+class Apart(Shared):
+    def __init__(self):
+        self.rows = []
 class Sharing(Shared):
     pass
 class Block(nn.Module):
@@ -159,6 +168,7 @@ def helper(value):
 def log_value(value):
     global COUNT
     COUNT += 1
+note_there = LOG.append
 """
 
 # The body of a loss in a step with a list, an object and others around it, and the name that it changes.
@@ -189,6 +199,8 @@ CHANGED = {
     "append that a helper gives": ("def make(store):\n    return store.append\nmake(seen)(1)", "seen"),
     "append that a method gives": ("meter.recorder()(1)", "meter.values"),
     "append of `getattr`": ('getattr(seen, "append")(1)', "seen"),
+    "append by a name of another module": ("note_there(1)", "LOG"),
+    "append by a name of another module, by that": ("state.note_there(1)", "LOG"),
     "append under a partial": ("functools.partial(seen.append, 1)()", "seen"),
     "append under a partial by a name": ("note = functools.partial(seen.append)\nnote(1)", "seen"),
     "append of a choice": ("(seen.append if params is None else print)(1)", "seen"),
@@ -224,6 +236,7 @@ CHANGED = {
     "list in a namespace": ("o = types.SimpleNamespace(a=seen)\no.a.append(1)", "seen"),
     "list of the class of a new object": ("Shared().rows.append(1)", "Shared.rows"),
     "list of the class, by its method": ("Shared().add(1)", "Shared.rows"),
+    "list of the class, in a function of its method": ("Shared().add_later(1)", "Shared.rows"),
     "list of the class, by one that extends it": ("Sharing().add(1)", "Shared.rows"),
     "append of the class": ("list.append(seen, 1)", "seen"),
     "extend": ("seen.extend([1])", "seen"),
@@ -317,6 +330,7 @@ OWN = {
     "items of a dictionary of its own": "mine = {'a': []}\nfor k, v in mine.items():\n    v.append(seen)",
     "list that a new object has": "o = Holder([])\no.store.append(1)",
     "list of each object of a class": "Shared().own.append(1)",
+    "list of each object of a class that extends one": "Apart().rows.append(1)",
     "list that holds one": "mine = [seen]\nmine.append(1)",
     "list in another field": "o = Pair([], seen)\no.first.append(1)",
     "copy": "mine = list(seen)\nmine.append(1)",
