@@ -15,7 +15,7 @@ from mmrewrite.modernize.uses import ModuleUses, OldNameUse
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.results import CompatUse, Edit, HintReference
-from mmrewrite.source.names import Scope, absolute_import
+from mmrewrite.source.names import Scope, absolute_import, dotted_name
 from mmrewrite.source.spans import span
 
 _Analysis = TypeVar("_Analysis")
@@ -158,6 +158,7 @@ class ModuleDraft:
     """The edits to one module, as codemods register them, and the local names that these use.
 
     `kept` are the old names of which a use stays, and so the import. `compat` are the uses of `mmruntime.compat`.
+    `reached` are full names that edits write as attributes of a module, each with the length of that module's name.
     """
 
     module: ModuleUses
@@ -165,6 +166,7 @@ class ModuleDraft:
     spelled: set[str] = field(default_factory=set)
     kept: frozenset[str] = frozenset()
     compat: list[CompatUse] = field(default_factory=list)
+    reached: set[tuple[int, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.imports = Imports(self.module.facts)
@@ -250,8 +252,8 @@ class OldNameSite:
         A name that begins with `mmruntime.compat.` is a helper of the runtime.
         """
         imports = self.draft.imports
-        is_module = self.scope.function.kind == "module"
-        line, column = (self.statement.lineno, self.statement.col_offset) if is_module else (EVERYWHERE, 0)
+        # What stands below a function, a lambda or a call is not bound yet if the function runs before.
+        line, column = self.statement.lineno, self.statement.col_offset
         parts = qualified.split(".")
         found = imports.existing(qualified, self.scope, line, column) or self._moved_name(qualified, line, column)
         if found is not None:
@@ -259,14 +261,13 @@ class OldNameSite:
             return found
         if qualified in _IMPORTED_BY_NAME:
             return imports.member(qualified.rpartition(".")[0], parts[-1], _IMPORTED_BY_NAME[qualified])
-        # What is bound above a function is bound when it runs; what stands below it, most often.
-        above = (self.statement.lineno, self.statement.col_offset)
-        for place in dict.fromkeys((above, (line, column))):
-            for length in range(len(parts) - 1, 0, -1):
-                found = imports.existing(".".join(parts[:length]), self.scope, *place)
-                if found is not None:
-                    self.draft.spelled.add(found.partition(".")[0])
-                    return ".".join((found, *parts[length:]))
+        for length in range(len(parts) - 1, 0, -1):
+            module = ".".join(parts[:length])
+            found = imports.existing(module, self.scope, line, column) or self._own_module(module)
+            if found is not None:
+                self.draft.spelled.add(found.partition(".")[0])
+                self.draft.reached.add((length - found.count("."), qualified))
+                return ".".join((found, *parts[length:]))
         if qualified.startswith("mmruntime.compat."):
             return f"{imports.member('mmruntime', 'compat', ('compat', 'mm_compat'))}.{parts[-1]}"
         module = imports.module(parts[0], parts[0], self.scope, line)
@@ -287,6 +288,26 @@ class OldNameSite:
         line, column = self.location.position
         text = self.location.reference.text
         self.draft.compat.append(CompatUse(self.location.path, line, column, text, function, because))
+
+    def _own_module(self, qualified: str) -> str | None:
+        """The name of a module as the use itself has it: it is bound where the use runs, wherever the import stands.
+
+        What other modules of the project pass on is not a name to write: they may change as well.
+        """
+        node = self.node
+        while isinstance(node, ast.Attribute):
+            node = node.value
+            text = dotted_name(node)
+            if text is not None and self._is_imported_as(text, qualified):
+                return text
+        return None
+
+    def _is_imported_as(self, text: str, qualified: str) -> bool:
+        """Whether imports of this module, and nothing else, make a dotted name mean `qualified`."""
+        head, _, rest = text.partition(".")
+        owner = self.scope.owner(head)
+        targets = {binding.target for binding in owner.bindings[head]} if owner is not None else set()
+        return bool(targets) and all((f"{target}.{rest}" if rest else target) == qualified for target in targets)
 
     def _moved_name(self, qualified: str, line: int, column: int) -> str | None:
         """A name that will mean `qualified` once its import is edited to the new home."""

@@ -42,17 +42,18 @@ def _parts(
     source: SourceText, statement: ast.Import | ast.ImportFrom, dropped: Collection[ast.alias]
 ) -> Iterator[tuple[int, int]]:
     text, names = source.text, statement.names
-    for index, alias in enumerate(names):
-        if alias not in dropped:
-            continue
-        begin, stop = span(source, alias)
-        following = next((span(source, each)[0] for each in names[index:] if each not in dropped), None)
-        before = span(source, names[index - 1])[1] if index else begin
-        if following is not None:
+    last_kept = max(index for index, alias in enumerate(names) if alias not in dropped)
+    for index, alias in enumerate(names[:last_kept]):
+        if alias in dropped:
+            following = next(span(source, each)[0] for each in names[index:] if each not in dropped)
             # A comment on a line of its own is about the name below it.
-            above = _OWN_LINE_COMMENT.search(text, stop, following)
-            yield begin, above.start(1) if above else following
-        elif "#" not in text[before:begin]:
+            above = _OWN_LINE_COMMENT.search(text, span(source, alias)[1], following)
+            yield span(source, alias)[0], above.start(1) if above else following
+    if last_kept + 1 < len(names):
+        # Names at the end go in one piece, as only one of the commas around them stays.
+        before = span(source, names[last_kept])[1]
+        begin, stop = span(source, names[last_kept + 1])[0], span(source, names[-1])[1]
+        if "#" not in text[before:begin]:
             yield before, stop
         else:
             comma = _COMMA.match(text, stop)

@@ -248,12 +248,23 @@ class ImportEdits:
         covered = [head for head in below if self._is_covered(head)]
         if len(covered) < len(below) or not (covered or item.name in GONE_MODULES):
             return None
-        others = [
-            other
-            for other in self.module.imported
-            if other.local == item.local and other is not item and other.statement is not item.statement
-        ]
-        return (f"import {item.local}",) if self._is_needed(item.local) and not others else ()
+        parts = item.name.count(".") + 1
+        if any(length < parts and written.startswith(prefix) for length, written in self.draft.reached):
+            return None
+        return (f"import {item.local}",) if self._is_needed(item.local) and not self._is_bound_above(item) else ()
+
+    def _is_bound_above(self, item: ImportedName) -> bool:
+        """Whether another import that stays, or leaves `import jax` behind, binds the name of this one above it."""
+        names = self.module.facts.names
+        around = list(names.scopes[item.statement].chain())
+        return any(
+            other.local == item.local
+            and other.statement is not item.statement
+            and other.statement.lineno <= item.statement.lineno
+            and names.scopes[other.statement] in around
+            and self._instead(other) != ()
+            for other in self.module.imported[: self.module.imported.index(item)]
+        )
 
     @cached_property
     def _replaced(self) -> list[tuple[int, int]]:
