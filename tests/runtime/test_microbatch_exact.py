@@ -371,6 +371,32 @@ def test_a_loss_that_is_a_function_of_totals_is_named_with_its_gradients():
         mm.microbatch(jax.value_and_grad(root), count=4, argnum=1, reduce="exact")(jnp.ones(3), jnp.ones((8, 3)))
 
 
+def test_beside_a_function_of_totals_what_is_not_proved_is_named():
+    def judged(params, batch):
+        each = (batch @ params) ** 2
+        return jnp.exp(each.mean()), jnp.sort(each)[:3]
+
+    with pytest.raises(ValueError, match=r"kept for result\[1\] of judged: .* computes `sort` along the examples"):
+        mm.microbatch(judged, count=2, argnum=1, reduce="exact")(jnp.ones(3), jnp.ones((8, 3)))
+
+
+@pytest.mark.parametrize(
+    ("loss", "operation"),
+    [
+        (lambda z: jnp.log((z**2).sum()), "log"),
+        (lambda z: (z**2).mean() ** 2, "integer_pow"),
+        (lambda z: z.max() - (z**2).min(), "sub"),
+    ],
+)
+def test_gradients_that_fail_elsewhere_than_the_loss_say_where_the_cause_is(loss, operation):
+    def judged(params, batch):
+        return loss(batch @ params)
+
+    text = rf"kept for result\[1\] of .* If that is a gradient of result\[0\], the cause is there: .*`{operation}`"
+    with pytest.raises(ValueError, match=text):
+        mm.microbatch(jax.value_and_grad(judged), count=2, argnum=1, reduce="exact")(jnp.ones(3), jnp.ones((8, 3)))
+
+
 def test_how_a_function_of_totals_is_put_together_can_still_be_said():
     def judged(params, batch):
         mean = (batch @ params).mean()

@@ -265,15 +265,18 @@ def check_exact(traced: TracedFunction, proof: Proof, kinds: Sequence[str], para
     wanted = [position for position, how in enumerate(kinds) if how == "exact"]
     if all(proof.verdicts[position].is_proved for position in wanted):
         return
-    if proof.verdicts[0].kind == "after":
-        # A loss whose gradients are not proved: they fail for the same reason, which is plainer there.
-        loss = dataclasses.replace(proof.verdicts[0], kind="mixed")
-        proof = dataclasses.replace(proof, verdicts=(loss, *proof.verdicts[1:]))
+    loss = proof.verdicts[0]
+    if loss.kind == "after" and any(each.kind != "after" and each.reason == loss.reason for each in proof.verdicts):
+        # Its gradients are not proved for the same reason, which is plainer there.
+        proof = dataclasses.replace(proof, verdicts=(dataclasses.replace(loss, kind="mixed"), *proof.verdicts[1:]))
     verdicts = [proof.verdicts[position] for position in wanted]
     names = [traced.names[position] for position in wanted]
     with_own = traced.prove(parameters, own_statistics=True).verdicts
     further = ""
-    if _is_beside(proof.verdicts):
+    if proof.verdicts[0].kind == "after":
+        # Gradients fail at an equation that the backward pass makes; a metric would fail by itself.
+        further = f"If that is a gradient of {traced.names[0]}, the cause is there: {because(loss.reason)} "
+    elif _is_beside(proof.verdicts):
         further = (
             "A metric beside the loss can be computed afterwards: return what it is computed from there, such as an "
             "array with an entry for each example, or a sum. "
