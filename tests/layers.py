@@ -35,6 +35,7 @@ MAY_IMPORT = {
     "mmrewrite.modernize.advice": "",
     "mmrewrite.modernize.markers": "",
     "mmrewrite.modernize.gate": ".modernize.markers",
+    "mmrewrite.modernize.reexports": ".modernize.gate",
     "mmrewrite.modernize.name_index": ".modernize.advice .modernize.gate",
     "mmrewrite.modernize.part_index": ".modernize.advice .modernize.name_index",
     "mmrewrite.modernize.changed_meanings": ".modernize.name_index",
@@ -52,8 +53,9 @@ MAY_IMPORT = {
         ".modernize.site .modernize.analysis"
     ),
     "mmrewrite.modernize": (
-        ".results .source .project .codemod .engine .modernize.settings .modernize.name_index .modernize.uses "
-        ".modernize.version_guards .modernize.site .modernize.decision .modernize.analysis .modernize.edits"
+        ".results .source .project .codemod .engine .modernize.gate .modernize.settings "
+        ".modernize.name_index .modernize.reexports .modernize.uses .modernize.version_guards .modernize.site "
+        ".modernize.decision .modernize.analysis .modernize.edits"
     ),
     "mmrewrite.modernize.upgrade": ".results .modernize.name_index",
     "mmrewrite.files": "pathspec platformdirs .results .tracking .source .directives",
@@ -70,8 +72,8 @@ MAY_IMPORT = {
     ),
     "mmrewrite.cli": (
         "click pygls mmrewrite .results .tracking .source .directives .codemod .engine "
-        ".modernize.settings .modernize.gate .modernize.name_index .modernize.upgrade .modernize .files .mirror .plan "
-        ".verify .launch .cli.config .lsp"
+        ".modernize.settings .modernize.gate .modernize.reexports .modernize.name_index .modernize.upgrade .modernize "
+        ".files .mirror .plan .verify .launch .cli.config .lsp"
     ),
     "mmrewrite.__main__": "mmrewrite .cli",
     "mmcodemods._task": "libcst mmrewrite.directives mmrewrite.codemod",

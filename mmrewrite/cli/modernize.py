@@ -16,7 +16,7 @@ from mmrewrite.codemod.registry import Registry
 from mmrewrite.files.select import Selection, select_files
 from mmrewrite.modernize.name_index import TITLES
 from mmrewrite.modernize.registry import ModernizeRegistry
-from mmrewrite.modernize.rewrite import may_matter, modernize_project
+from mmrewrite.modernize.rewrite import may_matter, modernize_project, reexports_of
 from mmrewrite.modernize.settings import DEFAULT_TARGET, ModernizeSettings
 from mmrewrite.modernize.upgrade import upgrade_of
 from mmrewrite.results import Change, Rewrite
@@ -105,8 +105,14 @@ class _ModernizeSession(Session):
         watched = self.watched = Watched(self.selection, self.rules)
 
         def compute() -> tuple[Rewrite, ...]:
-            files = [file for file in self.selection.files if self.reads_stdin or may_matter(file.data, self.registry)]
-            return modernize_project(files, self.registry, load=watched.load, settings=settings)
+            reexports = reexports_of(self.selection.files, watched.load)
+            among = reexports.takers | reexports.givers
+            files = [
+                file
+                for file in self.selection.files
+                if self.reads_stdin or file.path in among or may_matter(file.data, self.registry)
+            ]
+            return modernize_project(files, self.registry, load=watched.load, settings=settings, reexports=reexports)
 
         return cached("modernize", settings, watched, compute, enabled=self.caches)
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 
 from mmrewrite.directives.carrier import may_have_hints
-from mmrewrite.files.walk import OWN_FILE, PYPROJECT, walk
+from mmrewrite.files.walk import OWN_FILE, PYPROJECT, load_file, walk
 
 SUFFIXES = (".py", ".ipynb")
 _BATCH = 200_000
@@ -47,27 +47,34 @@ def _may_matter(paths: Iterable[str], *, old_names: bool) -> bool:
     if not old_names:
         return any(_may_be_below(path, may_have_hints) for path in paths)
     from mmrewrite.codemod.installed import has_plugins
-    from mmrewrite.modernize.gate import may_have_old_names
+    from mmrewrite.modernize.gate import has_last_part, may_have_old_names
+    from mmrewrite.modernize.reexports import TakenNames
 
-    return any(map(has_plugins, sys.path)) or any(_may_be_below(path, may_have_old_names) for path in paths)
+    read: dict[str, bytes] = {}
+    if any(map(has_plugins, sys.path)) or any(_may_be_below(path, may_have_old_names, read) for path in paths):
+        return True
+    return any(has_last_part(read[path]) for path in TakenNames(read, load_file).takers)
 
 
-def _may_be_below(path: str, wanted: Callable[[bytes], bool]) -> bool:
+def _may_be_below(path: str, wanted: Callable[[bytes], bool], read: dict[str, bytes] | None = None) -> bool:
+    """Whether a file at or below a path is wanted, or there is more to say of it; `read` takes what is read."""
     mode = os.stat(path).st_mode
     if stat.S_ISREG(mode):
-        return _any_is_wanted((path,), wanted)
+        return _any_is_wanted((path,), wanted, read)
     unreadable: dict[str, str] = {}
     passed_over: dict[str, str] = {}
     below = (file for file in walk(path, unreadable, passed_over) if file.endswith(SUFFIXES))
-    return not stat.S_ISDIR(mode) or _any_is_wanted(below, wanted) or bool(unreadable or passed_over)
+    return not stat.S_ISDIR(mode) or _any_is_wanted(below, wanted, read) or bool(unreadable or passed_over)
 
 
-def _any_is_wanted(paths: Iterable[str], wanted: Callable[[bytes], bool]) -> bool:
+def _any_is_wanted(paths: Iterable[str], wanted: Callable[[bytes], bool], read: dict[str, bytes] | None) -> bool:
     batch: list[bytes] = []
     size = 0
     for path in paths:
         with open(path, "rb", buffering=0) as file:
             batch.append(file.read())
+        if read is not None and b"import" in batch[-1]:
+            read[path] = batch[-1]
         size += len(batch[-1])
         if size > _BATCH:
             if _is_in_batch(batch, wanted):

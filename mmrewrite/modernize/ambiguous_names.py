@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from mmrewrite.modernize.analysis.held_modules import HeldModules, HeldModulesInView
 from mmrewrite.modernize.analysis.own_members import OwnMembers
 from mmrewrite.modernize.analysis.passed_modules import PassedModules, star_origins
+from mmrewrite.modernize.analysis.reexported_modules import ReexportedModules
 from mmrewrite.modernize.analysis.told_names import ToldNames
 from mmrewrite.modernize.name_index import TITLES
 from mmrewrite.modernize.name_index import old_names as index
@@ -200,6 +201,24 @@ def members_of_passed(module: ModuleUses, context: ModernizeContext) -> Iterator
             line, column = module.facts.source.position(span(module.facts.source, part)[0])
             reason = f"it may be `{name}`, as `{home}` is passed on as a value at {place}; see what it means today"
             yield LeftAlone(module.facts.path, line, column, ast.unparse(part), reason)
+
+
+def members_of_reexported(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone]:
+    """Old names that are read of a module which a name may stand for by way of other modules of the project."""
+    told, reexported = context.analysis(ToldNames), context.analysis(ReexportedModules)
+    names = module.facts.names
+    for node in module.nodes_of(ast.Attribute):
+        if node.attr not in told.last_parts or not isinstance(node.ctx, ast.Load):
+            continue
+        resolved = names.resolve(node, module.scope_of(node))
+        if resolved is not None and not context.project.holds(resolved, module.facts):
+            continue
+        meant = reexported.of(node.value, module.scope_of(node), module.facts)
+        old = sorted({f"{home}.{node.attr}" for home in meant} & told.names)
+        if old and guard_of(module, node) is None:
+            line, column = module.facts.source.position(span(module.facts.source, node)[0])
+            reason = f"it may be `{old[0]}`, by way of the project's modules; import it by one name from one place"
+            yield LeftAlone(module.facts.path, line, column, ast.unparse(node), reason)
 
 
 class _RestsOfNames:

@@ -12,7 +12,7 @@ from mmrewrite.engine.edits import ordered_edits, without_repeats
 from mmrewrite.engine.notebook import read_notebooks
 from mmrewrite.engine.outcome import Outcome, failure_of, rewritten, unread
 from mmrewrite.engine.self_check import SecondRun, self_check
-from mmrewrite.modernize.ambiguous_names import members_of_passed, names_by_star, unclear_uses
+from mmrewrite.modernize.ambiguous_names import members_of_passed, members_of_reexported, names_by_star, unclear_uses
 from mmrewrite.modernize.analysis.mesh_regions import MeshRegions
 from mmrewrite.modernize.analysis.patched_names import PatchedNames
 from mmrewrite.modernize.analysis.told_names import ToldNames
@@ -464,6 +464,7 @@ def _unseen(module: ModuleUses, context: ModernizeContext) -> _Unseen:
             *names_by_star(module, context),
             *looked_up(module, context),
             *members_of_passed(module, context),
+            *members_of_reexported(module, context),
         )
         return _Unseen(tuple(mentions(module, context)), unclear)
 

@@ -29,5 +29,26 @@ def may_have_old_names(data: bytes) -> bool:
     return any(not words.isdisjoint(HOMES[word].split()) for word in found)
 
 
+def has_last_part(data: bytes) -> bool:
+    """Whether bytes have a word that ends an old name, whatever it is a part of there."""
+    from mmrewrite.modernize.markers import HOMES
+
+    return not _words(data).isdisjoint(HOMES)
+
+
+def is_home(word: bytes) -> bool:
+    """Whether a word ends an old name, or the name of a module that had one."""
+    from mmrewrite.modernize.markers import HOMES
+
+    if not _homes:
+        _homes.update(HOMES)
+        for homes in set(HOMES.values()):
+            _homes.update(homes.split())
+    return word in _homes
+
+
+_homes: set[bytes] = set()
+
+
 def _words(data: bytes) -> set[bytes]:
     return set(data.translate(_WORDS).split())

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from mmrewrite.engine.collection import no_collection
 from mmrewrite.engine.outcome import unchanged
 from mmrewrite.engine.settings import no_file
+from mmrewrite.modernize.gate import has_last_part
 from mmrewrite.modernize.name_index import passes_modules
+from mmrewrite.modernize.reexports import TakenNames
 from mmrewrite.modernize.settings import ModernizeSettings
 from mmrewrite.results import Rewrite
 
@@ -37,21 +39,29 @@ def may_matter(data: bytes, codemods: Codemods) -> bool:
     return _has_any(data, _ENTER_A_CONTEXT) or may_have_old_names(data, codemods) or passes_modules(data)
 
 
-def _marked(files: Sequence[SourceFile], codemods: Codemods) -> list[SourceFile]:
+def reexports_of(files: Sequence[SourceFile], load: Loader) -> TakenNames:
+    """What files take from each other by way of the project's own modules."""
+    return TakenNames({file.path: file.data for file in files}, load)
+
+
+def _marked(files: Sequence[SourceFile], codemods: Codemods, reexports: TakenNames) -> list[SourceFile]:
     """The files that may change, and those that matter to them.
 
-    Such may enter a mesh context for their sites, or give them a module of which they read an old name.
+    Such may enter a mesh context for their sites, give them a module of which they read an old name, or take a name
+    from them that must then stay.
     """
+    old = {file.path for file in files if may_have_old_names(file.data, codemods)}
+    taking = {file.path for file in files if file.path in reexports.takers and has_last_part(file.data)}
+    if not old and not taking:
+        return []
     dependent = (file for file in files if _has_any(file.data, _DEPEND_ON_A_CONTEXT))
-    if any(may_have_old_names(file.data, codemods) for file in dependent):
-        return [file for file in files if may_matter(file.data, codemods)]
-    marked = [may_have_old_names(file.data, codemods) for file in files]
-    is_any = any(marked)
-    return [
-        file
-        for file, is_marked in zip(files, marked, strict=True)
-        if is_marked or (is_any and passes_modules(file.data))
-    ]
+    matters = may_matter if any(file.path in old for file in dependent) else _passes_modules
+    among = old | reexports.takers | reexports.givers
+    return [file for file in files if file.path in among or matters(file.data, codemods)]
+
+
+def _passes_modules(data: bytes, _: Codemods) -> bool:
+    return passes_modules(data)
 
 
 def _has_any(data: bytes, markers: Collection[bytes]) -> bool:
@@ -64,6 +74,7 @@ def modernize_project(
     *,
     load: Loader | None = None,
     settings: ModernizeSettings | None = None,
+    reexports: TakenNames | None = None,
 ) -> tuple[Rewrite, ...]:
     """Modernize the modules of one run together, since a mesh context in one may reach code in another.
 
@@ -72,15 +83,17 @@ def modernize_project(
         codemods: Name and class of every codemod.
         load: The bytes of a file that a name leads into, None if there is no such file.
         settings: The user's options.
+        reexports: What files take from each other, if that is known.
 
     Returns:
         One value for each file, in the order of `files`; it does not depend on that order.
     """
-    marked = _marked(files, codemods)
+    load = load or no_file
+    marked = _marked(files, codemods, reexports or reexports_of(files, load))
     results = {file.path: unchanged(file) for file in files}
     if marked:
         from mmrewrite.modernize.decide import modernize_files
 
         with no_collection():
-            results |= modernize_files(marked, codemods, load or no_file, settings or ModernizeSettings())
+            results |= modernize_files(marked, codemods, load, settings or ModernizeSettings())
     return tuple(results[file.path] for file in files)

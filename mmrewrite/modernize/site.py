@@ -130,6 +130,22 @@ class ModernizeContext:
                     found.setdefault("*", []).append((module, source))
         return found
 
+    def reading(self, name: str) -> Sequence[tuple[ModuleUses, ast.expr]]:
+        """The expressions of which code reads an attribute, as by `getattr`, each with its module."""
+        return self._reading.get(name, ())
+
+    @cached_property
+    def _reading(self) -> Mapping[str, Sequence[tuple[ModuleUses, ast.expr]]]:
+        found: dict[str, list[tuple[ModuleUses, ast.expr]]] = {}
+        for module in self.modules.values():
+            for node in module.nodes_of(ast.Attribute, ast.Call):
+                if isinstance(node, ast.Attribute):
+                    found.setdefault(node.attr, []).append((module, node.value))
+                elif len(node.args) > 1 and isinstance(node.args[1], ast.Constant):
+                    # `getattr(compat, "xp")` and the like.
+                    found.setdefault(str(node.args[1].value), []).append((module, node.args[0]))
+        return found
+
     def everything(self) -> Sequence[Facts] | None:
         """All modules that code of the project leads to, those that may not change among them; None if not known."""
         if self.came_upon is None:

@@ -183,7 +183,7 @@ class Project:
         return any(
             (self._has_by_stars(each, name) or (each is not facts and name in each.names.identifiers))
             and each.names.resolve_dotted(name, each.names.scope) not in (name, "mmruntime")
-            for each in (facts, *self._starring(facts))
+            for each in (facts, *self.starring(facts))
         )
 
     def _has_by_stars(self, facts: Facts, name: str) -> bool:
@@ -193,7 +193,7 @@ class Project:
             return False
         return any(names.star_gives(each, name) for each in names.stars if self.star_module(each, facts) is not None)
 
-    def _starring(self, facts: Facts) -> list[Facts]:
+    def starring(self, facts: Facts) -> list[Facts]:
         """The modules that get new names of this one by `import *`, directly or through others."""
         return self.once(("starring", facts.path), lambda: self._find_starring(facts))
 

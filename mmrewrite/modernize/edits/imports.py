@@ -16,6 +16,7 @@ from mmrewrite.modernize.site import ModernizeContext, ModuleDraft
 from mmrewrite.modernize.uses import ImportedName, ModuleUses, dotted_text
 from mmrewrite.modernize.version_guards import guard_of
 from mmrewrite.results import Edit, HintReference
+from mmrewrite.source.names import dotted_name
 from mmrewrite.source.spans import first_line, span
 
 # Importing these modules raises on today's JAX.
@@ -298,14 +299,58 @@ class ImportEdits:
         return self._is_taken(local)
 
     def _is_taken(self, local: str) -> bool:
-        """Whether another module imports a name from this one, by its name or by `import *`."""
+        """Whether another module takes a name from this one: imports it, reads it as an attribute, or by its text.
+
+        What it takes from a module that has this one's names by `import *`, it takes from here.
+        """
         facts, project = self.module.facts, self.context.project
-        by_name = self.context.importing(local)
-        by_star = [each for each in self.context.importing("*") if local in each[0].facts.names.identifiers]
+        giving = {id(facts), *map(id, project.starring(facts))}
+        if any(
+            other is not self.module and id(project.module(home, other.facts)) in giving
+            for other, home in self.context.importing(local)
+        ):
+            return True
+        by_star = (other for other, home in self.context.importing("*") if id(other.facts) in giving)
+        if any(other is not self.module and local in other.facts.names.identifiers for other in by_star):
+            return True
+        is_gone = any(self._is_gone(item) for item in self.module.imported if item.local == local)
         return any(
-            other is not self.module and project.module(home, other.facts) is facts
-            for other, home in (*by_name, *by_star)
+            other is not self.module
+            and self._is_module(other, node, giving)
+            and not (is_gone and self._is_site(other, node))
+            for other, node in self.context.reading(local)
         )
+
+    def _is_module(self, other: ModuleUses, node: ast.expr, giving: Collection[int]) -> bool:
+        """Whether an expression in another module is this one, or one of those that have its names by `import *`.
+
+        A name that has several bindings, or comes by `import *` itself, may be any module that the other imports.
+        """
+        scope, project = other.scope_of(node), self.context.project
+        name = other.facts.names.resolve(node, scope)
+        if name is not None:
+            return id(project.module(name, other.facts)) in giving
+        head = (dotted_name(node) or "").partition(".")[0]
+        owner = scope.owner(head)
+        bindings = owner.bindings.get(head, ()) if owner is not None else ()
+        is_open = (
+            any(each.kind == "import" for each in bindings) if owner is not None else bool(other.facts.names.stars)
+        )
+        return (
+            bool(head) and is_open and any(id(each) in giving for each in project.imported_by([other.facts]).values())
+        )
+
+    def _is_site(self, other: ModuleUses, node: ast.expr) -> bool:
+        """Whether what is read of an expression ends in an old name, which is replaced or refused there.
+
+        An import that fails is no better kept for it: then nothing of the module can be read.
+        """
+        for holder in other.above(node):
+            if not isinstance(holder, ast.Attribute):
+                return False
+            if other.facts.names.resolve(holder, other.scope_of(holder)) in self.context.owners:
+                return True
+        return False
 
     def _is_key(self, node: ast.Constant) -> bool:
         """Whether a string is a key, as in `config["mesh"]`; not in `Optional["Mesh"]` and `globals()["Mesh"]`."""
