@@ -142,6 +142,36 @@ def test_the_command_says_it_too(files: Mapping[str, str], tmp_path: Path, monke
         assert main in run("modernize", "--diff", *paths).output
 
 
+# Names that lead to each other in a circle, and `xp` by one of them; the last makes longer and longer names.
+CIRCLES: Mapping[str, Mapping[str, str]] = {
+    "in a function": {"main.py": f"{COMPAT}def f(a, b):\n    a = b\n    b = a\n    b = xp\n    a.product(2)\n"},
+    "defaults": {"main.py": f"{COMPAT}class A:\n    def f(self, xp=xp):\n        xp = xp\n        xp.product(2)\n"},
+    "assignments": {
+        "one.py": "import two\nfrom two import b\na = b\n",
+        "two.py": "import one\nfrom one import a\nb = a\nimport jax.numpy as b\n",
+        "main.py": "from one import a\na.product(2)\n",
+    },
+    "another way round": {
+        "one.py": "from two import b\na = b\n",
+        "two.py": "from one import a\nb = a\nimport jax.numpy as b\n",
+        "three.py": "from two import b\nb.product(2)\n",
+        "main.py": "from one import a\na.product(2)\n",
+    },
+    "longer names": {
+        "one.py": "from two import b\na = b.x\nimport jax.numpy as a\n",
+        "two.py": "from one import a\nb = a.y\n",
+        "main.py": "from one import a\na.product(2)\n",
+    },
+}
+
+
+@pytest.mark.parametrize("files", CIRCLES.values(), ids=CIRCLES)
+def test_names_in_a_circle_are_followed(files: Mapping[str, str]) -> None:
+    results = modernized(files)
+    assert all(each.failure is None for each in results.values())
+    assert is_told(results["main.py"], files["main.py"].count("\n"))
+
+
 def test_a_notebook_takes_names_too() -> None:
     cell = '{"cells": [{"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": null, "source": [%s]}], '
     source = '"from compat import xp\\n", "xp.product(2)"'

@@ -8,11 +8,24 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from mmrewrite.modernize.analysis.passed_modules import PassedModules
 from mmrewrite.modernize.site import ModernizeContext
 from mmrewrite.project.facts import Facts
 from mmrewrite.source.names import Scope, dotted_name
+
+# `a = b.x` beside `b = a.y` makes names without end; no module of a package has so many parts.
+_MOST_PARTS = 16
+
+
+@dataclass(frozen=True)
+class _Name:
+    """A dotted name, and the scope in which its first part is bound."""
+
+    dotted: str
+    scope: Scope
+    facts: Facts
 
 
 class ReexportedModules:
@@ -20,63 +33,59 @@ class ReexportedModules:
 
     def __init__(self, context: ModernizeContext) -> None:
         self._project, self._homes = context.project, context.analysis(PassedModules).homes
-        self._known: dict[tuple[str, str], frozenset[str]] = {}
-        self._asked: set[tuple[str, str]] = set()
+        self._known: dict[_Name, frozenset[str]] = {}
 
     def of(self, node: ast.expr, scope: Scope, facts: Facts) -> frozenset[str]:
         """Full names of the modules that an expression may be, as far as names lead."""
         dotted = dotted_name(node)
         if dotted is None:
             return frozenset()
-        owner = scope.owner(dotted.partition(".")[0])
-        if owner is None or owner is facts.names.scope:
-            return self._at_top(dotted, facts)
-        return frozenset(self._in_scope(dotted, owner, facts))
+        start = _Name(dotted, scope.owner(dotted.partition(".")[0]) or facts.names.scope, facts)
+        if start not in self._known:
+            self._known[start] = frozenset(self._reached(start))
+        return self._known[start]
 
-    def _at_top(self, dotted: str, facts: Facts) -> frozenset[str]:
-        """The same for a name of a module itself."""
-        key = (facts.path, dotted)
-        if key in self._asked:
-            # Modules import each other in a circle: what one gives by way of itself it gives anyway.
-            return self._known.get(key, frozenset())
-        self._asked.add(key)
-        found = set(self._in_scope(dotted, facts.names.scope, facts))
-        for star in facts.names.stars:
-            inner = self._project.star_module(star, facts)
-            if inner is not None:
-                found |= self._at_top(dotted, inner)
-            elif star.module is not None and not star.level:
-                found |= {f"{star.module}.{dotted}"} & self._homes
-        own = facts.names.name
-        if facts.names.is_package:
-            # A module of a package is an attribute of it once anything imports it.
-            found |= set(self._meant(f"{own}.{dotted}", facts, is_own=True))
-        self._known[key] = frozenset(found)
-        return self._known[key]
+    def _reached(self, start: _Name) -> Iterator[str]:
+        """The modules that a name leads to; names may lead to each other in a circle, as modules import each other."""
+        seen, waiting = {start}, [start]
+        while waiting:
+            for found in self._next(waiting.pop()):
+                if isinstance(found, str):
+                    yield found
+                elif found not in seen and found.dotted.count(".") < _MOST_PARTS:
+                    seen.add(found)
+                    waiting.append(found)
 
-    def _in_scope(self, dotted: str, scope: Scope, facts: Facts) -> Iterator[str]:
+    def _next(self, name: _Name) -> Iterator[_Name | str]:
+        """The names that one leads to by a single binding, and the modules of packages that it is."""
+        dotted, scope, facts = name.dotted, name.scope, name.facts
         head, _, rest = dotted.partition(".")
         for binding in scope.bindings.get(head, ()):
             if binding.target is not None:
-                yield from self._meant(f"{binding.target}.{rest}" if rest else binding.target, facts)
+                yield from self._meant(_joined(binding.target, rest), facts)
             elif binding.kind == "class" and rest:
                 inner = facts.names.inner.get(binding.node)
                 if inner is not None:
-                    yield from self._in_scope(rest, inner, facts)
+                    yield _Name(rest, inner, facts)
             elif binding.value is not None:
                 for value in ast.walk(binding.value) if _is_choice(binding.value) else (binding.value,):
-                    name = dotted_name(value) if isinstance(value, ast.expr) else None
-                    if name is not None and name.partition(".")[0] != head:
-                        holder = scope.owner(name.partition(".")[0]) or scope
-                        yield from self._again(f"{name}.{rest}" if rest else name, holder, facts)
+                    given = dotted_name(value) if isinstance(value, ast.expr) else None
+                    if given is not None:
+                        holder = scope.owner(given.partition(".")[0]) or facts.names.scope
+                        yield _Name(_joined(given, rest), holder, facts)
+        if scope is not facts.names.scope:
+            return
+        for star in facts.names.stars:
+            module = self._project.star_module(star, facts)
+            if module is not None:
+                yield _Name(dotted, module.names.scope, module)
+            elif star.module is not None and not star.level:
+                yield from {f"{star.module}.{dotted}"} & self._homes
+        if facts.names.is_package:
+            # A module of a package is an attribute of it once anything imports it.
+            yield from self._meant(f"{facts.names.name}.{dotted}", facts, is_own=True)
 
-    def _again(self, dotted: str, scope: Scope, facts: Facts) -> Iterator[str]:
-        if scope is facts.names.scope:
-            yield from self._at_top(dotted, facts)
-        else:
-            yield from self._in_scope(dotted, scope, facts)
-
-    def _meant(self, name: str, facts: Facts, *, is_own: bool = False) -> Iterator[str]:
+    def _meant(self, name: str, facts: Facts, *, is_own: bool = False) -> Iterator[_Name | str]:
         """What a full name may stand for: it is a module of a package, or lies in one of the project's."""
         if name in self._homes:
             yield name
@@ -85,8 +94,12 @@ class ReexportedModules:
         for cut in range(len(parts) - 1, 0, -1):
             inner = self._project.module(".".join(parts[:cut]), facts)
             if inner is not None and not (is_own and inner is facts):
-                yield from self._at_top(".".join(parts[cut:]), inner)
+                yield _Name(".".join(parts[cut:]), inner.names.scope, inner)
                 return
+
+
+def _joined(name: str, rest: str) -> str:
+    return f"{name}.{rest}" if rest else name
 
 
 def _is_choice(value: ast.expr) -> bool:
