@@ -24,6 +24,8 @@ _WRAPPERS = frozenset(
     for name in ("jit", "vmap", "grad", "value_and_grad", "remat", "checkpoint")
 )
 _APPLY = frozenset(("apply", "apply_fn"))
+# Members of a Flax `TrainState` that are functions, and lie nowhere.
+_FUNCTIONS = _APPLY | {"tx"}
 # What these make of arrays is a model again.
 _MERGES = frozenset(("flax.nnx.merge", "equinox.combine"))
 
@@ -162,10 +164,16 @@ class _PlacedModels:
             yield _StepCall(statement, ast.unparse(node.func), frozenset(names))
 
     def _evaluated(
-        self, facts: Facts, scope: Scope, call: ast.Call, placed: Collection[str], depth: int
+        self,
+        facts: Facts,
+        scope: Scope,
+        call: ast.Call,
+        placed: Collection[str],
+        depth: int,
+        applying: Collection[str] = (),
     ) -> tuple[str, ast.stmt | None, str] | None:
         """The placed name that a call computes with, what compiles the called function by plain `jax.jit`, and what
-        to write instead, as `Evaluation` has it.
+        to write instead, as `Evaluation` has it. `applying` are names of functions such as `state.apply_fn`.
         """
         function = call.func
         while isinstance(function, ast.Call) and function.args and _wraps(facts, function, scope):
@@ -176,7 +184,8 @@ class _PlacedModels:
             return merged, None, ""
         arguments = (*call.args, *(keyword.value for keyword in call.keywords))
         is_update = works_on_all_arrays(call, facts.names, scope)
-        if is_update or (isinstance(function, ast.Attribute) and function.attr in _APPLY):
+        applies = isinstance(function, ast.Attribute) and function.attr in _APPLY
+        if is_update or applies or (isinstance(function, ast.Name) and function.id in applying):
             reads = (name for each in arguments for name in _reads(each))
             name = next((name for name in reads if _root(name) in placed), None)
             instead = compiled_apart(call, facts.names, scope, objects=self._objects) if is_update else ""
@@ -184,13 +193,19 @@ class _PlacedModels:
         for statement, where in self._definitions(facts, function, scope):
             if statement in self._steps or depth == 0:
                 continue
-            found = self._evaluated_in(where, statement, call, placed, depth)
+            found = self._evaluated_in(where, statement, call, placed, depth, applying)
             if found is not None:
                 return found
         return None
 
     def _evaluated_in(
-        self, facts: Facts, statement: ast.stmt, call: ast.Call, placed: Collection[str], depth: int
+        self,
+        facts: Facts,
+        statement: ast.stmt,
+        call: ast.Call,
+        placed: Collection[str],
+        depth: int,
+        applying: Collection[str],
     ) -> tuple[str, ast.stmt | None, str] | None:
         """The same for the call of a function that a statement defines."""
         names, scope = facts.names, facts.names.scopes[statement]
@@ -211,7 +226,7 @@ class _PlacedModels:
             names = facts.names
         if not isinstance(statement, ast.FunctionDef):
             return None
-        parameters = _parameters(statement, call, placed)
+        parameters, applying = _parameters(statement, call, placed, applying)
         inner_scope = names.inner[statement]
         for name, _, merge in _merged(facts, inner_scope):
             source = _merged_from(facts, merge, inner_scope, parameters)
@@ -227,7 +242,7 @@ class _PlacedModels:
             # It trains the model, and must have the model itself.
             return None
         for node, where in calls:
-            found = self._evaluated(facts, where, node, parameters.keys(), depth - 1)
+            found = self._evaluated(facts, where, node, parameters.keys(), depth - 1, applying)
             if found is not None:
                 name, inside, instead = found
                 instead = instead and IN_A_FUNCTION.format("nnx.jit" if self._objects else "jax.jit")
@@ -327,18 +342,26 @@ def _compiles_objects(facts: Facts, step: ast.stmt) -> bool:
     return any(facts.names.resolve(each, scope) == _NNX_JIT for each in names)
 
 
-def _parameters(function: ast.FunctionDef, call: ast.Call, placed: Collection[str]) -> dict[str, str]:
-    """Parameters of a function that a call gives placed values, and their names in the call."""
+def _parameters(
+    function: ast.FunctionDef, call: ast.Call, placed: Collection[str], applying: Collection[str]
+) -> tuple[dict[str, str], frozenset[str]]:
+    """Parameters that a call gives placed values, with their names in the call, and those that it gives `apply_fn`."""
     arguments = function.args
     positional = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
     known = {argument.arg for argument in all_arguments(arguments)}
     given = [*zip(positional, call.args, strict=False), *((each.arg, each.value) for each in call.keywords)]
     found: dict[str, str] = {}
+    applies: set[str] = set()
     for name, value in given:
         dotted = dotted_name(value)
-        if name in known and dotted is not None and _root(dotted) in placed:
+        if name not in known or dotted is None:
+            continue
+        last = dotted.rpartition(".")[2]
+        if last in _APPLY or dotted in applying:
+            applies.add(str(name))
+        elif last not in _FUNCTIONS and _root(dotted) in placed:
             found[str(name)] = dotted
-    return found
+    return found, frozenset(applies)
 
 
 def _wraps(facts: Facts, call: ast.Call, scope: Scope) -> bool:
@@ -354,7 +377,8 @@ def _reads(node: ast.expr) -> Iterator[str]:
     """Names that an expression reads outside of calls, which may copy: `state.params` in `{"params": state.params}`."""
     dotted = dotted_name(node)
     if dotted is not None:
-        yield dotted
+        if dotted.rpartition(".")[2] not in _FUNCTIONS:
+            yield dotted
     elif not isinstance(node, ast.Call):
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
