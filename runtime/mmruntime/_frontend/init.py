@@ -7,14 +7,12 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from mmruntime import _check, _compat
-from mmruntime._processes.launchers import NUM_DEVICES
-from mmruntime._processes.scheduling import schedule_as_batch, wants_batch
+from mmruntime._processes.scheduling import wants_batch
 from mmruntime._processes.start import ProcessArguments, start_processes
 from mmruntime._processes.transports import VARIABLE, check_transport
 
@@ -65,8 +63,11 @@ def init(
     Open MPI, MPICH, an indexed job of Kubernetes, Cloud TPU), or have done so: after `jax.distributed.initialize`
     nothing is started again.
 
-    Call it before JAX is first used; `import jax` may come earlier. It replaces no function of JAX: for logical names
-    use `mm.with_sharding_constraint`, not `jax.lax.with_sharding_constraint`.
+    Call it before JAX is first used; `import jax` may come earlier. Where a program does not, and `JAX_NUM_PROCESSES`
+    says that there are several processes, as under `mmrewrite run`, its first mesh does what `mm.init()` does.
+
+    No function of JAX is replaced: for logical names use `mm.with_sharding_constraint`, not
+    `jax.lax.with_sharding_constraint`.
 
     Args:
         disable_gc: No effect.
@@ -150,13 +151,8 @@ def init(
         os.environ[VARIABLE] = check_transport("init: transport", _check.text("init", "transport", transport))
     if cache is not None:
         _set_cache(cache)
-    given = os.environ.get(NUM_DEVICES)
-    _set_devices(int(given) if given else cpus, gpus)
     _set_dump(dump, dump_all_passes)
-    # Before the threads of JAX and of XLA are made, which inherit it.
-    if batch and _uses_cpu_only():
-        schedule_as_batch()
-    start_processes(arguments, os.environ)
+    start_processes(arguments, os.environ, cpus=cpus, gpus=gpus, batch=batch)
 
 
 def init_test() -> None:
@@ -183,38 +179,6 @@ def init_test() -> None:
     sys.argv[1:] = rest
     options = vars(found)
     init(**{**options, "dump": "dump" if options["dump"] else None})
-
-
-def _set_devices(cpus: int | None, gpus: int | None) -> None:
-    cpu_only = gpus == 0 or (gpus is None and bool(cpus))
-    if not _compat.backends_started():
-        if cpus:
-            # JAX raises an error where both this flag and the option are set.
-            flags = os.environ.get("XLA_FLAGS", "").split()
-            kept = [flag for flag in flags if "xla_force_host_platform_device_count" not in flag]
-            os.environ["XLA_FLAGS"] = " ".join(kept)
-            jax.config.update("jax_num_cpu_devices", cpus)
-        if cpu_only:
-            jax.config.update("jax_platforms", "cpu")
-        return
-    have = len(jax.devices("cpu")) if cpus else 0
-    if cpus and have != cpus:
-        raise RuntimeError(
-            f"init: cpus={cpus} comes too late, JAX has started with {have} CPU devices. Call mm.init first, or set "
-            f"XLA_FLAGS=--xla_force_host_platform_device_count={cpus} in the environment."
-        )
-    if cpu_only and jax.default_backend() != "cpu":
-        raise RuntimeError(
-            f"init: the choice of the CPU comes too late, JAX has started on {jax.default_backend()}. Call mm.init "
-            "first, or set JAX_PLATFORMS=cpu in the environment."
-        )
-
-
-def _uses_cpu_only() -> bool:
-    if _compat.backends_started():
-        return jax.default_backend() == "cpu"
-    config: Any = jax.config
-    return bool(config.jax_platforms == "cpu")
 
 
 def _set_cache(cache: str | os.PathLike[str]) -> None:

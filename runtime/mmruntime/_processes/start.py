@@ -15,13 +15,23 @@ from typing import Any
 import jax
 
 from mmruntime import _check, _compat
-from mmruntime._processes.alone import said
 from mmruntime._processes.exchange import own_host
-from mmruntime._processes.launchers import Environment, Launched, find_launched
+from mmruntime._processes.launchers import NUM_DEVICES, Environment, Launched, find_launched
+from mmruntime._processes.local_devices import set_devices, uses_cpu_only
+from mmruntime._processes.scheduling import schedule_as_batch
 from mmruntime._processes.watch import start_watch
 
 FAULT_TIMEOUT = "MMRUNTIME_FAULT_TIMEOUT"
 DEFAULT_FAULT_TIMEOUT = 15.0
+
+
+class _Said:
+    """What the program said about other processes. `alone` is whether it is to be by itself."""
+
+    alone = False
+
+
+said = _Said()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,20 +82,35 @@ class ProcessArguments:
         )
 
 
-def start_processes(arguments: ProcessArguments, environment: MutableMapping[str, str]) -> None:
-    """Start `jax.distributed` if the arguments or a launcher ask for it, and watch over its processes.
+def start_processes(
+    arguments: ProcessArguments,
+    environment: MutableMapping[str, str],
+    *,
+    cpus: int | None = None,
+    gpus: int | None = None,
+    batch: bool = True,
+) -> None:
+    """Set up this process, start `jax.distributed` if the arguments or a launcher ask for it, and watch its processes.
 
     Where somebody has started it already, they are watched over all the same.
 
     Args:
         arguments: What the user said, checked.
         environment: The environment variables. `PJRT_NPROC` is added to them.
+        cpus: Virtual CPU devices of this process, if `mmrewrite run` has not said how many.
+        gpus: 0 for the CPU only.
+        batch: Whether threads get the policy SCHED_BATCH where JAX uses the CPU only.
 
     Raises:
         RuntimeError: If JAX was used before.
         ValueError: If not enough is known, or what the launcher has set is malformed.
     """
     timeout = fault_timeout(arguments.fault_timeout, environment)
+    given = environment.get(NUM_DEVICES)
+    set_devices(int(given) if given else cpus, gpus)
+    # Before the threads of JAX and of XLA are made, which inherit it.
+    if batch and uses_cpu_only():
+        schedule_as_batch()
     said.alone = arguments.distributed is False
     if arguments.distributed is not False and not jax.distributed.is_initialized():
         _initialize(arguments, environment, timeout)

@@ -7,7 +7,7 @@ import jax
 import pytest
 
 import mmruntime as mm
-from mmruntime._processes.alone import said
+from mmruntime._processes.start import said
 
 SLURM = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NODELIST": "node[1-4]", "SLURM_PROCID": "2", "SLURM_JOB_ID": "7"}
 RUN = {"JAX_COORDINATOR_ADDRESS": "127.0.0.1:1234", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"}

@@ -19,6 +19,9 @@ if sys.argv[1:] == ["own"]:
         os.environ["JAX_COORDINATOR_ADDRESS"], int(os.environ["JAX_NUM_PROCESSES"]), int(os.environ["JAX_PROCESS_ID"])
     )
     mm.init()
+elif sys.argv[1:] == ["mesh"]:
+    # A program as `mmrewrite` writes it.
+    mm.MultiMesh(axis_sizes=(4,), axis_names=("x",))
 else:
     # Written for one process; the launcher knows better.
     mm.init(cpus=8)
@@ -53,6 +56,11 @@ def run(tmp_path, *arguments):
     )
     assert result.returncode == 0, result.stdout + result.stderr
     return sorted(line for line in result.stdout.splitlines() if "job" in line)
+
+
+def test_a_rewritten_program_joins_its_processes_by_itself(tmp_path):
+    """It is the same for one process and several: nothing of `mm.init` stands in it."""
+    assert run(tmp_path, "mesh") == ["[0] job 2 2 28.0 True batch", "[1] job 2 2 28.0 True batch"]
 
 
 def test_processes_of_our_launcher(tmp_path):
