@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,8 @@ from flax.training.train_state import TrainState
 
 from data import DEFAULT_TEXT, Corpus, load_corpus, windows
 from model import GPT, GPTConfig
+
+Model = Callable[..., jax.Array]
 
 # mm: mesh(stage=4, model=2); axes(hidden="model", batch=None)
 
@@ -71,7 +74,7 @@ def create_state(config: TrainConfig, vocab_size: int) -> TrainState:
         )
     )
     ids = jnp.zeros((1, config.context), jnp.int32)
-    params = model.init(jax.random.key(config.seed), ids)["params"]
+    params = jax.jit(model.init)(jax.random.key(config.seed), ids)["params"]
     return TrainState.create(apply_fn=model.apply, params=params, tx=make_optimizer(config))
 
 
@@ -103,21 +106,20 @@ def example_arguments() -> tuple[TrainState, dict[str, jax.Array], jax.Array]:
     return create_state(config, corpus.vocab_size), batch, jax.random.key(config.seed + 1)
 
 
-def evaluate(state: TrainState, corpus: Corpus, config: TrainConfig) -> float:
+def evaluate(model: Model, params: Any, corpus: Corpus, config: TrainConfig) -> float:
     """Mean loss over one batch of held-out text."""
     batch = next(windows(corpus.valid, 4 * config.batch_size, config.context, config.seed))
-    logits = jax.jit(state.apply_fn)({"params": jax.device_get(state.params)}, batch["inputs"])
+    logits = jax.jit(model)({"params": params}, batch["inputs"])
     return float(optax.softmax_cross_entropy_with_integer_labels(logits, batch["targets"]).mean())
 
 
-def sample(state: TrainState, corpus: Corpus, config: TrainConfig) -> str:
+def sample(model: Model, params: Any, corpus: Corpus, config: TrainConfig) -> str:
     """Continue the start of the held-out text, one character at a time."""
-    apply = jax.jit(state.apply_fn)
-    variables = {"params": jax.device_get(state.params)}
+    apply = jax.jit(model)
     rng = np.random.default_rng(config.seed)
     ids = corpus.valid[: config.context].copy()
     for _ in range(config.sample):
-        logits = np.asarray(apply(variables, ids[None, -config.context :])[0, -1], np.float64)
+        logits = np.asarray(apply({"params": params}, ids[None, -config.context :])[0, -1], np.float64)
         chances = np.exp(logits - logits.max())
         ids = np.append(ids, rng.choice(len(chances), p=chances / chances.sum()))
     return corpus.decode(ids)
@@ -137,9 +139,10 @@ def train(config: TrainConfig) -> TrainState:
         if step % config.log_every == 0 or step in (1, config.steps):
             loss, accuracy = float(metrics["loss"]), float(metrics["accuracy"])
             print(f"step {step:5d}  loss {loss:.4f}  accuracy {accuracy:.3f}  {time.perf_counter() - start:6.1f} s")
-    print(f"held-out loss {evaluate(state, corpus, config):.4f}")
+    params = jax.device_get(state.params)  # mm: gather(state.params)
+    print(f"held-out loss {evaluate(state.apply_fn, params, corpus, config):.4f}")
     if config.sample:
-        print(sample(state, corpus, config))
+        print(sample(state.apply_fn, params, corpus, config))
     return state
 
 
