@@ -147,6 +147,21 @@ class TestSource:
         assert timeline["placement"] == placement
         assert table(found, "Tasks")[0][-1].endswith(rounds)
 
+    def test_a_second_loop_over_layers_is_another_pass(self) -> None:
+        """As in a model of an encoder and a decoder, whose step has twice the stages."""
+        loop = "    for i, w in enumerate(params):  # mm: {task}\n        x = layer(w, x)\n"
+        assert loop in STEP
+        Path("train.py").write_text(
+            STEP.replace(loop, loop * 2).format(mesh="stage=2", loop="count=2", task="stages"), encoding="utf-8"
+        )
+        found = section()
+        (timeline,) = found["timelines"]
+        assert timeline["placement"] == [0, 1, 0, 1]
+        assert found["notes"] == [
+            "assumed: a microbatch passes through the loops over layers at train.py:12 and train.py:14, one after the "
+            "other"
+        ]
+
     def test_the_number_of_microbatches_is_taken_from_the_command_line_or_the_stages(self) -> None:
         put(loop="size=4")
         (timeline,) = section()["timelines"]

@@ -145,19 +145,23 @@ def _assumed_stages(task: TaskSite, axes: set[str], sizes: Mapping[str, int]) ->
 
 
 def _layer_stages(tasks: Sequence[TaskSite], sizes: Mapping[str, int]) -> _Stages:
-    """Stages of layers that are dealt out: one for each slice of their axis in each round, in order."""
+    """Stages of layers that are dealt out: one for each slice of their axis in each round of each loop, in order."""
     axes = _axes(tasks)
     if len(axes) != 1:
         return _Stages((), None, ("tasks are cut along several axes, so the stages are unknown from the source",))
     (axis,) = axes
-    rounds = {(task.rounds, task.is_folded) for task in tasks if task.layers is not None}
-    if len(rounds) > 1:
+    loops = {task.place: (task.rounds, task.is_folded) for task in tasks if task.layers is not None}
+    if len(set(loops.values())) > 1:
         note = "loops over layers are dealt out in different ways, so the stages' order is unknown from the source"
         return _Stages(_all_slices(axis, sizes), None, (note,))
-    ((count, is_folded),) = rounds
+    count, is_folded = next(iter(loops.values()))
     there = tuple(range(sizes[axis]))
-    placement = [there[::-1] if is_folded and number % 2 else there for number in range(count)]
-    return _Stages(_all_slices(axis, sizes), tuple(itertools.chain(*placement)))
+    rounds = [there[::-1] if is_folded and number % 2 else there for number in range(count)]
+    places = " and ".join(map(str, loops))
+    note = f"assumed: a microbatch passes through the loops over layers at {places}, one after the other"
+    return _Stages(
+        _all_slices(axis, sizes), (*itertools.chain(*rounds),) * len(loops), (note,) if len(loops) > 1 else ()
+    )
 
 
 def _written_stages(tasks: Sequence[TaskSite]) -> _Stages:
