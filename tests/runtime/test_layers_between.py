@@ -222,6 +222,26 @@ def test_stages_that_are_visited_twice(order, named):
     check(loss, params, stages(2), schedule="gpipe")
 
 
+def test_what_every_layer_of_a_decoder_reads():
+    """Its cotangent is complete with the first of these, and its derivative runs with the encoder's last layer."""
+
+    def decode(w, y, memory):
+        return layer(w, y) + jnp.sin(memory @ w["w"])
+
+    def loss(params, x):
+        y = 2 * x
+        for index in range(3):
+            x = mm.task(layer, task=on(index))(params[f"stage{index}"]["encoder"], x)
+        memory = norm(params["stage2"]["norm"], x)
+        for index in range(3):
+            y = mm.task(decode, task=on(index))(params[f"stage{index}"]["decoder"], y, memory)
+        return jnp.mean(y**2)
+
+    params = {f"stage{k}": {"encoder": weights(k), "decoder": weights(40 + k)} for k in range(3)}
+    params["stage2"]["norm"] = {"b": normal(WIDTH, seed=90)}
+    check(loss, params, stages(3))
+
+
 def test_without_a_loop_of_microbatches():
     loss, params = chain(layer, count=2)
 

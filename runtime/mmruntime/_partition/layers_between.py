@@ -107,7 +107,14 @@ class LayersBetween:
         return max((each for each in self._depths_of_task.get(task, ()) if each <= latest), default=otherwise)
 
     def _latest(self, sources: Sequence[Op]) -> int:
-        return max((self._depth[each] for each in sources if each in self._depth), default=0)
+        """How deep in the forward pass what an equation reads belongs to.
+
+        The backward pass comes up: the cotangent of a value that several layers read, as decoders read what an encoder
+        has made, is complete with the first of these.
+        """
+        known = [each for each in sources if each in self._depth]
+        cotangents = [self._depth[each] for each in known if each.backward]
+        return min(cotangents) if cotangents else max((self._depth[each] for each in known), default=0)
 
     def _same_lines(self, op: Op) -> list[Op]:
         for each in self._new:
