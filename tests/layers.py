@@ -100,7 +100,7 @@ MAY_IMPORT = {
     "mmruntime._slices": "jax numpy ._compat ._jaxpr",
     "mmruntime._partition": "jax numpy ._check ._compat .schedules ._core ._jaxpr ._frontend",
     "mmruntime._execution": "jax numpy ._compat ._processes ._core ._jaxpr ._partition",
-    "mmruntime._inspect": "jax ._compat .schedules ._processes ._jaxpr ._partition ._execution",
+    "mmruntime._inspect": "jax ._compat .schedules ._processes ._core ._jaxpr ._partition ._execution",
     "mmruntime._step": (
         "jax numpy ._check ._compat ._processes ._core ._jaxpr ._frontend ._calling ._slices ._partition ._execution "
         "._inspect"

@@ -43,7 +43,7 @@ FILES = {
             return jnp.mean((forward(params, batch["x"]) - batch["y"]) ** 2)
     """,
     "pipe/devices.py": """
-        # mm: mesh(stage=2, data=2); axes(batch="data")
+        # mm: mesh(stage=2, data=2)
         STAGES = 2
     """,
     "pipe/training/__init__.py": "",

@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mmruntime import _check
 from mmruntime._core.auto_layout import AUTO
-from mmruntime._core.logical_axes import spec_names
+from mmruntime._core.logical_axes import entry_names, spec_axes, spec_names
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._frontend.constraint import constrain, constraint_p
 
@@ -90,7 +90,7 @@ def _check_layouts(option: str, layouts: Any, mesh: MultiMesh) -> None:
             )
         sizes = layout.mesh.shape if isinstance(layout, NamedSharding) else {}
         for entry in spec:
-            for name in _names(entry):
+            for name in entry_names(entry):
                 known = {logical for logical, _ in mesh.logical_axes or ()}
                 if name not in mesh.shape and name not in known and sizes.get(name) != 1:
                     raise ValueError(
@@ -101,22 +101,15 @@ def _check_layouts(option: str, layouts: Any, mesh: MultiMesh) -> None:
                     )
 
 
-def _names(entry: Any) -> tuple[str, ...]:
-    if entry is None or entry is PartitionSpec.UNCONSTRAINED:
-        return ()
-    return (entry,) if isinstance(entry, str) else tuple(entry)
-
-
 def _over(option: str, layouts: Any, values: Any, mesh: MultiMesh) -> Any:
     def over(layout: Any, subtree: Any) -> Any:
         if layout is None:
             return subtree
         spec = layout.spec if isinstance(layout, NamedSharding) else layout
-        names = [name for entry in spec for name in _names(entry)]
-        if any(name not in mesh.shape for name in names):
+        if any(name not in mesh.shape for name in spec_axes(spec)):
             own = layout.mesh.shape if isinstance(layout, NamedSharding) else {}
             logical = PartitionSpec(
-                *(tuple(name for name in _names(entry) if own.get(name) != 1) or None for entry in spec)
+                *(tuple(name for name in entry_names(entry) if own.get(name) != 1) or None for entry in spec)
             )
             return constrain(subtree, logical, f"mjit: {option}")
         return jax.tree.map(lambda leaf: lay_out(leaf, spec), subtree)

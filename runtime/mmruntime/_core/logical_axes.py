@@ -43,6 +43,18 @@ def normalize_pairs(
     return tuple(result)
 
 
+def entry_names(entry: Any) -> Names:
+    """The names in one entry of a spec."""
+    if entry is None or entry is PartitionSpec.UNCONSTRAINED:
+        return ()
+    return (entry,) if isinstance(entry, str) else tuple(entry)
+
+
+def spec_axes(spec: Iterable[Any]) -> frozenset[str]:
+    """All names in a spec."""
+    return frozenset(name for entry in spec for name in entry_names(entry))
+
+
 def spec_names(spec: Any, rank: int, what: str = "with_sharding_constraint") -> tuple[Names, ...]:
     """The logical names of each dimension of a value of the given rank.
 

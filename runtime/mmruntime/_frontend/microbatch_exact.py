@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mmruntime import _check, _compat
+from mmruntime._core.warn import warn
 from mmruntime._exactness.lattice import Kind, Reason
 from mmruntime._exactness.messages import because, contradiction, given_summary, not_exact, summary
 from mmruntime._exactness.prove import ArgumentSpec, Proof, Verdict, prove
@@ -201,11 +201,7 @@ def check_reduce(traced: TracedFunction, proof: Proof, kinds: Sequence[str], dim
             )
         unknown = unknown or (verdict if verdict.kind == "unknown" else None)
     if unknown is not None:
-        warnings.warn(
-            f"microbatch: nothing is proved of reduce= for {traced.label}: {because(unknown.reason)}",
-            NotExactWarning,
-            stacklevel=4,
-        )
+        warn(f"microbatch: nothing is proved of reduce= for {traced.label}: {because(unknown.reason)}", NotExactWarning)
 
 
 def given_verdicts(traced: TracedFunction, kinds: Sequence[str], dim: int) -> list[Verdict | None]:

@@ -11,6 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from mmruntime import _compat
 from mmruntime._compat import Var
+from mmruntime._core.logical_axes import spec_axes
 from mmruntime._jaxpr.ir import Op, Step
 from mmruntime._partition.place import Placement
 from mmruntime._partition.shard import Shardings
@@ -120,7 +121,7 @@ class _Constraints:
     def laid_out_by(self, var: Var, where: int) -> str:
         """What cuts an input on a submesh: its names, or what is nearest to it and cuts over the same axes."""
         sharding = self._shardings[var, where]
-        axes = _axes(sharding.spec)
+        axes = spec_axes(sharding.spec)
         if not axes:
             return UNDECIDED
         if var in self._shardings.input_names:
@@ -130,7 +131,7 @@ class _Constraints:
         while queue:
             near = queue.popleft()
             is_named = near is not var and near in self._shardings.input_names
-            if is_named and axes & _axes(self._shardings[near, where].spec):
+            if is_named and axes & spec_axes(self._shardings[near, where].spec):
                 return f"the names of {self._names[near]}"
             for op in self._ops[near]:
                 if op in seen_ops or where not in self._placement.of.get(op, ()):
@@ -151,7 +152,7 @@ class _Constraints:
         """The mesh axes of each constraint in an equation, at any depth, and its line."""
         if (op, where) not in self._cuts:
             eqn = self._shardings.in_mesh_axes(op, where)
-            self._cuts[op, where] = [(_axes(sharding.spec), _at(each)) for each, sharding in _constraints_in(eqn)]
+            self._cuts[op, where] = [(spec_axes(sharding.spec), _at(each)) for each, sharding in _constraints_in(eqn)]
         return self._cuts[op, where]
 
 
@@ -162,9 +163,3 @@ def _constraints_in(eqn: Any) -> Iterator[tuple[Any, NamedSharding]]:
     for inner in _compat.inner_jaxprs(eqn):
         for each in inner.eqns:
             yield from _constraints_in(each)
-
-
-def _axes(spec: PartitionSpec) -> frozenset[str]:
-    return frozenset(
-        name for entry in spec if entry is not None for name in ((entry,) if isinstance(entry, str) else tuple(entry))
-    )

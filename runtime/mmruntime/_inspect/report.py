@@ -21,6 +21,7 @@ from mmruntime._inspect.report_text import ReportTable
 from mmruntime._jaxpr import flops as _cost
 from mmruntime._jaxpr.ir import Step, is_scalar, num_bytes, shard_bytes
 from mmruntime._partition.delay_sums import DelayedSums
+from mmruntime._partition.idle_axes import idle_axes
 from mmruntime._partition.instructions import Program, ProgramSpec, RunInstruction, TransferInstruction
 from mmruntime._partition.place import Placement
 from mmruntime._partition.pulled import PulledState, pulled_state
@@ -237,6 +238,7 @@ class Report:
         proofs: How the results of microbatches make up those of the whole batch, in lines.
         process: The process that this report is of.
         transport: What carries arrays between processes; None if the step runs in one.
+        idle_axes: Mesh axes over which nothing is cut, and how many devices compute the same for that.
     """
 
     name: str
@@ -254,6 +256,7 @@ class Report:
     memory: tuple[MemoryRow, ...] = ()
     process: int = 0
     transport: str | None = None
+    idle_axes: tuple[tuple[str, int], ...] = ()
 
     @property
     def tasks(self) -> tuple[TaskRow, ...]:
@@ -344,6 +347,7 @@ def report(
         memory(step, placement, segments, shardings, program, compiled),
         jax.process_index(),
         channel.name if (channel := getattr(compiled.transport, "channel", None)) is not None else None,
+        tuple(idle_axes(step, placement, shardings).items()),
     )
 
 

@@ -33,6 +33,10 @@ def headlines(report: Report) -> tuple[str, ...]:
         *_collectives(report),
         *_fullest(report),
         *_processes(report),
+        *(
+            f"mesh axis {axis}: nothing is cut over it, so its {size} devices compute the same"
+            for axis, size in report.idle_axes
+        ),
     ]
     for loop in report.loops:
         cut, held = (f", each in {loop.slices} slices", " slices") if loop.slices > 1 else ("", "")

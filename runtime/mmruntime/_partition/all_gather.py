@@ -15,6 +15,7 @@ import jax
 
 from mmruntime import _compat
 from mmruntime._compat import Var, is_var
+from mmruntime._core.logical_axes import entry_names
 from mmruntime._frontend.constraint import constraint_p
 from mmruntime._jaxpr.ir import Op, Step, abstract
 from mmruntime._partition.place import Placement
@@ -133,7 +134,7 @@ def _reading(op: Op, instead: Mapping[Var, Var]) -> Op:
 
 def _entries(spec: Any, var: Var) -> list[tuple[str, ...]]:
     """The axes that cut each dimension."""
-    found = [(entry,) if isinstance(entry, str) else tuple(entry or ()) for entry in spec]
+    found = [entry_names(entry) for entry in spec]
     return [*found, *[()] * (len(var.aval.shape) - len(found))]
 
 

@@ -6,7 +6,6 @@ arguments do: a step with tasks has put them on its submeshes, and no device has
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeGuard, cast
@@ -16,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding
 from mmruntime import _compat
 from mmruntime._compat import Var, is_var
 from mmruntime._core.multimesh import MultiMesh
+from mmruntime._core.warn import warn
 from mmruntime._jaxpr.ir import Op, Step, is_tiny
 
 
@@ -83,11 +83,10 @@ def warn_of_copies(
     if len({devices for _, devices in lying}) > 1:
         labels = [label for label, _ in lying]
         shown = ", ".join(labels[:4]) + (f" and {len(labels) - 4} more" if len(labels) > 4 else "")
-        warnings.warn(
+        warn(
             f"mjit: {name} has no tasks, and gives every device a copy of what lies on several stages: {shown}. It "
             "computes where its arguments lie if they have a NamedSharding: pass captured arrays as arguments, and "
-            "place arguments with `jax.device_put(x, NamedSharding(mesh, spec))`.",
-            stacklevel=2,
+            "place arguments with `jax.device_put(x, NamedSharding(mesh, spec))`."
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from mmruntime import _compat
 from mmruntime._core.marks import TASKS
 from mmruntime._core.registry import Registration
 from mmruntime._core.task import Task
+from mmruntime._core.warn import warn
 from mmruntime._jaxpr.ir import at_line
 
 # Name of the scope that JAX puts around the recomputation of a rematerialised body.
@@ -84,11 +84,10 @@ class TaskFinder:
             both = taken.matcher, other.matcher
             if other is not taken and both not in self._warned and taken.overlaps(other, path):
                 self._warned.add(both)
-                warnings.warn(
+                warn(
                     f"register_task: {taken.matcher!r} matches part of a name in the scope {path!r}, which "
                     f"{other.matcher!r} matches as well but comes after. Write a bare name, which matches whole names "
-                    "only, or end the expression with (?=/|$).",
-                    stacklevel=2,
+                    "only, or end the expression with (?=/|$)."
                 )
 
     def may_be_inside(self, jaxpr: Any) -> bool:
@@ -101,11 +100,10 @@ class TaskFinder:
             return
         self._whole_scans.add(at_line(eqn))
         names = ", ".join(sorted({repr(task.name) for task in tasks}))
-        warnings.warn(
+        warn(
             f"mjit: the scan{at_line(eqn)} runs as one program on one submesh, with all parameters that it reads, "
             f"though the tasks {names} are in its body: each turn of one needs what another makes in the turn before, "
-            "or the body has effects. Put all of them on one stage, or the tasks around scans of their own.",
-            stacklevel=2,
+            "or the body has effects. Put all of them on one stage, or the tasks around scans of their own."
         )
 
     def inside(self, jaxpr: Any, test: Callable[[Any], bool]) -> bool:

@@ -18,6 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from mmruntime import _compat
 from mmruntime._compat import Var
+from mmruntime._core.logical_axes import spec_axes
 from mmruntime._jaxpr.ir import Op, Step, at_line, shard_bytes
 from mmruntime._partition.partial_sums import read_counts, split_loop_sums
 from mmruntime._partition.place import Placement
@@ -170,7 +171,7 @@ class _LoopSums:
             each = axes.get(result)
             if each is None or found.setdefault(total, each) != each:
                 refused.add(total)
-            elif _axes_of(self.shardings[total, self.made_on[result][0]]) & set(each) - set(self.all_gather):
+            elif spec_axes(self.shardings[total, self.made_on[result][0]].spec) & set(each) - set(self.all_gather):
                 # It would take as many times the memory as the axes have devices.
                 cut.add(total)
         return {total: each for total, each in found.items() if total not in refused | cut}, cut
@@ -233,11 +234,6 @@ class _LoopSums:
             size += shard_bytes(total, NamedSharding(layout.mesh, PartitionSpec(*kept)))
         assert self.region.loop is not None
         return DelayedSums(len(self.delayed), size, axes, self.region.loop.count, self.kept)
-
-
-def _axes_of(layout: NamedSharding) -> set[str]:
-    """The axes that a layout cuts dimensions over."""
-    return {name for entry in layout.spec for name in ((entry,) if isinstance(entry, str) else entry or ())}
 
 
 def _without(entry: Any, axes: Axes) -> Any:

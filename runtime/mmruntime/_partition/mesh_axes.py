@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,13 +11,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mmruntime import _compat
 from mmruntime._compat import Var
-from mmruntime._core.logical_axes import Names, Pairs, mesh_axes, translate
+from mmruntime._core.logical_axes import Names, Pairs, mesh_axes, spec_axes, translate
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.submesh import axis_pairs
 from mmruntime._core.task import Task
+from mmruntime._core.warn import warn
 from mmruntime._frontend.constraint import constraint_p
 from mmruntime._jaxpr.ir import Op, abstract
-from mmruntime._partition.own_meshes import onto_submesh
+from mmruntime._partition.own_meshes import lays_out, named_axes, onto_submesh
 from mmruntime._partition.place import Placement
 
 # A task, a logical name, a dimension and the shape of the value: where the name did not cut the dimension.
@@ -37,6 +37,7 @@ class AxisTranslator:
         unused: Unused names that were met before.
 
     Attributes:
+        axes: The mesh axes that constraints, shardings and meshes in the translated equations name.
         unknown: Names that no pair in force maps, in order of first use, and what carries each first.
         unused: Names that did not cut their dimension, and why not.
     """
@@ -50,6 +51,7 @@ class AxisTranslator:
     ) -> None:
         self._placement = placement
         self._multimesh = multimesh
+        self.axes: set[str] = set()
         self.unknown: dict[str, str] = dict(unknown or {})
         self.unused: dict[Unused, str] = dict(unused or {})
 
@@ -124,9 +126,12 @@ class AxisTranslator:
                 self._note_unused(names, value.aval.shape, pairs, spec, label)
             else:
                 spec = mesh_axes(names, mesh.shape, label)
+            self.axes |= spec_axes(spec)
             template = _constraint_template(abstract(value), NamedSharding(mesh, spec))
             return eqn.replace(primitive=template.primitive, params=template.params)
-        eqn = onto_submesh(eqn, mesh, self._multimesh, None if label == _OUTSIDE else label)
+        if lays_out(eqn):
+            eqn = onto_submesh(eqn, mesh, self._multimesh, None if label == _OUTSIDE else label)
+            self.axes |= named_axes(eqn)
 
         def rewrite_body(jaxpr: Any) -> Any:
             eqns = [self._rewrite(inner, mesh, pairs, label) for inner in jaxpr.eqns]
@@ -172,12 +177,11 @@ class AxisTranslator:
             if name in known:
                 continue
             near = difflib.get_close_matches(name, known, n=1)
-            warnings.warn(
+            warn(
                 f"The logical axis {name!r} is in no logical_axes, so dimensions of that name are replicated"
                 + (f"; did you mean {near[0]!r}?" if near else ".")
                 + f" Map it to a device axis, or to None if that is what you want. Known: {sorted(known)}. First on "
-                f"{carrier}; the mesh is {self._multimesh!r}.",
-                stacklevel=2,
+                f"{carrier}; the mesh is {self._multimesh!r}."
             )
 
 

@@ -6,6 +6,7 @@ A layout never changes a value, so a constraint moves to any submesh that has it
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
 from mmruntime import _compat
+from mmruntime._core.logical_axes import spec_axes
 from mmruntime._core.multimesh import MultiMesh
 
 # How messages call the equations that lay values out.
@@ -23,7 +25,7 @@ def onto_submesh(eqn: Any, mesh: Mesh, multimesh: MultiMesh, task: str | None) -
     """An equation with the shardings and meshes among its parameters translated to a submesh; not those in its bodies.
 
     Args:
-        eqn: The equation.
+        eqn: The equation, for which `lays_out` holds.
         mesh: The submesh that runs it.
         multimesh: The mesh of the step, of which `mesh` may be a slice.
         task: The name of the task, or None outside of tasks, for messages.
@@ -33,11 +35,29 @@ def onto_submesh(eqn: Any, mesh: Mesh, multimesh: MultiMesh, task: str | None) -
             single devices; or if a `shard_map` is over other axes.
     """
     params = eqn.params
-    if not any(map(_has_layout, params.values())):
-        return eqn
     change = _SubmeshTranslation(eqn, mesh, multimesh, task)
     changed = {key: change.parameter(key, value) for key, value in params.items()}
     return eqn if all(changed[key] is params[key] for key in params) else eqn.replace(params=changed)
+
+
+def lays_out(eqn: Any) -> bool:
+    """Whether an equation has shardings or meshes among its parameters, apart from those in its bodies."""
+    return any(map(_has_layout, eqn.params.values()))
+
+
+def named_axes(eqn: Any) -> frozenset[str]:
+    """The mesh axes that an equation names: those of its shardings, and all of a mesh, as that of `shard_map`."""
+
+    def names(value: Any) -> Iterator[str]:
+        if type(value) in (tuple, list):
+            for each in value:
+                yield from names(each)
+        elif isinstance(value, NamedSharding):
+            yield from spec_axes(value.spec)
+        elif isinstance(value, Mesh | AbstractMesh):
+            yield from value.axis_names
+
+    return frozenset(name for value in eqn.params.values() for name in names(value))
 
 
 def border_shardings(eqn: Any) -> tuple[list[Sharding | None], list[Sharding | None]]:

@@ -12,6 +12,7 @@ from jax.extend.mlir.dialects import sdy
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mmruntime import _compat
+from mmruntime._core.logical_axes import spec_axes
 from mmruntime._jaxpr.ir import abstract
 
 # Shardings of arguments and of results; None where Shardy leaves them open.
@@ -77,8 +78,7 @@ def _spec(entries: Any) -> PartitionSpec | None:
 
 def _over(mesh: Mesh, spec: PartitionSpec | None) -> PartitionSpec | None:
     """The spec; None if its axes are those of another mesh of the same devices, which the program made itself."""
-    names = [name for entry in spec or () if entry for name in ((entry,) if isinstance(entry, str) else entry)]
-    return spec if set(names) <= set(mesh.axis_names) else None
+    return spec if spec_axes(spec or ()) <= set(mesh.axis_names) else None
 
 
 def _trim(spec: PartitionSpec | None, var: Any) -> PartitionSpec | None:

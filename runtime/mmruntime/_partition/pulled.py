@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mmruntime import _compat
 from mmruntime._compat import Var
+from mmruntime._core.warn import warn
 from mmruntime._jaxpr.ir import Op, Step, num_bytes
 from mmruntime._partition.place import Placement
 
@@ -166,4 +166,4 @@ def _path(name: str) -> tuple[str, ...]:
 def warn_of_pulled_state(step: Step, placement: Placement, names: Sequence[str]) -> None:
     """Warn of state that lives away from its stage."""
     for each in pulled_state(step, placement, names):
-        warnings.warn(f"mjit: {each}", stacklevel=2)
+        warn(f"mjit: {each}")

@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mmruntime import _compat
 from mmruntime._compat import Var, is_var
-from mmruntime._core.logical_axes import Names
+from mmruntime._core.logical_axes import Names, spec_axes
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._frontend.constraint import constraint_p
 from mmruntime._jaxpr.content import content_digest
@@ -74,6 +74,11 @@ class Shardings:
     def warn_of_unknown_names(self) -> None:
         """Warn of names that no task of the step maps."""
         self._translator.warn_of_unknown()
+
+    def axes(self) -> frozenset[str]:
+        """The mesh axes that cut a value at a border, or that something in a program names."""
+        decided = (spec_axes(layout.spec) for layout in set(self._layouts.decided.values()))
+        return frozenset(self._translator.axes).union(*decided)
 
     def replicated(self, where: int) -> NamedSharding:
         """The layout with a full copy on each device of a submesh."""

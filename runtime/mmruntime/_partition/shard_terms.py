@@ -28,6 +28,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
+from mmruntime._core.logical_axes import entry_names, spec_axes
 from mmruntime._jaxpr.inline import inlined
 from mmruntime._jaxpr.ir import abstract
 from mmruntime._partition.own_meshes import border_shardings
@@ -223,13 +224,12 @@ class ShardTerms:
     def _constrained(self, index: int) -> Iterator[str]:
         """The axes of a constraint."""
         sharding = self.body.laid_out[index].params.get("sharding")
-        for entry in sharding.spec if isinstance(sharding, NamedSharding) else ():
-            yield from _names(entry)
+        yield from spec_axes(sharding.spec) if isinstance(sharding, NamedSharding) else ()
 
     def _adds_up(self, eqn: Any) -> bool:
         """Whether an axis cuts an operand and not the result, as far as layouts are known."""
-        axes = {name for atom in eqn.invars for entry in self._spec(atom) or () for name in _names(entry)}
-        left = {name for var in eqn.outvars for entry in self._spec(var) or () for name in _names(entry)}
+        axes = {name for atom in eqn.invars for name in spec_axes(self._spec(atom) or ())}
+        left = {name for var in eqn.outvars for name in spec_axes(self._spec(var) or ())}
         return any(self.body.mesh.shape.get(name, 1) > 1 for name in axes - left)
 
     def rewritten(self, order: Iterable[int] | None = None) -> tuple[list[list[Any]], dict[Var, Var]]:
@@ -344,7 +344,7 @@ class ShardTerms:
         free = self.body.laid_out[index].params.get("unconstrained_dims", ())
         kept: list[Any] = []
         for dim, entry in enumerate(entries):
-            rest = tuple(name for name in _names(entry) if name not in axes and name in self.body.mesh.shape)
+            rest = tuple(name for name in entry_names(entry) if name not in axes and name in self.body.mesh.shape)
             is_free = dim in free or entry is PartitionSpec.UNCONSTRAINED
             kept.append(PartitionSpec.UNCONSTRAINED if is_free else rest or None)
         return PartitionSpec(axes, *kept)
@@ -419,15 +419,9 @@ def _cut(eqn: Any, specs: Sequence[Spec], mesh: Mesh) -> _ShardCut | None:
     return _ShardCut(tuple(axes), tuple(map(tuple, dims)), tuple(sizes), added)
 
 
-def _names(entry: Any) -> Axes:
-    if entry is None or entry is PartitionSpec.UNCONSTRAINED:
-        return ()
-    return (entry,) if isinstance(entry, str) else tuple(entry)
-
-
 def _cutting(spec: Spec, dim: int, mesh: Mesh) -> Axes:
     """The axes of more than one device that cut a dimension."""
-    names = _names(spec[dim]) if spec is not None and dim < len(spec) else ()
+    names = entry_names(spec[dim]) if spec is not None and dim < len(spec) else ()
     return tuple(name for name in names if mesh.shape[name] > 1)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from jax.sharding import NamedSharding
 
 from mmruntime._compat import Var
 from mmruntime._core.multimesh import MultiMesh
+from mmruntime._core.warn import warn
 from mmruntime._jaxpr.ir import Step
 from mmruntime._partition.cut_stacks import Stacks
 from mmruntime._partition.find_stacks import WholeStack
@@ -55,7 +55,7 @@ def _held(positions: Sequence[int], step: Step, placement: Placement) -> list[tu
 def warn_of_whole_stacks(stacks: Stacks, names: Sequence[str], values: Sequence[Any]) -> None:
     """Warn of stacks of layers that lie on one submesh."""
     for message in _messages(stacks.whole, names, values):
-        warnings.warn(f"mjit: {message}", stacklevel=2)
+        warn(f"mjit: {message}")
 
 
 def _messages(whole: Sequence[WholeStack], names: Sequence[str], values: Sequence[Any]) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -10,6 +9,7 @@ import jax
 from jax.core import ShapedArray
 
 from mmruntime import _compat
+from mmruntime._core.warn import warn
 from mmruntime._inspect.report import Report
 from mmruntime._step.plan import Plan
 from mmruntime._step.signature import Call, check_alive, signature
@@ -101,11 +101,10 @@ class CompiledStep(Generic[R]):
                 )
         if not self._has_warned and self._is_to_follow(self._plan, leaves):
             self._has_warned = True
-            warnings.warn(
+            warn(
                 f"{self._name}: it was compiled for arguments in one place, and gives every device a copy of these, "
                 "which lie on several stages. Lower the step for the arrays, or for jax.ShapeDtypeStructs with their "
-                "`sharding`: then it computes where they lie.",
-                stacklevel=2,
+                "`sharding`: then it computes where they lie."
             )
         check_alive(self._name, self._plan.stacks.names, leaves, self._plan.reads)
         return jax.tree.unflatten(self._plan.out_tree, self._plan.runner(leaves))

@@ -32,6 +32,7 @@ from mmruntime._partition.cut_layers import cut_layers
 from mmruntime._partition.cut_stacks import Stacks, cut_stacks
 from mmruntime._partition.delay_sums import DelayedSums, delay_sums, split_by_program
 from mmruntime._partition.effect_order import check_effects
+from mmruntime._partition.idle_axes import warn_of_idle_axes
 from mmruntime._partition.input_layouts import InputLayouts, boxed_names, lay_out_inputs
 from mmruntime._partition.instructions import Program, build, build_whole
 from mmruntime._partition.loop_schedule import check_custom_schedules, schedule_loops
@@ -199,6 +200,7 @@ def make_plan(
                 shardings = propagate_segments(step, placement, multimesh, inputs, segments, propagated)
             program = build(step, placement, segments, loop_schedules)
         shardings.warn_of_unknown_names()
+        warn_of_idle_axes(function_name(fun), step, placement, shardings, multimesh)
         check_effects(step, placement, program)
         check_packed_types(step, placement, segments, shardings)
 
