@@ -32,6 +32,10 @@ _MERGES = frozenset(("flax.nnx.merge", "equinox.combine"))
 # Functions that call each other form circles.
 _DEPTH = 4
 
+# The placed names that a call computes with, what compiles the called function by plain `jax.jit`, and what to write
+# instead, as `Evaluation` has it.
+_Evaluated = tuple[tuple[str, ...], ast.stmt | None, str]
+
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
@@ -41,37 +45,41 @@ class Evaluation:
         facts: The module with the call.
         statement: The statement with the call.
         start: Its offset.
-        name: The model, as the call has it.
+        names: The values on several submeshes that the call computes with, as the call has them.
         step: The step, as its call has it.
         line: The line of the step's call.
         compiled: The statement that compiles the called function by plain `jax.jit`, or defines it with that as a
             decorator; None if nothing compiles it.
         instead: What to write where the call is an optimizer's, which must not work on a copy; else empty.
+        gathered: The other values that the statement's own hint copies.
     """
 
     facts: Facts
     statement: ast.stmt
     start: int
-    name: str
+    names: tuple[str, ...]
     step: str
     line: int
     compiled: ast.stmt | None
     instead: str = ""
+    gathered: tuple[str, ...] = ()
 
     @property
     def cause(self) -> str:
         """Why it does not work."""
-        return f"`{self.step}` (line {self.line}) puts `{self.name}` on the devices of several stages"
+        values = " and ".join(f"`{name}`" for name in self.names)
+        return f"`{self.step}` (line {self.line}) puts {values} on the devices of several stages"
 
     @property
     def advice(self) -> str:
         """What is wrong, and what to write."""
         if self.instead:
             return f"{self.cause}, and this works on all of them at once, in one place; {self.instead}"
-        gather = f"# mm: gather({self.name})"
+        values = ", ".join((*self.gathered, *self.names))
+        gather = f"# mm: gather({values})"
         where = f"write `{gather}` on this statement, which then computes with a copy in one place"
         if kind_of(self.statement) != STATEMENT:
-            where = f"write `copy = {self.name}  {gather}` above this statement, and use that copy in it"
+            where = f"write `copy = {values}  {gather}` above this statement, and use that copy in it"
         return (
             f"{self.cause}, and code that no step compiles runs in one place; {where}, or have `jax.jit` compile the "
             "function around it, and hint that with `# mm: mjit`"
@@ -110,7 +118,7 @@ class _PlacedModels:
         self._steps = {hint.statement: facts for facts, hint in hints if hint.record.role is Role.COMPILE}
         self._objects = any(_compiles_objects(facts, step) for step, facts in self._steps.items())
         self._gathered = {
-            hint.statement: {argument.text for argument in hint.arguments}
+            hint.statement: tuple(argument.text for argument in hint.arguments)
             for _, hint in hints
             if hint.record.role is Role.GATHER
         }
@@ -137,17 +145,19 @@ class _PlacedModels:
             made = _StepCall(merging, "", frozenset((name,)))
             if source is not None and _is_after(facts, scope, name, made, statement, steps):
                 placed.setdefault(name, there[_root(source)])
-        gathered = self._gathered.get(statement, set())
+        gathered = self._gathered.get(statement, ())
         seen: set[ast.stmt | None] = set()
         for node in facts.names.calls.get(statement, ()) if placed else ():
             found = self._evaluated(facts, scope, node, placed, _DEPTH)
-            if found is None or any(f"{found[0]}.".startswith(f"{name}.") for name in gathered):
+            if found is None:
                 continue
-            name, compiled, instead = found
-            if compiled not in seen:
+            read, compiled, instead = found
+            names = tuple(name for name in read if not any(f"{name}.".startswith(f"{each}.") for each in gathered))
+            if names and compiled not in seen:
                 seen.add(compiled)
-                step, start = placed[_root(name)], span(facts.source, node)[0]
-                yield Evaluation(facts, statement, start, name, step.step, step.statement.lineno, compiled, instead)
+                step, start = placed[_root(names[0])], span(facts.source, node)[0]
+                line = step.statement.lineno
+                yield Evaluation(facts, statement, start, names, step.step, line, compiled, instead, gathered)
 
     def _step_calls(self, facts: Facts, scope: Scope, statement: ast.stmt) -> Iterator[_StepCall]:
         for node in facts.names.calls.get(statement, ()):
@@ -171,25 +181,24 @@ class _PlacedModels:
         placed: Collection[str],
         depth: int,
         applying: Collection[str] = (),
-    ) -> tuple[str, ast.stmt | None, str] | None:
-        """The placed name that a call computes with, what compiles the called function by plain `jax.jit`, and what
+    ) -> _Evaluated | None:
+        """The placed names that a call computes with, what compiles the called function by plain `jax.jit`, and what
         to write instead, as `Evaluation` has it. `applying` are names of functions such as `state.apply_fn`.
         """
         function = call.func
         while isinstance(function, ast.Call) and function.args and _wraps(facts, function, scope):
             function = function.args[0]
         if isinstance(function, ast.Name) and function.id in placed:
-            return (function.id, None, "") if self._may_be_model(facts, function, scope) else None
+            return ((function.id,), None, "") if self._may_be_model(facts, function, scope) else None
         if isinstance(function, ast.Call) and (merged := _merged_from(facts, function, scope, placed)):
-            return merged, None, ""
+            return (merged,), None, ""
         arguments = (*call.args, *(keyword.value for keyword in call.keywords))
         is_update = works_on_all_arrays(call, facts.names, scope)
         applies = isinstance(function, ast.Attribute) and function.attr in _APPLY
         if is_update or applies or (isinstance(function, ast.Name) and function.id in applying):
-            reads = (name for each in arguments for name in _reads(each))
-            name = next((name for name in reads if _root(name) in placed), None)
+            reads = dict.fromkeys(name for each in arguments for name in _reads(each) if _root(name) in placed)
             instead = compiled_apart(call, facts.names, scope, objects=self._objects) if is_update else ""
-            return None if name is None else (name, None, instead)
+            return (tuple(reads)[: 1 if is_update else None], None, instead) if reads else None
         for statement, where in self._definitions(facts, function, scope):
             if statement in self._steps or depth == 0:
                 continue
@@ -206,7 +215,7 @@ class _PlacedModels:
         placed: Collection[str],
         depth: int,
         applying: Collection[str],
-    ) -> tuple[str, ast.stmt | None, str] | None:
+    ) -> _Evaluated | None:
         """The same for the call of a function that a statement defines."""
         names, scope = facts.names, facts.names.scopes[statement]
         compiled: ast.stmt | None = None
@@ -244,9 +253,10 @@ class _PlacedModels:
         for node, where in calls:
             found = self._evaluated(facts, where, node, parameters.keys(), depth - 1, applying)
             if found is not None:
-                name, inside, instead = found
+                read, inside, instead = found
                 instead = instead and IN_A_FUNCTION.format("nnx.jit" if self._objects else "jax.jit")
-                return parameters[_root(name)] + name.removeprefix(_root(name)), compiled or inside, instead
+                given = tuple(parameters[_root(name)] + name.removeprefix(_root(name)) for name in read)
+                return tuple(dict.fromkeys(given)), compiled or inside, instead
         return None
 
     def _steps_with(self, facts: Facts, scope: Scope, call: ast.Call, names: Collection[str]) -> bool:
