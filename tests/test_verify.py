@@ -235,7 +235,7 @@ def judged(
     narrow: Mapping[str, Any] | None = None,
     first: Mapping[str, Any] | None = None,
     kept: str | None = None,
-    draws: bool = False,
+    own: tuple[str, ...] = (),
     plain: float | None = None,
     same: Mapping[str, Any] | None = None,
 ) -> programs.Checked:
@@ -266,7 +266,7 @@ def judged(
 
     monkeypatch.setattr(programs, "run_module", run_module)
     entry = Entry("train:step", "train:example", "--entry")
-    settings = programs.ProgramSettings(2, None, None, ProgramLimits(), draws)
+    settings = programs.ProgramSettings(2, None, None, ProgramLimits(), own)
     return programs.check_programs(entry, Mirror("mirror", {}, {}), settings, lambda text: contextlib.nullcontext())
 
 
@@ -334,28 +334,31 @@ def test_a_step_without_results_is_not_equal_to_anything(
 
 
 def test_microbatches_that_draw_are_compared_with_the_same_microbatches(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = judged(monkeypatch, wide={"absolute": 0.1}, draws=True, plain=0.0)
+    found = judged(monkeypatch, wide={"absolute": 0.1}, own=("random numbers",), plain=0.0)
     assert (found.status, found.reference) == ("equal", "microbatched")
     assert "microbatches have random numbers of their own" in found.notes[-1]
-    found = judged(monkeypatch, wide={"absolute": 0.1}, draws=True, plain=0.1)
+    found = judged(monkeypatch, wide={"absolute": 0.1}, own=("random numbers",), plain=0.1)
     assert (found.status, found.reference) == ("different", "microbatched")
-    found = judged(monkeypatch, wide={"absolute": 1e-12}, draws=True, plain=0.1)
+    found = judged(monkeypatch, wide={"absolute": 1e-12}, own=("random numbers", "batch statistics"), plain=0.1)
     assert (found.status, found.rows[0]["rounding"]) == ("equal", True)
+    assert "microbatches have random numbers and batch statistics of their own" in found.notes[0]
 
 
 @pytest.mark.parametrize(
-    ("hint", "draws"),
+    ("hint", "own"),
     [
-        ("microbatch(size=2, rng=1)", True),
-        ('microbatch(size=2, rng = "key", reduce="exact")', True),
-        ("microbatch(size=2, rng=None)", False),
-        ("microbatch(size=2, rng=())", False),
-        ("microbatch(size=2)", False),
-        ("task(stage=0)", False),
+        ("microbatch(size=2, rng=1)", ["random numbers"]),
+        ('microbatch(size=2, rng = "key", reduce="exact")', ["random numbers"]),
+        ('microbatch(size=2, batch_stats="microbatch")', ["batch statistics"]),
+        ('microbatch(rng=1, size=2, batch_stats="microbatch")', ["random numbers", "batch statistics"]),
+        ("microbatch(size=2, rng=None)", []),
+        ("microbatch(size=2, rng=())", []),
+        ("microbatch(size=2)", []),
+        ("task(stage=0)", []),
     ],
 )
-def test_hints_that_hand_out_random_keys(hint: str, draws: bool) -> None:
-    assert bool(verify._DRAWS.search(hint)) == draws
+def test_hints_with_which_microbatches_give_other_values(hint: str, own: list[str]) -> None:
+    assert [what for what, pattern in verify._OWN.items() if pattern.search(hint)] == own
 
 
 def test_long_names_of_arrays_are_told_apart() -> None:

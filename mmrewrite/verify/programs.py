@@ -61,14 +61,15 @@ class ProgramSettings:
         rtol: Relative tolerance; None for the default of each type.
         atol: Absolute tolerance; None for the default of each array.
         limits: Bounds of each process.
-        draws: Whether microbatches have random numbers of their own, so that the whole batch draws others.
+        own: The things that each microbatch has of its own, such as random numbers, so that the whole batch gives other
+            values.
     """
 
     devices: int | None
     rtol: float | None
     atol: float | None
     limits: ProgramLimits
-    draws: bool
+    own: tuple[str, ...]
 
 
 _NOTHING = (
@@ -213,7 +214,7 @@ def _judged(
     rows = runs.compared(first, second)
     reference: Reference = "original"
     notes: tuple[str, ...] = ()
-    if runs.settings.draws and any(_differs(row) and row["role"] == "result" for row in rows):
+    if runs.settings.own and any(_differs(row) and row["role"] == "result" for row in rows):
         plain = runs.compared(runs.rewritten(on_one_device=True), second)
         same = {(row["role"], row["name"]): row for row in plain}
         # Names, shapes, types and arguments stay those of the comparison with the original.
@@ -223,8 +224,8 @@ def _judged(
         )
         reference = "microbatched"
         notes = (
-            "microbatches have random numbers of their own, so values are compared with those of the same "
-            "microbatches, with the same random numbers, on one device, operation by operation",
+            f"microbatches have {' and '.join(runs.settings.own)} of their own, so values are compared with those of "
+            "the same microbatches, with the same random numbers, on one device, operation by operation",
         )
     for bits in (64, 32):
         unsettled = [row for row in rows if _differs(row) and _is_float(row)]

@@ -25,8 +25,12 @@ from mmrewrite.verify.programs import Checked as Checked
 from mmrewrite.verify.programs import Phase, ProgramSettings, check_programs
 from mmrewrite.verify.programs import Status as Status
 
-# A microbatch hint that hands out random keys.
-_DRAWS = re.compile(r"\bmicrobatch\(.*\brng\s*=\s*(?!None\b|\(\s*\))", re.DOTALL)
+# Hints with which microbatches compute, as the user asks, with other values than the whole batch, and what these are.
+_RANDOM, _STATISTICS = "random numbers", "batch statistics"
+_OWN = {
+    _RANDOM: re.compile(r"\bmicrobatch\(.*\brng\s*=\s*(?!None\b|\(\s*\))", re.DOTALL),
+    _STATISTICS: re.compile(r"\bmicrobatch\(.*\bbatch_stats\s*=\s*(?!None\b)", re.DOTALL),
+}
 
 # A hint by the path of its file.
 _HintPlace = tuple[str, HintReference]
@@ -169,7 +173,7 @@ def _check(
         return Checked(entry, "not run", "", problem=sentence)
     if not coverage.is_rewritten(entry):
         return Checked(entry, "not rewritten", "")
-    settings = ProgramSettings(devices, request.rtol, request.atol, request.limits, coverage.draws(entry))
+    settings = ProgramSettings(devices, request.rtol, request.atol, request.limits, coverage.own(entry))
     return check_programs(entry, mirror, settings, phase)
 
 
@@ -205,9 +209,10 @@ class _Coverage:
                 found |= {place for place in inside if self._directives[place].stands_in_models}
         return found & self.rewritten
 
-    def draws(self, entry: Entry) -> bool:
-        """Whether a function reaches microbatches with random keys of their own."""
-        return any(_DRAWS.search(hint.text) for _, hint in self.of(entry))
+    def own(self, entry: Entry) -> tuple[str, ...]:
+        """What the microbatches that a function reaches have of their own."""
+        hints = [hint.text for _, hint in self.of(entry)]
+        return tuple(what for what, pattern in _OWN.items() if any(map(pattern.search, hints)))
 
     def is_rewritten(self, entry: Entry) -> bool:
         """Whether a function reaches anything that is rewritten."""
@@ -247,11 +252,14 @@ def _not_covered(
         yield f"hints that are not rewritten: {refused} refused, {left} left alone on purpose"
     if len(refusals) > refused:
         yield f"what `mmrewrite diff` reports at lines without a hint: {len(refusals) - refused}"
-    if any(check.reference == "microbatched" for check in checks):
+    own = {what for check in checks if check.reference == "microbatched" for what in coverage.own(check.entry)}
+    if _RANDOM in own:
         yield (
             "the random numbers of the whole batch: microbatches draw others, of the same distribution. Whether the "
             'results of microbatches are combined as they should be is proved by `reduce="exact"` before a step runs'
         )
+    if _STATISTICS in own:
+        yield 'the statistics of the whole batch: `batch_stats="microbatch"` has each microbatch use its own'
     yield "other arguments: each function was called once, with one set of arguments"
     yield "time and memory, and side effects"
     yield "several processes" if devices is None else "real devices, and several processes"
