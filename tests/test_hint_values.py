@@ -248,7 +248,9 @@ class TestContradictions:
             )
 
     def test_a_mesh_in_each_of_two_functions(self) -> None:
-        step = "    @jax.jit  # mm: mjit\n    def step(x):\n        return x\n    return step\n"
+        step = (
+            "    @jax.jit  # mm: mjit\n    def step(x):\n        return abs(x)  # mm: task(stage=0)\n    return step\n"
+        )
         text = "".join(f"def make_{n}():\n    # mm: mesh(stage={n})\n    n = {n}\n{step}\n\n" for n in (2, 4))
         result = rewrite(f"import jax\n\n\n{text}")
         assert (result.changed, result.errors, result.refusals) == (True, (), ())

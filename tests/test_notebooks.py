@@ -190,7 +190,7 @@ def test_files_that_are_no_notebooks() -> None:
 
 
 def test_a_mirror_has_the_rewritten_notebook() -> None:
-    put(IMPORTS, MESH, STEP)
+    put(IMPORTS, MESH, STEP, "step(1)  # mm: task(stage=0)")
     before = cells()
     assert run("build", "--out", "out", "train.ipynb").exit_code == 0
     assert cells() == before

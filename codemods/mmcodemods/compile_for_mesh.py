@@ -12,10 +12,10 @@ plain `jax.jit`.
 Refused: devices among the arguments, because the mesh decides them; `hk.jit` and `nn.jit`; a step without a mesh.
 Reported: what plain `jax.jit` compiles, where tasks are inlined, although it reaches a task, calls the model of a
 `TrainState`, or is given a model that a step has put on several stages. This is not said of functions that only steps
-for the mesh call, nor of those that make modules and call none. Also a mesh without a compiled step; tasks without a
-mesh in files that are named one by one; an import of a file with hints that is not among those to rewrite; and calls
-that stop a step when it runs, as they ask for a mesh in context or for devices, such as `out_sharding=P("data")`; and
-`jax.set_mesh` of a mesh with explicit axes around the calls of a step.
+for the mesh call, nor of those that make modules and call none. Also a mesh without a compiled step, or on which no
+hint places anything; tasks without a mesh in files that are named one by one; an import of a file with hints that is
+not among those to rewrite; and calls that stop a step when it runs, as they ask for a mesh in context or for devices,
+such as `out_sharding=P("data")`; and `jax.set_mesh` of a mesh with explicit axes around the calls of a step.
 See https://docs.jax.dev/en/latest/_autosummary/jax.jit.html for what is compiled.
 """
 
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import ast
 import posixpath
+import re
 from collections.abc import Iterator, Sequence
 
 import libcst as cst
@@ -46,6 +47,15 @@ from mmrewrite.source.functions import own_expressions
 from mmrewrite.source.spans import first_line
 
 _HINT = "write `# mm: mjit` where it is compiled"
+
+# Roles of directives that use an axis of a mesh, and words of code that may do so by itself.
+_USES = frozenset((Role.PLACE, Role.LAYOUT, Role.AXES))
+_SHARDS = re.compile(rf"{RUNTIME}|shard|partition|axis_rules|pmap|pjit|xmap", re.IGNORECASE)
+_UNUSED = (
+    "no hint of these files places anything on a part of this mesh, so each of its devices would run the whole "
+    "step: write `# mm: stages` above the loop over the layers, or `# mm: task({axis}=0)` on the statement that "
+    "calls one; if these are in another file, give that file too"
+)
 
 
 class CompileForMesh(MeshCodemod):
@@ -90,6 +100,7 @@ class CompileForMesh(MeshCodemod):
         """Parts of the program without which the rest does not run on the mesh."""
         yield from _steps_for_one_device(project, reach, modules)
         yield from _meshes_without_step(project, modules)
+        yield from _meshes_without_use(project, modules)
         yield from _tasks_without_mesh(project, modules)
         yield from _files_not_given(project, modules)
         yield from _mesh_requests(reach, modules)
@@ -191,6 +202,28 @@ def _meshes_without_step(project: Project, modules: Sequence[Facts]) -> Iterator
             )
         reason = f"no step is compiled for this mesh, so nothing would run on it: write `# mm: mjit` {advice}"
         yield Refusal(facts.path, hint.reference.line, hint.reference.column, reason, "compile_for_mesh")
+
+
+def _meshes_without_use(project: Project, modules: Sequence[Facts]) -> Iterator[Refusal]:
+    """Meshes of a run in which nothing is placed or sharded: each of their devices would run the whole step.
+
+    Any other way to use a mesh, which no hint shows, has one of the words or the name of an axis in its source.
+    """
+    files = (*modules, *project.imported_by(modules).values())
+    hints = [hint for facts in files for hint in facts.hints.hints]
+    left = [item.text.partition("(")[0] for facts in files for item in facts.hints.left]
+    roles = {hint.record.role for hint in hints} | {DIRECTIVES[word].role for word in left if word in DIRECTIVES}
+    if project.axes or any(facts.hints.errors for facts in files) or not roles.isdisjoint(_USES):
+        return
+    if not any(map(_compiles, files)) or any(_SHARDS.search(facts.source.text) for facts in files):
+        return
+    for facts in modules:
+        for hint in facts.hints.hints:
+            if hint.record.role is Role.MESH and hint.named:
+                names = "|".join(re.escape(name) for name, _ in hint.named)
+                if not any(re.search(rf"""["'](?:{names})["']""", other.source.text) for other in files):
+                    reason = _UNUSED.format(axis=hint.named[0][0])
+                    yield Refusal(facts.path, hint.reference.line, hint.reference.column, reason, "compile_for_mesh")
 
 
 def _steps_with_hints(project: Project, modules: Sequence[Facts]) -> Iterator[PlainStep]:
