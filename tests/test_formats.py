@@ -197,7 +197,7 @@ def test_json_of_verify_fits_its_schema() -> None:
     text = render("verify", "markdown", verified)
     assert "| `a:f` | `a:g` | 1 | 1e-07 | - | the original | equal |" in str(text)
     page = str(render("verify", "html", verified))
-    assert "everything is equal" in page
+    assert "everything that was run is equal" in page
     close, other = row | {"rounding": True, "float64": 1e-16}, row | {"problem": "other values"}
     verdicts = str(render("verify", "text", Verified((replace(checked, rows=(row, close, other)),), "", (), ())))
     for shown in ("\x1b[32mequal", "\x1b[33mrounding", "\x1b[31m\x1b[1mNOT equal", "\x1b[36marray"):

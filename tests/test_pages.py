@@ -14,8 +14,9 @@ import pytest
 from command import OLD, PIPELINE, REFUSED, put, run
 
 from mmrewrite.cli.reports import render
+from mmrewrite.cli.reports._evidence import CheckedArrays
 from mmrewrite.cli.reports._html_page import page as page_of
-from mmrewrite.cli.reports._html_page import plan_table
+from mmrewrite.cli.reports._html_page import plan_table, table
 from mmrewrite.plan.sections import PlanTable
 from mmrewrite.project.verify_entries import Entry
 from mmrewrite.verify.programs import Checked
@@ -86,7 +87,7 @@ def verified() -> Verified:
     entry = Entry("step:step", f"step:{EVIL}", "step.py:3")
     checks = [Checked(entry, "different", "8 virtual devices", rows, (EVIL,), reference="microbatched")]
     checks += [Checked(entry, "broken", "", problem=EVIL, details=HOSTILE), Checked(entry, "equal", "", rows[:2])]
-    return Verified(tuple(checks), "0" * 64, (), (EVIL,))
+    return Verified(tuple(checks), "0" * 64, (), (EVIL,), ("step.py:3",))
 
 
 def evidence() -> dict[str, Any]:
@@ -122,6 +123,7 @@ def evidence() -> dict[str, Any]:
         "files": [],
         "checks": [check],
         "not_covered": [EVIL],
+        "unreached": ["step.py:3", "step.py:7"],
     }
 
 
@@ -281,6 +283,49 @@ def test_tables_fit_the_paper_and_leave_out_what_says_nothing(browser: Browser, 
         assert page.evaluate("document.documentElement.scrollWidth") == 700
 
 
+def test_heads_of_tables_are_whole_on_paper(browser: Browser, tmp_path: Path) -> None:
+    name = "state.opt_state[1][0].mu['block_0']['channel_mixing']['Dense_0']['kernel']"
+    row = (
+        f"<code>{name}</code>",
+        "4 x 4 x 3 x 32",
+        "float32",
+        "4.2e-07",
+        "9.8e-05",
+        "devices 0-3, replicated",
+        "equal",
+    )
+    place = tmp_path / "page.html"
+    place.write_text(page_of("arrays", "", [table("arrays", CheckedArrays.HEAD, [row])], ""), encoding="utf-8")
+    lines = (
+        "node => { const r = document.createRange(); r.selectNodeContents(node); return r.getClientRects().length; }"
+    )
+    with OpenPage(browser, place, viewport={"width": 720, "height": 1000}) as page:
+        page.emulate_media(media="print")
+        assert [each.evaluate(lines) for each in page.locator("th").all()] == [1] * len(CheckedArrays.HEAD)
+        assert page.evaluate("document.documentElement.scrollWidth") == 720
+
+
+def test_characters_that_cannot_be_seen_are_named(browser: Browser, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        put("bidi.py", 'def f(x):\r\n    return x\r\n\r\n\r\ny = f("\u202eab\u2066\u200b")  # mm: task(stage=0)\r\n')
+        place = put("page.html", run("diff", "bidi.py", "--format", "html").stdout)
+    with OpenPage(browser, tmp_path / place) as page:
+        # Under the refusal of a task without a mesh, before and after.
+        assert page.locator(".unseen").all_text_contents() == ["U+202E", "U+2066", "U+200B"] * 3
+        assert "\u202e" not in (page.locator("body").text_content() or "")
+
+
+def test_nothing_is_asked_for_where_no_file_changes(browser: Browser, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        put("empty.py", "x = 1\n")
+        place = put("page.html", run("diff", "empty.py", "--format", "html").stdout)
+    with OpenPage(browser, tmp_path / place) as page:
+        assert page.locator(".care").count() == 0
+        assert page.locator("#verified + *").text_content() == "Nothing to verify: no file would change."
+
+
 def test_old_and_new_lines_follow_each_other_on_a_phone(browser: Browser, pages: dict[str, Path]) -> None:
     tops = """kind => [...document.querySelectorAll(`.diff tbody.change ${kind}`)].map(node => node.offsetTop)"""
     with OpenPage(browser, pages["verified"], viewport=WIDE) as page:
@@ -403,6 +448,9 @@ def test_the_account_comes_first_and_the_evidence_says_what_it_is_about(
         assert "about another text" in (page.locator(".facts").text_content() or "")
     with OpenPage(browser, pages["verified"]) as page:
         assert "about this very text" in (page.locator("#verified + *").text_content() or "")
+        assert "verified: equal2 rewritten hints not reached" in (page.locator(".facts").text_content() or "")
+        page.locator(".facts a").click()
+        assert page.locator(":target").text_content() == "Not covered"
         hunk = page.locator(".hunk", has_text="stage_loop, because of line 7: stages").last
         assert hunk.locator(".checks input").count() >= 1
         assert hunk.locator("th").all_text_contents() == ["Before", "After"]

@@ -185,7 +185,7 @@ def test_what_was_refused_is_not_proved(calls: list[Call]) -> None:
 def test_reports_without_a_hint_are_no_hints(calls: list[Call]) -> None:
     Path("train.py").write_text(f"{STEP}\n\n@jax.jit\ndef evaluate(x):\n    return model(x)\n")
     found = json.loads(run("--format", "json").stdout)
-    assert "what `mmrewrite diff` reports at lines without a hint: 1" in found["not_covered"]
+    assert "refusals besides those of hints, which `mmrewrite diff` lists: 1" in found["not_covered"]
 
 
 @pytest.mark.parametrize(

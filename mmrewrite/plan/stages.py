@@ -17,7 +17,7 @@ from mmrewrite.plan.sections import PlanGrid, PlanSection, PlanTable, PlanTimeli
 from mmrewrite.plan.sites import ALL_LAYERS, LoopSite, TaskSite, Value
 
 # The title of the section without a mesh.
-UNREACHED = "tasks that no step of these files reaches, so that their mesh is unknown"
+UNREACHED = "Tasks that no step of these files reaches, so that their mesh is unknown"
 
 
 @dataclass(frozen=True)

@@ -72,12 +72,14 @@ class Verified:
         patch: The SHA-256 of the output of `mmrewrite diff`, by which a reviewer knows what the proof is about.
         files: Path, and SHA-256 before and after, of each file that changes.
         not_covered: What the proof leaves open, a sentence each.
+        unreached: The rewritten hints that no function proved equal reaches, as `path:line`.
     """
 
     checks: tuple[Checked, ...]
     patch: str
     files: tuple[Mapping[str, str], ...]
     not_covered: tuple[str, ...]
+    unreached: tuple[str, ...] = ()
 
     @property
     def failed(self) -> bool:
@@ -144,7 +146,11 @@ def verify(
         for result in results
         if result.changed
     )
-    return Verified(tuple(checks), _hash(patch), files, tuple(_not_covered(checks, coverage, devices, results)))
+    proved = frozenset[_HintPlace]().union(*(coverage.of(check.entry) for check in checks if check.status == "equal"))
+    unreached = sorted(coverage.rewritten - proved)
+    not_covered = tuple(_not_covered(checks, coverage, unreached, devices, results))
+    places = tuple(f"{path}:{hint.line}" for path, hint in unreached)
+    return Verified(tuple(checks), _hash(patch), files, not_covered, places)
 
 
 def _numbered(phase: Phase, number: int, count: int, what: str) -> AbstractContextManager[None]:
@@ -240,10 +246,13 @@ class _Coverage:
 
 
 def _not_covered(
-    checks: Sequence[Checked], coverage: _Coverage, devices: int | None, results: Sequence[Rewrite]
+    checks: Sequence[Checked],
+    coverage: _Coverage,
+    unreached: Sequence[_HintPlace],
+    devices: int | None,
+    results: Sequence[Rewrite],
 ) -> Iterator[str]:
-    proved = frozenset[_HintPlace]().union(*(coverage.of(check.entry) for check in checks if check.status == "equal"))
-    for path, hint in sorted(coverage.rewritten - proved):
+    for path, hint in unreached:
         yield f"{path}:{hint.line}: `{hint.text}` is rewritten, and no function proved equal reaches it"
     refusals = [refusal for result in results for refusal in result.refusals]
     refused = sum(refusal.hint is not None for refusal in refusals)
@@ -251,7 +260,7 @@ def _not_covered(
     if refused or left:
         yield f"hints that are not rewritten: {refused} refused, {left} left alone on purpose"
     if len(refusals) > refused:
-        yield f"what `mmrewrite diff` reports at lines without a hint: {len(refusals) - refused}"
+        yield f"refusals besides those of hints, which `mmrewrite diff` lists: {len(refusals) - refused}"
     own = {what for check in checks if check.reference == "microbatched" for what in coverage.own(check.entry)}
     if _RANDOM in own:
         yield (

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mmrewrite.cli.reports import NotShown
 from mmrewrite.cli.reports._report import RewriteReport
+from mmrewrite.cli.reports._review import counted
 from mmrewrite.files.patch import patch_of
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class ShownEvidence:
         not_covered: What the evidence leaves open, a sentence each.
         about: Which text the evidence is about.
         mismatch: That it is about another text than the one that is shown; then the rest is empty.
+        unreached: How many rewritten hints no function proved equal reaches.
     """
 
     rows: tuple[CheckedRow, ...] = ()
@@ -73,6 +75,12 @@ class ShownEvidence:
     not_covered: tuple[str, ...] = ()
     about: str | None = None
     mismatch: str | None = None
+    unreached: int = 0
+
+    @property
+    def unreached_text(self) -> str | None:
+        """That rewritten hints were not reached; None if all were."""
+        return f"{counted(self.unreached, 'rewritten hint')} not reached" if self.unreached else None
 
     @property
     def passed(self) -> bool:
@@ -99,7 +107,8 @@ def evidence_of(report: RewriteReport) -> ShownEvidence | None:
                 "again."
             )
             return ShownEvidence(mismatch=mismatch)
-        return shown_evidence(evidence["checks"], evidence["not_covered"], about)
+        unreached = len(evidence.get("unreached", ()))
+        return shown_evidence(evidence["checks"], evidence["not_covered"], about, unreached)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise NotShown("the evidence is not what `mmrewrite verify --format json` of this version prints") from None
 
@@ -125,7 +134,9 @@ def _about(report: RewriteReport, evidence: Mapping[str, Any]) -> str | None:
     )
 
 
-def shown_evidence(checks: Sequence[Mapping[str, Any]], not_covered: Sequence[str], about: str) -> ShownEvidence:
+def shown_evidence(
+    checks: Sequence[Mapping[str, Any]], not_covered: Sequence[str], about: str, unreached: int
+) -> ShownEvidence:
     """The evidence from the values of the JSON document."""
     rows = tuple(CheckedRow(tuple(_cells(check)), check["status"] == "equal") for check in checks)
     arrays = tuple(
@@ -133,7 +144,8 @@ def shown_evidence(checks: Sequence[Mapping[str, Any]], not_covered: Sequence[st
     )
     problems = tuple(problem for check in checks for problem in _problems(check))
     rounding = tuple(sentence for check in checks for sentence in _rounding(check))
-    return ShownEvidence(rows, arrays, problems, rounding, tuple(map(str, not_covered)), about)
+    left = tuple(map(str, not_covered))
+    return ShownEvidence(rows, arrays, problems, rounding, left, about, unreached=unreached)
 
 
 def _cells(check: Mapping[str, Any]) -> Iterator[str]:
@@ -187,7 +199,8 @@ def checked_values(check: Checked) -> dict[str, Any]:
 def verified_evidence(verified: Verified) -> ShownEvidence:
     """The evidence of a run of `verify`."""
     about = f"This holds for the patch with SHA-256 `{verified.patch}`."
-    return shown_evidence([checked_values(check) for check in verified.checks], verified.not_covered, about)
+    checks = [checked_values(check) for check in verified.checks]
+    return shown_evidence(checks, verified.not_covered, about, len(verified.unreached))
 
 
 def _rounding(check: Mapping[str, Any]) -> Iterator[str]:

@@ -7,13 +7,13 @@ from html import escape
 
 from mmrewrite.cli.reports._evidence import CheckedRow, ShownEvidence
 from mmrewrite.cli.reports._html_page import bullets, code, inline, page, section, table
-from mmrewrite.cli.reports._review import UNVERIFIED
+from mmrewrite.cli.reports._review import NOTHING_TO_VERIFY, UNVERIFIED
 
 
-def verified(evidence: ShownEvidence | None) -> Iterator[str]:
-    """The evidence, first of all whether it is about the text that is shown."""
+def verified(evidence: ShownEvidence | None, *, changed: bool = True) -> Iterator[str]:
+    """The evidence, first whether it is about the text that is shown; none is asked for where no file changes."""
     if evidence is None:
-        yield f'<p class="box care">{inline(UNVERIFIED)}</p>'
+        yield f'<p class="box care">{inline(UNVERIFIED)}</p>' if changed else f"<p>{NOTHING_TO_VERIFY}</p>"
         return
     if evidence.mismatch is not None:
         yield f'<p class="box alarm"><strong>{inline(evidence.mismatch)}</strong></p>'
@@ -31,7 +31,7 @@ def verified(evidence: ShownEvidence | None) -> Iterator[str]:
         listed = table(f"Arrays of {check.name}", check.HEAD, rows)
         yield f"<details><summary>All {len(rows)} arrays of {code(check.name)}</summary>{listed}</details>"
     if evidence.not_covered:
-        yield f"<h3>Not covered</h3>\n{bullets(map(inline, evidence.not_covered))}"
+        yield f'<h3 id="not-covered">Not covered</h3>\n{bullets(map(inline, evidence.not_covered))}'
 
 
 def _verdict(row: CheckedRow) -> str:
@@ -41,9 +41,11 @@ def _verdict(row: CheckedRow) -> str:
 
 def verify_page(evidence: ShownEvidence, notes: Iterable[str]) -> str:
     """The page of `verify` itself: the verdict first."""
-    equal = "everything is equal but for rounding" if evidence.rounding else "everything is equal"
+    equal = f"everything that was run is equal{' but for rounding' * bool(evidence.rounding)}"
     kind, verdict = ("good", equal) if evidence.passed else ("alarm", "not everything is proved")
     head = f'<p class="eyebrow">mmrewrite verify</p>\n<h1>Verified: <span class="{kind}">{verdict}</span></h1>'
+    if evidence.unreached_text is not None:
+        head += f'\n<p><a class="care" href="#not-covered">{evidence.unreached_text}</a></p>'
     main = [
         section("What was run", [bullets(map(inline, notes))], "notes"),
         section("Evidence", verified(evidence), "verified"),

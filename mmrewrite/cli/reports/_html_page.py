@@ -25,6 +25,10 @@ _SHOWN_ROWS = 40
 # What a cell has that says nothing, and a number of bytes, which stays on one line.
 _NOTHING = "-"
 _SIZE = re.compile(r"([\d.,]+) ((?:[KMGT]i)?B)")
+# Control characters other than tab and carriage return, and characters that have no width or turn the text around.
+_UNSEEN = re.compile(
+    "[\\0-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f\\xad\\u061c\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u2069\\ufeff]"
+)
 # Behind which a path may go on in the next line; not that of a tag.
 _SLASH = re.compile("(?<!<)/")
 
@@ -63,6 +67,7 @@ main:focus { outline: none; }
 .eyebrow { color: var(--quiet); margin: 0 0 .4rem; }
 .notes { color: var(--quiet); }
 .alarm { color: var(--alarm); } .good { color: var(--good); } .care { color: var(--care); }
+.unseen { border: 1px solid currentcolor; border-radius: 3px; padding: 0 .2em; font-size: .8em; unicode-bidi: isolate; }
 .box { border: 1px solid var(--line); border-left-width: 5px; border-radius: 6px; padding: .6rem .9rem;
   margin: .6rem 0 1rem; color: var(--ink); }
 .box > :last-child { margin-bottom: 0; } .box > :first-child { margin-top: 0; }
@@ -89,7 +94,7 @@ footer { margin-top: 3rem; color: var(--quiet); font-size: .9rem; }
   body { max-width: none; padding: 0; font-size: 10.5pt; } .skip, nav { display: none; } a { color: inherit; }
   h2, h3, h4 { break-after: avoid; } tr, .box, svg { break-inside: avoid; }
   .wide { overflow: visible; } .wide table { font-size: 8pt; overflow-wrap: anywhere; }
-  .wide :is(th, td) { padding-right: .5rem; }
+  .wide :is(th, td) { padding-right: .5rem; } .wide th { overflow-wrap: normal; }
   details::details-content { content-visibility: visible; block-size: auto; }
   * { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 }
@@ -133,9 +138,17 @@ def page(title: str, head: str, main: Iterable[str], style: str) -> str:
 """
 
 
+def plain(text: str) -> str:
+    """Escaped text, in which characters that cannot be seen, or reorder those around them, are named.
+
+    Otherwise a line could look like another one: https://trojansource.codes.
+    """
+    return _UNSEEN.sub(lambda found: f'<span class="unseen">U+{ord(found[0]):04X}</span>', escape(text))
+
+
 def inline(text: str) -> str:
     """Escaped text, with backquoted parts as code."""
-    pieces = escape(text).split("`")
+    pieces = plain(text).split("`")
     if len(pieces) % 2 == 0:
         return "`".join(pieces)
     return "".join(f"<code>{piece}</code>" if index % 2 else piece for index, piece in enumerate(pieces))
@@ -143,7 +156,7 @@ def inline(text: str) -> str:
 
 def code(text: str) -> str:
     """Escaped text as code."""
-    return f"<code>{escape(text)}</code>"
+    return f"<code>{plain(text)}</code>"
 
 
 def bullets(items: Iterable[str], kind: str = "") -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mmrewrite.cli.reports._evidence import evidence_of
 from mmrewrite.cli.reports._html_evidence import verified
-from mmrewrite.cli.reports._html_page import bullets, code, inline, page, section
+from mmrewrite.cli.reports._html_page import bullets, code, inline, page, plain, section
 from mmrewrite.cli.reports._html_plan import section_html, style_for
 from mmrewrite.cli.reports._report import RewriteReport
 from mmrewrite.cli.reports._review import (
@@ -22,6 +22,7 @@ from mmrewrite.cli.reports._review import (
     completeness,
     counted,
     findings,
+    nothing_planned,
     reasons,
     relative,
 )
@@ -128,11 +129,14 @@ def _outcomes(report: RewriteReport) -> Iterator[str]:
     """What else a reader wants to know at once, as HTML."""
     evidence = evidence_of(report)
     if evidence is None:
-        yield '<span class="care">not verified</span>'
+        if any(result.changed for result in report.results):
+            yield '<span class="care">not verified</span>'
     elif evidence.mismatch is not None:
         yield '<strong class="alarm">the evidence is about another text</strong>'
     elif evidence.passed:
         yield '<span class="good">verified: equal</span>'
+        if evidence.unreached_text is not None:
+            yield f'<a class="care" href="#not-covered">{evidence.unreached_text}</a>'
     else:
         yield '<strong class="alarm">verified: not everything is equal</strong>'
 
@@ -166,12 +170,12 @@ def _main(report: RewriteReport, planned: Planned | None) -> Iterator[str]:
         yield section("Left on purpose", [bullets(left)], "left")
     if planned is not None:
         yield section("What runs where", _plan(planned, any(result.refusals for result in report.results)), "plan")
-    yield section("Evidence", verified(evidence_of(report)), "verified")
+    yield section("Evidence", verified(evidence_of(report), changed=bool(changed)), "verified")
 
 
 def _plan(planned: Planned, has_refusals: bool) -> Iterator[str]:
     if not planned.sections:
-        yield f"<p>Nothing in these files runs on a mesh{', since what would is refused' * has_refusals}.</p>"
+        yield f"<p>{nothing_planned(refused=has_refusals)}</p>"
     elif planned.traced is None:
         yield f'<p class="box care">{inline(UNTRACED)}</p>'
     yield from (section_html(each, number, 3) for number, each in enumerate(planned.sections))
@@ -202,7 +206,7 @@ def _findings(found: Sequence[Finding], lines: _SourceLines, kind: str = "") -> 
     for each in found:
         codemod = f" {code(f'[{each.codemod}]')}" if each.codemod else ""
         line = lines.of(each)
-        source = f"<pre>{escape(line.strip())}</pre>" if line is not None and line.strip() else ""
+        source = f"<pre>{plain(line.strip())}</pre>" if line is not None and line.strip() else ""
         items.append(f"<strong>{code(each.place)}</strong>: {inline(each.message)}{codemod}{source}")
     return bullets(items, f"findings {kind}".strip())
 
@@ -261,7 +265,7 @@ def _same(lines: Sequence[str], start: int, end: int, shift: int) -> str:
         f'<tr><td class="same" data-line="{number + 1}">{text}</td>'
         f'<td class="same" data-line="{number + shift + 1}">{text}</td></tr>'
         for number in range(start, end)
-        for text in [escape(lines[number])]
+        for text in [plain(lines[number])]
     )
     return f"<tbody>{rows}</tbody>\n" if rows else ""
 
@@ -275,7 +279,7 @@ def _changed(change: Change, lines: Sequence[str], shift: int) -> str:
         if before is not None and after is not None and _likeness(old[before], new[after]):
             texts = _marked(old[before], new[after])
         else:
-            texts = ("" if before is None else escape(old[before]), "" if after is None else escape(new[after]))
+            texts = ("" if before is None else plain(old[before]), "" if after is None else plain(new[after]))
         if before is not None:
             left = f'<td class="old" data-line="{change.start + before + 1}"><del>{texts[0]}</del></td>'
         if after is not None:
@@ -342,7 +346,7 @@ def _marked(before: str, after: str) -> tuple[str, str]:
     for kind, a, b, c, d in _matcher(before, after).get_opcodes():
         for side, piece in zip(sides, ("".join(words[0][a:b]), "".join(words[1][c:d])), strict=True):
             indent = piece[: len(piece) - len(piece.lstrip())]
-            changed = "" if kind == "equal" else escape(piece.strip())
+            changed = "" if kind == "equal" else plain(piece.strip())
             tail = piece[len(piece.rstrip()) :] if changed else ""
-            side.append(f"{indent}<mark>{changed}</mark>{tail}" if changed else escape(piece))
+            side.append(f"{indent}<mark>{changed}</mark>{tail}" if changed else plain(piece))
     return "".join(sides[0]), "".join(sides[1])

@@ -20,6 +20,7 @@ UNTRACED = (
     "Read from the source alone. Bytes on each device, communication and whether microbatches make up the whole batch "
     "exactly are known once a step is traced: add `--entry module:function --args module:function`."
 )
+NOTHING_TO_VERIFY = "Nothing to verify: no file would change."
 UNVERIFIED = (
     "Not verified: no evidence was given. `mmrewrite verify --format json > evidence.json` runs both programs and "
     "compares them, and `--evidence evidence.json` shows here what it found."
@@ -96,7 +97,7 @@ class Completeness:
         left: How many were left on purpose.
         refused: How many were refused.
         failed_files: Files with errors.
-        unhinted: Refusals about code that has no hint, and would need one.
+        unhinted: Refusals that keep no hint from being rewritten: one is missing, or other code stands in the way.
     """
 
     noun: str
@@ -112,7 +113,7 @@ class Completeness:
         parts = [f"{self.rewritten} rewritten", f"{self.left} left on purpose", f"{self.refused} refused"]
         line = f"{counted(total, self.noun)}: {', '.join(parts)}"
         if self.unhinted:
-            line += f"; and {counted(self.unhinted, 'refusal')} where there is no hint"
+            line += f"; and {counted(self.unhinted, 'refusal')} besides"
         if self.failed_files:
             files = counted(self.failed_files, "file")
             line += f"; and {files} with errors, whose {self.noun}s are not counted, all of which stay"
@@ -239,6 +240,11 @@ def completeness(report: RewriteReport) -> Completeness:
 def relative(path: str, top: str) -> str:
     """A path as patches write it, relative to the top of the repository."""
     return os.path.relpath(path, top).replace(os.sep, "/")
+
+
+def nothing_planned(*, refused: bool) -> str:
+    """What a plan says that has no part."""
+    return f"Nothing in these files runs on a mesh{': the messages say why' * refused}."
 
 
 def counted(number: int, noun: str) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from mmrewrite.cli.reports._html_page import page
 from mmrewrite.cli.reports._report import RewriteReport
+from mmrewrite.cli.reports._review import nothing_planned
 
 if TYPE_CHECKING:
     from mmrewrite.plan.plan import Planned
@@ -22,7 +23,7 @@ def _plan(planned: Planned) -> str:
     from mmrewrite.cli.reports import _html_plan as parts
 
     sections = [parts.section_html(each, number, 2) for number, each in enumerate(planned.sections)]
-    body = sections or ["<p>There is nothing to plan in these files.</p>"]
+    body = sections or [f"<p>{nothing_planned(refused=bool(planned.problems))}</p>"]
     if planned.problems:
         problems = "\n".join(map(escape, planned.problems))
         body.append(f"<h2>Left out</h2>\n<pre>{problems}</pre>")

@@ -72,6 +72,7 @@ def _verify(verified: Verified) -> str:
             "files": list(verified.files),
             "checks": [checked_values(check) for check in verified.checks],
             "not_covered": list(verified.not_covered),
+            "unreached": list(verified.unreached),
         },
     )
 

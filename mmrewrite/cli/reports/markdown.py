@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from mmrewrite.cli.reports._evidence import CheckedRow, ShownEvidence, evidence_of, verified_evidence
 from mmrewrite.cli.reports._report import RewriteReport
 from mmrewrite.cli.reports._review import (
+    NOTHING_TO_VERIFY,
     UNTRACED,
     UNVERIFIED,
     Finding,
@@ -152,7 +153,8 @@ def _row(cells: Iterable[str]) -> str:
 def _verified(report: RewriteReport) -> list[str]:
     evidence = evidence_of(report)
     if evidence is None:
-        return ["#### Verified", _text(UNVERIFIED)]
+        changed = any(result.changed for result in report.results)
+        return ["#### Verified", _text(UNVERIFIED if changed else NOTHING_TO_VERIFY)]
     if evidence.mismatch is not None:
         return ["#### Verified", f"**{_text(evidence.mismatch)}**"]
     return ["#### Verified", *_shown(evidence)]
@@ -171,8 +173,9 @@ def _shown(evidence: ShownEvidence) -> Iterator[str]:
 
 
 def _verify(verified: Verified) -> str:
-    verdict = "not everything is proved" if verified.failed or verified.incomplete else "equal"
     evidence = verified_evidence(verified)
+    equal = "; ".join(filter(None, ("equal", evidence.unreached_text)))
+    verdict = "not everything is proved" if verified.failed or verified.incomplete else equal
     parts = [f"### mmrewrite verify: {verdict}", *_shown(evidence)]
     return "\n\n".join(parts) + "\n"
 

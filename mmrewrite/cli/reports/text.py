@@ -13,6 +13,7 @@ import click
 
 from mmrewrite.cli.reports import _style as style
 from mmrewrite.cli.reports._report import RewriteReport
+from mmrewrite.cli.reports._review import nothing_planned
 from mmrewrite.cli.reports._told import Explanation, Initialized, RunLine, RunMessage
 from mmrewrite.cli.reports._upgrade import UpgradePart, parts_of, sentence
 
@@ -52,7 +53,7 @@ def _colored(patch: bytes) -> str:
 
 def _plan(planned: Planned) -> str:
     text = "\n\n\n".join(map(_section, planned.sections))
-    return f"{text or 'Nothing in these files runs on a mesh.'}\n"
+    return f"{text or nothing_planned(refused=bool(planned.problems))}\n"
 
 
 def _verify(verified: Verified) -> str:
