@@ -11,7 +11,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command import PIPELINE, put
@@ -21,6 +23,7 @@ from hypothesis import strategies as st
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import rewrite_project
 from mmrewrite.files.select import source_file
+from mmrewrite.lsp import workspace
 from mmrewrite.lsp.answers import Request
 from mmrewrite.lsp.positions import Units, offset_at, position_at, replace_range
 from mmrewrite.lsp.worker import LENGTH
@@ -68,6 +71,9 @@ def step(x):
     x = f(x)  # mm: task("a", stage=1)
     return x
 """
+
+
+WRONG = "y = f(1) + f(2)  # mm: task(stage=0)\n"
 
 
 @pytest.fixture
@@ -190,8 +196,7 @@ def test_a_hover_says_what_is_known_and_what_is_not(editor: Editor, folder: Path
 
 def test_the_configuration_counts_and_its_mistakes_are_shown(editor: Editor, folder: Path) -> None:
     run = editor.run
-    text = "y = f(1) + f(2)  # mm: task(stage=0)\n"
-    assert len(run(editor.open("a.py", text))) == 1
+    assert len(run(editor.open("a.py", WRONG))) == 1
     config = put(str(folder / "mmrewrite.toml"), 'ignore = ["place_task"]\n')
 
     async def notify() -> None:
@@ -214,6 +219,63 @@ def test_the_configuration_counts_and_its_mistakes_are_shown(editor: Editor, fol
     config.unlink()
     run(notify())
     assert len(run(editor.diagnostics("a.py"))) == 1
+
+
+def test_each_folder_of_a_workspace_is_a_run_of_its_own(editor: Editor, folder: Path) -> None:
+    run = editor.run
+    second = folder.parent / "second"
+    run(editor.open("wrong.py", WRONG))
+    put(str(second / "model.py"), MODEL)
+    put(str(second / "mmrewrite.toml"), 'exclude = ["wrong.py"]\n')
+    name = "../second/train.py"
+    (found,) = run(editor.open(name, TRAIN))
+    assert "is not among the files to rewrite" in found.message
+    change = types.WorkspaceFoldersChangeEvent(added=[types.WorkspaceFolder(second.as_uri(), "second")], removed=[])
+
+    async def add() -> list[types.CodeAction]:
+        editor.client.workspace_did_change_workspace_folders(types.DidChangeWorkspaceFoldersParams(change))
+        # Actions are about the folders as they are now, so the answer comes behind the problems.
+        return await editor.actions(name, 7)
+
+    (action,) = run(add())
+    assert run(editor.diagnostics(name)) == []
+    assert action.title == "Rewrite this hint with the 3 others of its program, in 2 files"
+    assert action.edit is not None
+    edited = [each.text_document.uri for each in action.edit.document_changes or () if hasattr(each, "text_document")]
+    assert sorted(edited) == sorted([(second / "model.py").as_uri(), editor.uri(name)])
+    # The settings of one folder are not those of the other.
+    assert len(run(editor.diagnostics("wrong.py"))) == 1
+    assert run(editor.open("../second/wrong.py", WRONG)) == []
+    removed = types.WorkspaceFoldersChangeEvent(added=[], removed=[types.WorkspaceFolder(second.as_uri(), "second")])
+
+    async def remove() -> None:
+        editor.client.workspace_did_change_workspace_folders(types.DidChangeWorkspaceFoldersParams(removed))
+        await editor.actions(name, 7)
+
+    run(remove())
+    assert len(run(editor.diagnostics(name))) == 1
+
+
+def test_requests_without_a_keystroke_between_share_one_rewrite(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    rewrites = []
+
+    def counted(*args: Any, **more: Any) -> Any:
+        rewrites.append(args)
+        return rewrite_project(*args, **more)
+
+    monkeypatch.setattr(workspace, "rewrite_project", counted)
+    opened, path = workspace.Workspace(), str(folder / "train.py")
+    asked = Request("check", str(folder), True, {path: PIPELINE}, path=path, line=3)
+    opened.check(asked)
+    for line in (3, 7, 12):
+        assert opened.describe(replace(asked, fresh=False, line=line)) is not None
+    assert len(rewrites) == 1
+    assert opened.describe(replace(asked, fresh=False, buffers={path: f"\n{PIPELINE}"})) is None
+    assert len(rewrites) == 2
+    # A file of the project that is not open may have changed.
+    opened.describe(asked)
+    assert len(rewrites) == 3
 
 
 def test_a_request_can_be_cancelled_and_the_next_is_answered(editor: Editor) -> None:

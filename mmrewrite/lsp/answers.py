@@ -17,13 +17,14 @@ class Request:
 
     Attributes:
         kind: What to do.
-        folder: The folder of the workspace, else that of an open file.
+        folder: A folder of the workspace, else that of an open file.
         walks: Whether the files below that folder belong to the run, and not the open ones alone.
         buffers: The text of each open file, by its absolute path.
         units: What a column counts.
         fresh: Whether to look again which files there are.
         path: The file that `describe` and `rewrite` are about.
         line: Its line, from 1.
+        others: The open files that are of the run of another folder.
     """
 
     kind: Literal["check", "describe", "rewrite"]
@@ -34,6 +35,7 @@ class Request:
     fresh: bool = True
     path: str = ""
     line: int = 0
+    others: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -53,8 +53,8 @@ class Server:
         self._shown: dict[str, tuple[types.Diagnostic, ...]] = {}
         self._hints: dict[str, frozenset[int]] = {}
         self._due = 0.0
-        self._stale = True
-        self._looked = 0.0
+        # When the files of each folder were looked for; none are known that may have changed since.
+        self._looked: dict[str, float] = {}
         self._watches = False
         self._task: asyncio.Task[None] | None = None
         self._said: set[str] = set()
@@ -100,6 +100,10 @@ class Server:
         """Files changed on disk, or the configuration did."""
         self._check_soon(files_changed=True)
 
+    def folders_changed(self, params: types.DidChangeWorkspaceFoldersParams) -> None:
+        """A folder was added to the workspace, or taken from it."""
+        self._check_soon(files_changed=True)
+
     def watch(self, params: types.InitializedParams) -> None:
         """Ask the client to report changes of files."""
         capabilities = self._protocol.client_capabilities.workspace
@@ -124,7 +128,8 @@ class Server:
     # Diagnostics
 
     def _check_soon(self, *, files_changed: bool = False) -> None:
-        self._stale = self._stale or files_changed
+        if files_changed:
+            self._looked.clear()
         self._due = time.monotonic() + PAUSE
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._check_after_pause())
@@ -136,11 +141,13 @@ class Server:
                 await asyncio.sleep(left)
             self._due = 0.0
             versions = self._versions()
-            answer = await self._worker.ask(self._request("check"))
-            if isinstance(answer, CheckedWorkspace) and versions == self._versions():
-                self._publish(answer)
-            elif isinstance(answer, Failed):
-                self._say(answer.message)
+            answers = {folder: await self._worker.ask(self._request("check", folder)) for folder in self._folders()}
+            for answer in answers.values():
+                if isinstance(answer, Failed):
+                    self._say(answer.message)
+            checked = {folder: each for folder, each in answers.items() if isinstance(each, CheckedWorkspace)}
+            if checked and versions == self._versions():
+                self._publish(self._together(checked))
 
     async def _checked(self) -> None:
         """Wait until what is shown is about the text as it is."""
@@ -149,6 +156,16 @@ class Server:
         if self._task is not None:
             # A request that is cancelled must not take the check with it.
             await asyncio.shield(self._task)
+
+    def _together(self, checked: dict[str, CheckedWorkspace]) -> CheckedWorkspace:
+        """One answer of those about each folder. About a file of another folder, only the answer for that counts."""
+        problems: dict[str, tuple[ShownProblem, ...]] = {}
+        hints: dict[str, frozenset[int]] = {}
+        for folder, answer in checked.items():
+            others = set(checked) - {folder}
+            problems |= {path: each for path, each in answer.problems.items() if self._folder_of(path) not in others}
+            hints |= {path: each for path, each in answer.hints.items() if self._folder_of(path) not in others}
+        return CheckedWorkspace(problems, hints)
 
     def _publish(self, checked: CheckedWorkspace) -> None:
         from lsprotocol import types
@@ -280,33 +297,49 @@ class Server:
     # The worker
 
     async def _ask(self, kind: Any, buffer: _Buffer, line: int) -> Answer:
-        answer = await self._worker.ask(self._request(kind, buffer.path, line))
+        answer = await self._worker.ask(self._request(kind, self._folder_of(buffer.path), buffer.path, line))
         if isinstance(answer, Failed):
             self._say(answer.message)
         return answer
 
-    def _request(self, kind: Any, path: str = "", line: int = 0) -> Request:
-        root = self._root()
+    def _request(self, kind: Any, folder: str, path: str = "", line: int = 0) -> Request:
         buffers = {buffer.path: buffer.source.text for buffer in self._buffers.values()}
-        fresh = self._stale or (not self._watches and time.monotonic() - self._looked > STALE)
+        others = frozenset(each for each in buffers if self._folder_of(each) != folder)
+        looked = self._looked.get(folder)
+        fresh = looked is None or (not self._watches and time.monotonic() - looked > STALE)
         if fresh:
-            self._stale, self._looked = False, time.monotonic()
-        folder = root or os.path.dirname(path or next(iter(buffers), ""))
-        folder = folder if os.path.isdir(folder) else str(Path.home())
-        return Request(kind, folder, root is not None, buffers, self._units, fresh, path, line)
+            self._looked[folder] = time.monotonic()
+        walks = bool(self._roots())
+        return Request(kind, folder, walks, buffers, self._units, fresh, path, line, others)
 
-    def _root(self) -> str | None:
-        """The first folder of the workspace, as the client spells it."""
+    def _roots(self) -> list[str]:
+        """The folders of the workspace, as the client spells them."""
         folders = [self._uris.to_fs_path(folder.uri) for folder in self._protocol.workspace.folders.values()]
-        return next((folder for folder in [*folders, self._protocol.workspace.root_path] if folder), None)
+        return [folder for folder in folders or [self._protocol.workspace.root_path] if folder]
+
+    def _folders(self) -> list[str]:
+        """The folders to check: those of the workspace, else that of the first open file."""
+        return self._roots() or [self._folder_of("")]
+
+    def _folder_of(self, path: str) -> str:
+        """The folder in whose run a file is: the innermost that holds it, else the first."""
+        real = os.path.realpath(path)
+        roots = self._roots()
+        if roots:
+            whole = {root: os.path.join(os.path.realpath(root), "") for root in roots}
+            holding = [root for root in roots if os.path.join(real, "").startswith(whole[root])]
+            return max(holding, key=lambda root: len(whole[root]), default=roots[0])
+        # Without a workspace all open files are of one run.
+        folder = os.path.dirname(next((buffer.path for buffer in self._buffers.values()), ""))
+        return folder if os.path.isdir(folder) else str(Path.home())
 
     def _uri(self, path: str) -> str:
         """The address of a file, given without links, as the client knows it."""
         real = os.path.realpath(path)
-        root = self._root()
         for buffer in self._buffers.values():
             if os.path.realpath(buffer.path) == real:
                 return buffer.uri
+        root = self._folder_of(real) if self._roots() else None
         inside = os.path.relpath(real, os.path.realpath(root)) if root is not None else os.pardir
         place = real if root is None or inside.startswith(os.pardir) else os.path.join(root, inside)
         return str(self._uris.from_fs_path(place))
@@ -348,6 +381,7 @@ def make_server() -> LanguageServer:
         (types.TEXT_DOCUMENT_DID_SAVE, server.save, None),
         (types.TEXT_DOCUMENT_DID_CLOSE, server.close, None),
         (types.WORKSPACE_DID_CHANGE_WATCHED_FILES, server.files_changed, None),
+        (types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS, server.folders_changed, None),
         (types.TEXT_DOCUMENT_HOVER, server.hover, None),
         (types.TEXT_DOCUMENT_CODE_ACTION, server.actions, types.CodeActionOptions(code_action_kinds=kinds)),
         (types.SHUTDOWN, server.end, None),

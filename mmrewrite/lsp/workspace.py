@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -45,6 +45,8 @@ class Workspace:
 
     _selection: Selection | None = field(default=None, init=False)
     _config: Config | None = field(default=None, init=False)
+    # What became of the files when they were last looked at, for requests that follow with no keystroke between.
+    _last: tuple[Mapping[str, bytes], tuple[Rewrite, ...]] | None = field(default=None, init=False)
 
     def check(self, request: Request) -> CheckedWorkspace:
         """The problems of all files.
@@ -54,7 +56,7 @@ class Workspace:
             BadPattern: If one of its patterns is.
         """
         sources = self._sources(request)
-        results = sources.rewrite()
+        results = self._results(sources)
         problems: dict[str, list[ShownProblem]] = {}
         for path, message in sources.selection.unreadable:
             problems.setdefault(os.path.realpath(path), []).append(
@@ -90,7 +92,7 @@ class Workspace:
         """What is known about the hints of a line, as Markdown; None if it has none."""
         sources = self._sources(request)
         path = shown(os.path.realpath(request.path))
-        results = sources.rewrite()
+        results = self._results(sources)
         result = next((each for each in results if each.path == path), None)
         hints = [] if result is None else [hint for hint in _hints(result) if hint.line == request.line]
         if result is None or not hints:
@@ -102,8 +104,14 @@ class Workspace:
         parts += ["\n".join(f"- {sentence}" for sentence in known)] if known else []
         return "\n\n".join([*parts, *_bytes(sources, os.path.realpath(request.path), request.line)])
 
+    def _results(self, sources: _OpenSources) -> tuple[Rewrite, ...]:
+        if self._last is None or self._last[0] != sources.buffers:
+            self._last = sources.buffers, sources.rewrite()
+        return self._last[1]
+
     def _sources(self, request: Request) -> _OpenSources:
         if request.fresh or self._selection is None or self._config is None:
+            self._last = None
             self._config = read_config(Path.cwd())
             included = tuple(str(self._config.folder / path) for path in self._config.include)
             paths = (included or (".",)) if request.walks else ()
@@ -111,7 +119,8 @@ class Workspace:
             self._selection = select_files(paths, rules, may_place, (".py", ".ipynb"))
         rules = Rules(self._config.folder, self._config.exclude)
         buffers = {os.path.realpath(path): encode_buffer(text) for path, text in request.buffers.items()}
-        return _OpenSources(self._config, rules, _with_buffers(self._selection, buffers, rules), buffers)
+        others = {os.path.realpath(path) for path in request.others}
+        return _OpenSources(self._config, rules, _with_buffers(self._selection, buffers, others, rules), buffers)
 
 
 @dataclass(frozen=True)
@@ -166,11 +175,18 @@ class _OpenSources:
         return replace(file, data=self.buffers[real]) if real in self.buffers else file
 
 
-def _with_buffers(selection: Selection, buffers: Mapping[str, bytes], rules: Rules) -> Selection:
-    """The files of the run with open ones as the editor has them; an open file is of the run, unless it is excluded."""
+def _with_buffers(
+    selection: Selection, buffers: Mapping[str, bytes], others: Collection[str], rules: Rules
+) -> Selection:
+    """The files of the run with open ones as the editor has them.
+
+    An open file is of the run, unless it is excluded, or is one of the `others`, which are of another folder's run.
+    """
     looked_at = dict(selection.looked_at)
     files = {os.path.realpath(file.path): file for file in selection.files}
     for real, data in buffers.items():
+        if real in others and real not in looked_at:
+            continue
         path, named = looked_at.get(real, (real, False))
         files.pop(real, None)
         if not named and rules.excludes(os.path.abspath(path)):
