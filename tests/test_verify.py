@@ -221,8 +221,13 @@ def test_nothing_would_change(calls: list[Call]) -> None:
     Path("train.py").write_text("def step(x):  # mm: verify(args=nobody)\n    return x\n")
     result = run("--entry", "train:step", "--args", "train:example")
     assert result.exit_code == 2
-    assert "none of these files would change" in result.stderr
-    assert "`nobody` is no name of this module" in result.stderr
+    # The messages come first.
+    first, _, last = result.stderr.partition("Error: ")
+    assert "`nobody` is no name of this module" in first
+    assert last.startswith("none of these files would change") and "write what the messages above ask for" in last
+    Path("train.py").write_text("def step(x):\n    return x\n")
+    result = run("--entry", "train:step", "--args", "train:example")
+    assert "; `verify` goes before `apply`" in result.stderr
 
 
 FLOATS = {"role": "result", "name": "result", "shape": [3], "where": "device 0", "original_where": "device 0"}

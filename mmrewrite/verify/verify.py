@@ -126,10 +126,9 @@ def verify(
     modules = [facts for facts in read if isinstance(facts, Facts)]
     entries = _entries(modules, request)
     if not any(result.changed for result in results):
-        raise NotVerified(
-            "none of these files would change, so there is no rewritten program to compare with; `verify` goes before "
-            "`apply`, and hints that are refused are listed below"
-        )
+        refused = any(result.refusals or result.failed for result in results)
+        why = "write what the messages above ask for" if refused else "`verify` goes before `apply`"
+        raise NotVerified(f"none of these files would change, so there is no rewritten program to compare with; {why}")
     check_runtime("verify")
     devices = None
     if not request.real:
