@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
-from command import HINTED, REFUSED, put, run
+from command import HINTED, PIPELINE, REFUSED, put, run
 from fixture_files import hint_cases
 
 from mmrewrite.cli.commands import cli
@@ -93,6 +93,14 @@ class TestDiff:
         assert "a.py: place_task, because of line 5: task(stage=0)\n" in stderr
         assert "a.py:7:11: `task(stage=1)` left alone: `# mm: off`\n" in stderr
         assert "1 hint left alone on purpose" in stderr
+
+    def test_verbose_says_each_reason_once(self) -> None:
+        put("a.py", PIPELINE)
+        said = run("diff", "-v").stderr.splitlines()
+        assert [line for line in said if "stage_loop, because" in line] == [
+            "a.py: stage_loop, because of line 7: stages"
+        ]
+        assert len(said) == len({*said})
 
 
 @pytest.fixture

@@ -390,9 +390,10 @@ class Session:
             )
 
     def _print_reasons(self, result: Rewrite) -> None:
-        for edit in result.edits:
-            hints = "; ".join(f"line {hint.line}: {hint.text}" for hint in edit.hints)
-            self.say(f"{result.path}: {', '.join(edit.codemods)}, because of {hints}")
+        # A hint that is rewritten in several places is one reason.
+        for codemods, hints in dict.fromkeys((edit.codemods, edit.hints) for edit in result.edits):
+            places = "; ".join(f"line {hint.line}: {hint.text}" for hint in hints)
+            self.say(f"{result.path}: {', '.join(codemods)}, because of {places}")
         self.print_left_alone(result)
 
     def print_left_alone(self, result: Rewrite) -> None:
