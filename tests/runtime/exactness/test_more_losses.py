@@ -414,6 +414,21 @@ def in_batch_negatives(p, batch):
 
 
 @mixed
+def positives_of_a_queue_by_position(p, batch):
+    one = model(p, batch["x"]).mean(1)
+    similarities = one @ jnp.sin(jnp.arange(4.0 * B).reshape(D, B))
+    own = jnp.arange(len(one))
+    return (jax.nn.logsumexp(similarities, axis=1) - similarities[own, own]).mean()  # here
+
+
+@mixed
+def negatives_of_a_queue_without_what_has_the_position(p, batch):
+    similarities = model(p, batch["x"]).mean(1) @ jnp.sin(jnp.arange(4.0 * B).reshape(D, B))
+    own = jnp.arange(len(similarities))
+    return jax.nn.logsumexp(similarities.at[own, own].set(-9.0), axis=1).mean()  # here
+
+
+@mixed
 def load_balance_of_experts(p, batch):
     gates = jax.nn.softmax(batch["x"] @ p["w"])
     share = jax.nn.one_hot(gates.argmax(-1), D).mean((0, 1))

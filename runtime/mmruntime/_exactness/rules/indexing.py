@@ -87,7 +87,9 @@ def _is_position(indices: AbstractValue, operand: AbstractValue, index_map: Sequ
     """Whether indices say for each example its own position in an operand's examples."""
     if operand.dim not in index_map or operand.outer not in (1, ANY):
         return False
-    return indices.columns[list(index_map).index(operand.dim)].kind is Kind.INDEX
+    # In another dimension a position in the batch is another one in a microbatch.
+    positions = [dim for dim, column in zip(index_map, indices.columns, strict=True) if column.kind is Kind.INDEX]
+    return positions == [operand.dim]
 
 
 def _kept(rank: int, *dropped: Sequence[int]) -> list[int]:
