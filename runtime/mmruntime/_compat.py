@@ -481,7 +481,7 @@ def raised_at(error: BaseException) -> str:
         for frame in traceback.extract_tb(error.__traceback__)[::-1]
         if source_info_util.is_user_filename(frame.filename)
     ]
-    found = next((frame for frame in frames if not _is_of_a_library(frame.filename)), frames[0] if frames else None)
+    found = next((frame for frame in frames if not is_of_a_library(frame.filename)), frames[0] if frames else None)
     return "" if found is None else f"{found.filename}:{found.lineno} ({found.name})"
 
 
@@ -495,14 +495,14 @@ def user_line(eqn: Any) -> str:
 
 def _user_line(info: Any) -> str:
     frames = list(source_info_util.user_frames(info.traceback))
-    found = next((frame for frame in frames if not _is_of_a_library(frame.file_name)), None)
+    found = next((frame for frame in frames if not is_of_a_library(frame.file_name)), None)
     if found is None and not frames:
         return ""
     found = found or frames[0]
     return f"{found.file_name}:{found.start_line} ({found.function_name})"
 
 
-def _is_of_a_library(file_name: str) -> bool:
+def is_of_a_library(file_name: str) -> bool:
     return any(f"{os.sep}{folder}{os.sep}" in file_name for folder in ("site-packages", "dist-packages"))
 
 

@@ -12,7 +12,9 @@ import numpy as np
 from mmruntime import _compat
 from mmruntime._exactness.prove import ArgumentSpec, Verdict, prove
 from mmruntime._frontend.find_scan import Scan, only_scan
+from mmruntime._frontend.labels import label_of
 from mmruntime._frontend.loop_carry import changes, open_helpers
+from mmruntime._frontend.python_state import watched
 
 
 def iteration_on_all(fun: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:
@@ -33,10 +35,12 @@ def iteration_on_all(fun: Callable[..., Any], args: Sequence[Any], kwargs: Any) 
         count, size, *rest = np.shape(leaf)
         return jax.ShapeDtypeStruct((1, count * size, *rest), jax.numpy.result_type(leaf))
 
+    body = given["f"]
     try:
-        traced = jax.make_jaxpr(lambda init, xs: jax.lax.scan(given["f"], init, xs))(
-            given["init"], jax.tree.map(joined, given["xs"])
-        )
+        with watched("microbatch_scan", label_of(body), body):
+            traced = jax.make_jaxpr(lambda init, xs: jax.lax.scan(body, init, xs))(
+                given["init"], jax.tree.map(joined, given["xs"])
+            )
     except Exception:
         # Whatever the body raises for another size, the loop as it is written does not need it.
         return None

@@ -237,6 +237,7 @@ def microbatch(
             dim,
             num_microbatches,
             label_of(fun),
+            (fun, others, kwargs),
             needs_whole="exact" in kinds or is_checked,
         )
         if batch_stats is not None:

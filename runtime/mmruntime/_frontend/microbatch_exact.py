@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from mmruntime._exactness.messages import because, contradiction, given_summary,
 from mmruntime._exactness.prove import ArgumentSpec, Proof, Verdict, prove
 from mmruntime._exactness.rules.equation import Edits
 from mmruntime._exactness.split import no_derivative, reads_edits, split
+from mmruntime._frontend.python_state import watched
 from mmruntime._jaxpr import equal_traces
 from mmruntime._jaxpr.effects import host_call_lines
 
@@ -91,6 +93,7 @@ def trace_both(
     dim: int,
     count: int,
     label: str,
+    reached: Sequence[Any] = (),
     *,
     needs_whole: bool,
 ) -> TracedFunction:
@@ -103,6 +106,7 @@ def trace_both(
         dim: The dimension.
         count: The number of microbatches.
         label: The function's name.
+        reached: The function itself and objects that it is given, by which it may change state of Python.
         needs_whole: Whether it is an error if it cannot be traced for the whole batch.
     """
     leaves, batch_tree = jax.tree.flatten(batch)
@@ -138,7 +142,8 @@ def trace_both(
         except Exception as raised:
             error = raised
     try:
-        part = at_size(count)
+        with watched("microbatch", label, *reached) if whole is not None else contextlib.nullcontext():
+            part = at_size(count)
     except Exception as raised:
         if count > 1 and error is None:
             raised.add_note(

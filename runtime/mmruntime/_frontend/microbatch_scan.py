@@ -67,7 +67,9 @@ def microbatch_scan(
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if transforms_ignored() or _compat.at_top_level():
             return fun(*args, **kwargs)
-        whole = iteration_on_all(fun, args, kwargs)
+        # It is traced after the scan itself, as the one-device program traces that alone: a body that takes numbers
+        # from state of Python gives it the first ones.
+        whole = functools.partial(iteration_on_all, fun, args, kwargs)
         replace = functools.partial(_as_microbatches, count=count, spec=spec, label=label_of(fun), whole=whole)
         return replace_scan(fun, args, kwargs, replace, "microbatch_scan")
 
@@ -75,7 +77,7 @@ def microbatch_scan(
 
 
 def _as_microbatches(
-    scan: Scan, operands: list[Any], count: int | None, spec: LoopSpec, label: str, whole: Any
+    scan: Scan, operands: list[Any], count: int | None, spec: LoopSpec, label: str, whole: Callable[[], Any]
 ) -> list[Any]:
     if count is not None and count != scan.length:
         raise ValueError(f"microbatch_scan: the loop has {scan.length} iterations, but {count=}. Write one number.")
@@ -112,7 +114,8 @@ def _as_microbatches(
     names = [f"leaf {position} of the carry" for position in range(len(kinds))]
     said = loop_summary(names, [kind if isinstance(kind, str) else "counter" for kind in kinds])
     if sums and scan.length > 1:
-        known = [None] * len(sums) if whole is None else verdicts_of_sums(scan, whole, sums)
+        on_all = whole()
+        known = [None] * len(sums) if on_all is None else verdicts_of_sums(scan, on_all, sums)
         said += whole_summary([names[position] for position in sums], known)
     spec = dataclasses.replace(spec, count=scan.length, proof=said)
     added, compared, stacked = accumulate_pieces(once, (positions, counters, in_order), False, spec, label)
