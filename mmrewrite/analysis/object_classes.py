@@ -110,7 +110,7 @@ class ObjectClasses:
         named = node.func if isinstance(node, ast.Call) else node
         name = facts.names.resolve(named, scope)
         if name is not None:
-            return self._project.holds(name, facts)
+            return self._project.holds(name, facts) and (named is not node or not self._is_plain(name, facts))
         if self._is_rebuilt(node, facts, scope):
             return False
         match node:
@@ -131,6 +131,14 @@ class ObjectClasses:
             if binding.value is None or self.may_be_of_the_project(binding.value, facts, owner or scope, seen):
                 return True
         return owner is None
+
+    def _is_plain(self, name: str, near: Facts) -> bool:
+        """Whether a name is that of a function or a class itself, which has no methods of the project."""
+        found = self._project.definition(name, near)
+        node = found[1].node if found is not None else None
+        if isinstance(node, ast.ClassDef):
+            return not node.decorator_list and not node.keywords
+        return isinstance(node, _FUNCTIONS) and not node.decorator_list
 
     def _is_annotated_otherwise(self, facts: Facts, definition: ast.ClassDef, name: str) -> bool:
         """Whether a class says that an attribute is of a type that is not the project's, such as `list[Block]`."""

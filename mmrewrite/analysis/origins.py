@@ -46,6 +46,8 @@ _SHALLOW = frozenset(
 )  # fmt: skip
 # They give a new object its attributes; `setup` does so for linen.
 _MAKING = frozenset(("__init__", "__post_init__", "setup"))
+# What a class has that another name stands for, or that a call has made.
+_NAMED = ast.Attribute | ast.Call | ast.Name
 # Names of parts become no longer where a function calls itself with a part of what it was given.
 _MOST_PARTS = 3
 
@@ -65,6 +67,10 @@ class Origins:
         self._called = called
         self._origins: dict[tuple[ast.expr, RunningFunction], Outlasting | None] = {}
         self._parts: dict[tuple[ast.expr, RunningFunction], Outlasting | None] = {}
+        self._holds: dict[tuple[ast.expr, RunningFunction], bool] = {}
+        self._values: dict[
+            tuple[ast.expr, str | None, RunningFunction], Sequence[tuple[ast.expr, RunningFunction]]
+        ] = {}
 
     def of(self, node: ast.expr, frame: RunningFunction) -> Outlasting | None:
         """What an expression is, or is a part of, that lasts longer; None if it ends with the function."""
@@ -126,7 +132,8 @@ class Origins:
             return next(filter(None, (self._held(each, frame) for each in call.args)), None)
         if isinstance(call.func, ast.Attribute) and call.func.attr in _METHODS_FOR_PARTS:
             origin = self._part_of(call.func.value, frame)
-            return None if origin is None or not origin.is_object else origin
+            if origin is not None:
+                return origin if origin.is_object else None
         for node, inner in self._called(call, frame):
             for result in results_of(node):
                 origin = self.of(result, inner)
@@ -247,9 +254,14 @@ class Origins:
                 for binding in _reaching(owner.bindings[name], owner, node.lineno):
                     if binding.value is not None:
                         yield self.parts(binding.value, frame)
+                holder = frame.holders.get((owner, name))
+                if holder is not None:
+                    yield self.parts(holder.node, holder.frame)
                 for stored in self._stored_by(owner.node):
                     if stored.name == name:
                         yield self._held(stored.value, frame)
+            case ast.Attribute(value=value, attr=attribute):
+                yield from (self.parts(*each) for each in self._values_of_attribute(value, attribute, frame))
             case ast.Call():
                 yield from self._parts_of_call(node, frame)
             case _:
@@ -267,37 +279,89 @@ class Origins:
         for node, inner in self._called(call, frame):
             yield from (self.parts(each, inner) for each in results_of(node))
 
+    def holds(self, node: ast.expr, frame: RunningFunction) -> bool:
+        """Whether something new, such as an object, has something in it that lasts longer."""
+        key = (node, frame)
+        if key not in self._holds:
+            self._holds[key] = False
+            self._holds[key] = self.parts(node, frame) is not None or any(
+                self.of(*each) is not None or self.holds(*each) for each in self._values_of_attribute(node, None, frame)
+            )
+        return self._holds[key]
+
     def _of_new_object(self, node: ast.expr, attribute: str, frame: RunningFunction) -> Outlasting | None:
         """What an attribute of an object is that lasts longer, where the object is new."""
-        makers = [node] if isinstance(node, ast.Call) else []
-        owner = frame.facts.names.read_in.get(node, frame.scope).owner(node.id) if isinstance(node, ast.Name) else None
-        if isinstance(node, ast.Name) and owner is not None and frame.is_own(owner):
-            for stored in self._stored_by(owner.node):
-                if (stored.name, stored.attribute) == (node.id, attribute):
-                    origin = self.of(stored.value, frame)
-                    if origin is not None:
-                        return origin
-            makers = [each.value for each in owner.bindings[node.id] if isinstance(each.value, ast.Call)]
-        found = (self._of_made(maker, attribute, frame) for maker in makers)
-        return next(filter(None, found), None) or self._of_class(node, attribute, frame)
+        values = self._values_of_attribute(node, attribute, frame)
+        return next(filter(None, (self.of(*each) for each in values)), None) or self._of_class(node, attribute, frame)
 
-    def _of_made(self, maker: ast.Call, attribute: str, frame: RunningFunction) -> Outlasting | None:
-        """What an attribute is of the object that a call makes."""
+    def _values_of_attribute(
+        self, node: ast.expr, attribute: str | None, frame: RunningFunction
+    ) -> Sequence[tuple[ast.expr, RunningFunction]]:
+        """What is put into an attribute of a new object, or into any if `attribute` is None."""
+        key = (node, attribute, frame)
+        if key not in self._values:
+            # Functions may call each other in a circle, which adds nothing.
+            self._values[key] = ()
+            self._values[key] = tuple(self._find_values(node, attribute, frame))
+        return self._values[key]
+
+    def _find_values(
+        self, node: ast.expr, attribute: str | None, frame: RunningFunction
+    ) -> Iterator[tuple[ast.expr, RunningFunction]]:
+        match node:
+            case ast.Attribute(value=value, attr=name):
+                for each, inner in self._values_of_attribute(value, name, frame):
+                    yield from self._values_of_attribute(each, attribute, inner)
+            case ast.Call():
+                yield from self._given_by(node, attribute, frame)
+            case ast.Name(id=name):
+                owner = frame.facts.names.read_in.get(node, frame.scope).owner(name)
+                if owner is None or not frame.is_own(owner):
+                    return
+                yield from self._stored_in(owner.node, name, attribute, frame)
+                for binding in owner.bindings[name]:
+                    if binding.value is not None:
+                        yield from self._values_of_attribute(binding.value, attribute, frame)
+                holder = frame.holders.get((owner, name))
+                if holder is not None:
+                    yield from self._values_of_attribute(holder.node, attribute, holder.frame)
+            case _:
+                for choice in self._classes.choices(node, frame.facts, frame.scope):
+                    if choice is not node:
+                        yield from self._values_of_attribute(choice, attribute, frame)
+
+    def _stored_in(
+        self, function: ast.AST, name: str, attribute: str | None, frame: RunningFunction
+    ) -> Iterator[tuple[ast.expr, RunningFunction]]:
+        """What a function puts into an attribute of what a name is, also by methods that it calls on that."""
+        for stored in self._stored_by(function):
+            if stored.name == name and stored.attribute is not None and attribute in (None, stored.attribute):
+                yield stored.value, frame
+        for call in self._calls_on(function, name):
+            for method, inner in self._called(call, frame):
+                first = positional_names(method)[:1]
+                if first and method is not function and isinstance(method, ast.FunctionDef):
+                    yield from self._stored_in(method, first[0], attribute, inner)
+
+    def _given_by(
+        self, maker: ast.Call, attribute: str | None, frame: RunningFunction
+    ) -> Iterator[tuple[ast.expr, RunningFunction]]:
+        """What the call that makes an object puts into an attribute, or into any."""
         for node, inner in self._called(maker, frame):
-            if not isinstance(node, ast.FunctionDef) or node.name not in _MAKING:
-                continue
-            for stored in self._stored_by(node):
-                if (stored.name, stored.attribute) == (*positional_names(node)[:1], attribute):
-                    origin = self.of(stored.value, inner)
-                    if origin is not None:
-                        return origin
-        found = self._classes.of(maker, frame.facts, frame.scope)
+            if isinstance(node, ast.FunctionDef) and node.name in _MAKING and positional_names(node):
+                yield from self._stored_in(node, positional_names(node)[0], attribute, inner)
+            else:
+                for result in results_of(node):
+                    yield from self._values_of_attribute(result, attribute, inner)
+        found = self._classes.named(maker.func, frame.facts, frame.scope)
         fields = _fields([owner for _, owner in self._classes.with_bases(*found)]) if found is not None else []
-        passed = [each for each in maker.keywords if each.arg == attribute]
-        is_by_name = found is not None or frame.facts.names.resolve(maker.func, frame.scope) in _SHALLOW
-        values = [each.value for each in passed] if is_by_name else []
-        values += [value for name, value in zip(fields, maker.args, strict=False) if name == attribute]
-        return next(filter(None, (self.of(each, frame) for each in values)), None)
+        is_by_name = bool(fields) or frame.facts.names.resolve(maker.func, frame.scope) in _SHALLOW
+        for keyword in maker.keywords if is_by_name else ():
+            if attribute in (None, keyword.arg):
+                yield keyword.value, frame
+        for name, value in zip(fields, maker.args, strict=False):
+            if attribute in (None, name):
+                yield value, frame
 
     def _of_class(self, node: ast.expr, attribute: str, frame: RunningFunction) -> Outlasting | None:
         """A list or the like that a class has, and each new object of it, unless they have one of their own."""
@@ -314,7 +378,10 @@ class Origins:
                         pass
                     case _:
                         continue
-                if is_collection(facts, value):
+                if frame.is_own(facts.names.scopes[owner]):
+                    # The class is made anew as well.
+                    return self.of(value, frame)
+                if is_collection(facts, value) or (isinstance(part, ast.Assign) and isinstance(value, _NAMED)):
                     return Outlasting(f"{owner.name}.{attribute}", values=((facts, value),))
                 return None
         return None
@@ -338,6 +405,24 @@ class Origins:
             return None
         is_first = isinstance(owner.node, ast.FunctionDef) and positional_names(owner.node)[:1] == [node.id]
         return (frame.facts, owner.parent.node) if is_first else None
+
+    def _calls_on(self, function: ast.AST, name: str) -> Sequence[ast.Call]:
+        """The calls of methods of what a name is in a function, those by `super()` among them."""
+        first = positional_names(function)[:1] if isinstance(function, ast.FunctionDef) else []
+
+        def is_on(call: ast.Call) -> bool:
+            match call.func:
+                case ast.Attribute(value=ast.Name(id=holder)):
+                    return holder == name
+                case ast.Attribute(value=ast.Call(func=ast.Name(id="super"))):
+                    return first == [name]
+                case _:
+                    return False
+
+        def find() -> tuple[ast.Call, ...]:
+            return tuple(node for node in ast.walk(function) if isinstance(node, ast.Call) and is_on(node))
+
+        return self._project.once(("calls on", function, name), find)
 
     def _stored_by(self, node: ast.AST) -> Sequence[StoredPart]:
         """What the code of a function, a class or a module puts into what its names stand for."""

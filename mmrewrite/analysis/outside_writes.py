@@ -289,7 +289,7 @@ class _LossSearch:
         scope: Scope | None = frame.scope.parent
         while scope is not None and scope.kind != "function":
             scope = scope.parent
-        if scope is not None or frame.active != {frame.scope}:
+        if scope is not None or frame.active != {frame.scope} or frame.holders:
             return None
         for (owner, _), origin in frame.given.items():
             if owner is not frame.scope or (origin is not None and not self._is_any_object(origin)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mmrewrite.project.facts import Facts
 from mmrewrite.source.functions import returns_of
@@ -37,14 +37,31 @@ class Outlasting:
     line: int | None = None
 
 
+@dataclass(frozen=True)
+class Holder:
+    """An expression that makes something new with something in it that lasts longer: `[seen]`, `Log(seen)`."""
+
+    node: ast.expr
+    frame: RunningFunction
+
+
 @dataclass(frozen=True, eq=False)
 class RunningFunction:
-    """A function that runs, what its parameters are, and the scopes around it whose functions run too."""
+    """A function that runs, what its parameters are, and the scopes around it whose functions run too.
+
+    `holders` are parameters that are new themselves.
+    """
 
     facts: Facts
     scope: Scope
     given: Mapping[tuple[Scope, str], Outlasting | None]
     active: frozenset[Scope]
+    holders: Mapping[tuple[Scope, str], Holder] = field(default_factory=dict)
+
+    @property
+    def depth(self) -> int:
+        """How many functions, one given what another made, the holders come through."""
+        return max((1 + each.frame.depth for each in self.holders.values()), default=0)
 
     def is_own(self, scope: Scope) -> bool:
         """Whether the names of a scope end with the function that is followed."""
@@ -61,7 +78,7 @@ class Callee:
     """A function that may be called, with what is known of its parameters.
 
     The first `positional` ones have their arguments; `around` is the function that has made it, if that runs too, and
-    `kept` what the parameters of that one were.
+    `kept` what the parameters of that one were. `holders` are those that are new and have something in them.
     """
 
     facts: Facts
@@ -70,6 +87,7 @@ class Callee:
     positional: int = 0
     around: Scope | None = None
     kept: tuple[tuple[tuple[Scope, str], Outlasting | None], ...] = ()
+    holders: tuple[tuple[str, Holder], ...] = ()
 
 
 def run_nodes(facts: Facts, body: Sequence[ast.AST], scope: Scope) -> Iterator[ast.AST]:

@@ -38,6 +38,12 @@ def _stored_by(node: ast.AST) -> Iterator[StoredPart]:
         case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) if method in _STORING:
             for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
                 yield StoredPart(name, None, argument)
+        case ast.Call(
+            func=ast.Attribute(value=ast.Attribute(value=ast.Name(id=name), attr=attribute), attr=method)
+        ) if method in _STORING:
+            # The attribute is something that has these in it.
+            arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
+            yield StoredPart(name, attribute, ast.List(arguments, ast.Load()))
         case _:
             pass
 
@@ -48,6 +54,8 @@ def _stored_in(target: ast.expr, value: ast.expr) -> Iterator[StoredPart]:
             yield StoredPart(name, None, value)
         case ast.Attribute(value=ast.Name(id=name), attr=attribute):
             yield StoredPart(name, attribute, value)
+        case ast.Subscript(value=ast.Attribute(value=ast.Name(id=name), attr=attribute)):
+            yield StoredPart(name, attribute, ast.List([value], ast.Load()))
         case _:
             pass
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeGuard
 
-from mmrewrite.analysis.object_classes import ObjectClasses
+from mmrewrite.analysis.object_classes import FoundClass, ObjectClasses
 from mmrewrite.analysis.origins import Origins, is_collection
 from mmrewrite.analysis.running_functions import (
     Callee,
     Definition,
+    Holder,
     Outlasting,
     RunningFunction,
     defaults_of,
@@ -32,6 +33,8 @@ PARTIAL = "functools.partial"
 # What runs when an object is made.
 _MAKING = ("__init__", "__new__", "__post_init__")
 _ENTERING = frozenset(("__enter__", "__exit__", "__aenter__", "__aexit__"))
+# A function may call itself with what it makes of what it was given.
+_MOST_HOLDERS = 3
 # Expressions that may stand for an object of any class.
 _UNSEEN = ast.Attribute | ast.Await | ast.BoolOp | ast.Call | ast.IfExp | ast.Name | ast.NamedExpr | ast.Subscript
 
@@ -70,11 +73,12 @@ class TracedFunctions:
         scope: Scope,
         given: Mapping[tuple[Scope, str], Outlasting | None] = MappingProxyType({}),
         active: frozenset[Scope] = frozenset(),
+        holders: Mapping[tuple[Scope, str], Holder] = MappingProxyType({}),
     ) -> RunningFunction:
         """The function of a scope; the same object for the same arguments."""
-        key = (scope, frozenset(given.items()), active)
+        key = (scope, frozenset(given.items()), active, frozenset(holders.items()))
         if key not in self._running:
-            self._running[key] = RunningFunction(facts, scope, given, active)
+            self._running[key] = RunningFunction(facts, scope, given, active, holders)
         return self._running[key]
 
     def entered(self, callee: Callee, frame: RunningFunction) -> RunningFunction:
@@ -89,7 +93,9 @@ class TracedFunctions:
         given.update(callee.kept)
         given.update({(scope, name): origin for name, origin in callee.given})
         active = (frame.active & around) | {scope} | ({callee.around} if callee.around is not None else set())
-        return self.running(callee.facts, scope, given, frozenset(active))
+        holders = {key: holder for key, holder in frame.holders.items() if key[0] in around}
+        holders.update({(scope, name): holder for name, holder in callee.holders})
+        return self.running(callee.facts, scope, given, frozenset(active), holders)
 
     def called(self, call: ast.Call, frame: RunningFunction) -> Iterator[tuple[Definition, RunningFunction]]:
         """The functions of the project that a call runs, as they run."""
@@ -113,7 +119,7 @@ class TracedFunctions:
             name = frame.facts.names.resolve(node.func, frame.scope) if isinstance(node, ast.Call) else None
             if isinstance(node, ast.Call):
                 called.add(node.func)
-                found = tuple(self.callees(node.func, frame))
+                found = (*self.callees(node.func, frame), *self._call_of_new_object(node.func, frame))
                 for callee in found:
                     yield self._with_arguments(callee, node, frame)
                 if found:
@@ -125,6 +131,12 @@ class TracedFunctions:
                 yield from self._special(operand, methods, name, frame, told)
             if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load) and node not in called:
                 yield from self.callees(node, frame, calls=False)
+
+    def _call_of_new_object(self, function: ast.expr, frame: RunningFunction) -> Iterator[Callee]:
+        """What `Scale(2.0)(x)` calls besides what makes the object."""
+        made = self.classes.of(function, frame.facts, frame.scope) if isinstance(function, ast.Call) else None
+        if made is not None:
+            yield from self._methods(*made, "__call__", *self._receiver(function, frame))
 
     def _special(
         self, operand: ast.expr, methods: Methods, called: str | None, frame: RunningFunction, told: Told
@@ -144,7 +156,7 @@ class TracedFunctions:
             elif not self.classes.is_of_a_library(*found):
                 parts = [part for _, owner in self.classes.with_bases(*found) for part in owner.body]
                 for method in sorted(filter(methods, {part.name for part in parts if _is_function(part)})):
-                    yield from self._methods(*found, method, self.origins.of(operand, frame))
+                    yield from self._methods(*found, method, *self._receiver(operand, frame))
 
     def callees(
         self, node: ast.expr, frame: RunningFunction, *, calls: bool = True, wrapped: bool = True
@@ -225,7 +237,8 @@ class TracedFunctions:
                 found = self.classes.of_value(frame.facts, binding.value, owner or frame.scope)
                 if found is not None:
                     origin = self.origins.of_name(binding.name, owner or frame.scope, frame)
-                    yield from self._methods(*found, "__call__", origin)
+                    holder = self._holder(question.node, frame) if origin is None else None
+                    yield from self._methods(*found, "__call__", origin, holder)
                     return
             yield from self._callees(replace(question, node=binding.value), answers)
         elif binding.target is not None:
@@ -262,6 +275,9 @@ class TracedFunctions:
         """The functions that the decorators of a function, of the project, put in its place."""
         for decorator in node.decorator_list:
             yield from self._made(ast.Call(decorator, [], []), frame, wrapped=False, answers=answers)
+            found = self.classes.named(decorator, frame.facts, frame.scope)
+            if found is not None:
+                yield from self._methods(*found, "__call__", Outlasting(node.name))
 
     def _made_object(self, facts: Facts, definition: ast.ClassDef, calls: bool) -> Iterator[Callee]:
         """What runs when an object of a class is made, whose `self` is new."""
@@ -308,12 +324,21 @@ class TracedFunctions:
             return
         choices = tuple(self.classes.choices(holder, frame.facts, frame.scope))
         for choice in choices:
-            found = self.classes.of(choice, frame.facts, frame.scope)
+            found = self.classes.of(choice, frame.facts, frame.scope) or self._class_of_holder(choice, frame)
             if found is None:
                 yield from self._unseen(holder if len(choices) == 1 else choice, method, frame, told)
             else:
                 is_exact = isinstance(choice, ast.Call)
-                yield from self._methods(*found, method, self.origins.of(holder, frame), is_exact=is_exact)
+                yield from self._methods(*found, method, *self._receiver(holder, frame), is_exact=is_exact)
+
+    def _class_of_holder(self, node: ast.expr, frame: RunningFunction) -> FoundClass | None:
+        """The class of a parameter that is given a new object."""
+        owner = frame.facts.names.read_in.get(node, frame.scope).owner(node.id) if isinstance(node, ast.Name) else None
+        holder = frame.holders.get((owner, node.id)) if isinstance(node, ast.Name) and owner is not None else None
+        if holder is None:
+            return None
+        found = self.classes.of(holder.node, holder.frame.facts, holder.frame.scope)
+        return found or self._class_of_holder(holder.node, holder.frame)
 
     def _may_be_object(self, node: ast.expr, frame: RunningFunction) -> bool:
         """Whether what is called may be an object of a class, and is not seen to be a function or a method."""
@@ -372,9 +397,10 @@ class TracedFunctions:
             return
         names = positional_names(function.node) if isinstance(function.node, ast.FunctionDef) else []
         receiver = self.origins.of_name(names[0], function, frame) if names else None
+        holder = frame.holders.get((function, names[0])) if names else None
         for facts, base in tuple(self.classes.with_bases(frame.facts, scope.node))[1:]:
             if any(_is_function(part) and part.name == method for part in base.body):
-                yield from self.method_of(facts, base, method, receiver)
+                yield from self.method_of(facts, base, method, receiver, holder)
                 return
 
     def _methods(
@@ -383,6 +409,7 @@ class TracedFunctions:
         definition: ast.ClassDef,
         method: str,
         receiver: Outlasting | None,
+        holder: Holder | None = None,
         *,
         is_exact: bool = False,
     ) -> Iterator[Callee]:
@@ -391,9 +418,9 @@ class TracedFunctions:
         Of modules of Flax and the like it is every method, which `apply` may call, with a `self` of their own.
         """
         if not self.classes.is_of_a_library(facts, definition):
-            yield from self.method_of(facts, definition, method, receiver)
+            yield from self.method_of(facts, definition, method, receiver, holder)
             for where, other in () if is_exact else self.classes.extended(facts, definition, method):
-                yield from self.method_of(where, other, method, receiver)
+                yield from self.method_of(where, other, method, receiver, holder)
             return
         for _, owner in self.classes.with_bases(facts, definition):
             for part in owner.body:
@@ -406,6 +433,7 @@ class TracedFunctions:
         definition: ast.ClassDef,
         method: str,
         receiver: Outlasting | None,
+        holder: Holder | None = None,
         *,
         bound: bool = True,
         answers: _Answers | None = None,
@@ -423,8 +451,10 @@ class TracedFunctions:
                 if "staticmethod" in decorators or not bound or not names:
                     yield Callee(where, part)
                 else:
-                    given = Outlasting(definition.name) if "classmethod" in decorators else receiver
-                    yield Callee(where, part, ((names[0], given),), 1)
+                    is_of_class = "classmethod" in decorators
+                    given = Outlasting(definition.name) if is_of_class else receiver
+                    holders = () if is_of_class or holder is None else ((names[0], holder),)
+                    yield Callee(where, part, ((names[0], given),), 1, holders=holders)
                 yield from self._decorated(part, self.running(where, where.names.scope), answers)
             if parts:
                 return
@@ -435,18 +465,37 @@ class TracedFunctions:
         found = self.classes.of_parameter(binding, owner, frame.facts)
         if found is not None and owner is not None:
             receiver = self.origins.of_name(binding.name, owner, frame)
-            yield from self._methods(*found, method, receiver)
+            yield from self._methods(*found, method, receiver, frame.holders.get((owner, binding.name)))
+
+    def _receiver(self, node: ast.expr, frame: RunningFunction) -> tuple[Outlasting | None, Holder | None]:
+        """What an object is a part of that lasts longer; or how a new one is made that holds such a thing."""
+        origin = self.origins.of(node, frame)
+        return origin, self._holder(node, frame) if origin is None else None
+
+    def _holder(self, node: ast.expr, frame: RunningFunction) -> Holder | None:
+        if frame.depth >= _MOST_HOLDERS or not self.origins.holds(node, frame):
+            return None
+        return Holder(node, frame)
 
     def _with_arguments(self, callee: Callee, call: ast.Call, frame: RunningFunction, skip: int = 0) -> Callee:
         """A function with the origins of what a call passes."""
         names = positional_names(callee.node)[callee.positional :]
         given, count = list(callee.given), 0
+        passed_on: list[tuple[str, ast.expr]] = []
         for name, argument in zip(names, call.args[skip:], strict=False):
             if isinstance(argument, ast.Starred):
                 break
-            given.append((name, self.origins.of(argument, frame)))
+            passed_on.append((name, argument))
             count += 1
-        given += [(each.arg, self.origins.of(each.value, frame)) for each in call.keywords if each.arg is not None]
+        named = {*names, *(each.arg for each in callee.node.args.kwonlyargs)}
+        passed_on += [(each.arg, each.value) for each in call.keywords if each.arg in named]
+        passed_on += _collected(callee.node, call, skip + count, named)
+        given += [(name, self.origins.of(argument, frame)) for name, argument in passed_on]
+        holders = list(callee.holders)
+        for name, argument in passed_on:
+            holder = self._receiver(argument, frame)[1]
+            if holder is not None:
+                holders.append((name, holder))
         passed = {name for name, _ in given}
         outside = self.running(
             callee.facts, callee.facts.names.inner[callee.node].parent or frame.scope, frame.given, frame.active
@@ -458,7 +507,19 @@ class TracedFunctions:
                     if origin is None and is_collection(callee.facts, default) and not frame.is_own(outside.scope):
                         origin = Outlasting(name, values=((callee.facts, default),))
                     given.append((name, origin))
-        return replace(callee, given=tuple(given), positional=callee.positional + count)
+        return replace(
+            callee, given=tuple(given), positional=callee.positional + count, holders=tuple(dict(holders).items())
+        )
+
+
+def _collected(node: Definition, call: ast.Call, count: int, named: Collection[str]) -> Iterator[tuple[str, ast.expr]]:
+    """What `*args` and `**kwargs` of a function are in a call, behind the first arguments."""
+    rest = [each for each in call.args[count:] if not isinstance(each, ast.Starred)]
+    if node.args.vararg is not None and rest:
+        yield node.args.vararg.arg, ast.Tuple(rest, ast.Load())
+    others = [each.value for each in call.keywords if each.arg is not None and each.arg not in named]
+    if node.args.kwarg is not None and others:
+        yield node.args.kwarg.arg, ast.Dict([None] * len(others), others)
 
 
 def items_of(node: ast.expr, frame: RunningFunction) -> list[ast.expr]:

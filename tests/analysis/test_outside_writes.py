@@ -43,6 +43,65 @@ class Log(list):
 class Holder:
     def __init__(self, store):
         self.store = store
+class Sink:
+    def __init__(self, store=None, **others):
+        self.set(store if store is not None else [])
+        self.others = others
+        self.parts = []
+    def set(self, store):
+        self.store = store
+    def keep(self, part):
+        self.parts.append(part)
+    def get(self):
+        return self.store
+    def write(self, value):
+        self.store.append(value)
+    def write_all(self):
+        for part in self.parts:
+            part.append(1)
+        self.others["log"].append(1)
+    def __call__(self, value):
+        self.store.append(value)
+        return value
+    def __enter__(self):
+        self.store.append(1)
+    def __exit__(self, *args):
+        pass
+    def __xor__(self, value):
+        self.store.append(value)
+        return value
+    @property
+    def size(self):
+        self.store.append(1)
+        return 1
+class LongSink(Sink):
+    def __init__(self, store, length):
+        super().__init__(store)
+        self.inner = Sink(store)
+        self.length = length
+    def write(self, value):
+        super().write(value)
+    def write_inside(self):
+        self.inner.write(1)
+class Open:
+    shared = SEEN
+    def write(self):
+        self.shared.append(1)
+def make_sink(store):
+    return Sink(store)
+def write_to(sink):
+    sink.write(1)
+def write_into(*stores, **named):
+    for store in stores:
+        store.append(1)
+    for store in named.values():
+        store.append(1)
+def own_key(value):
+    return value
+def grow_own(*stores, **named):
+    own = list(stores)
+    own.append(1)
+    named["b"] = named.pop("a", None)
 class Pair(typing.NamedTuple):
     first: list
     second: int
@@ -231,6 +290,29 @@ CHANGED = {
     "list of a longer list": ("mine = [seen] + [1]\nmine[0].append(1)", "seen"),
     "list that a new object holds": ("o = Holder(seen)\no.store.append(1)", "seen"),
     "list that a new object was given": ("o = Meter()\no.values = seen\no.values.append(1)", "seen"),
+    "list that a new object holds, by its method": ("Sink(seen).write(1)", "seen"),
+    "list that a new object with a name holds, by its method": ("o = Sink(seen)\no.write(1)", "seen"),
+    "list that a new object holds, by a method of its base": ("LongSink(seen, 1).write(1)", "seen"),
+    "list that a new object holds in another": ("LongSink(seen, 1).write_inside()", "seen"),
+    "list that a new object holds, by its call": ("Sink(seen)(1)", "seen"),
+    "list that a new object holds, by the call of a name": ("o = Sink(seen)\no(1)", "seen"),
+    "list that a new object holds, by `with`": ("with Sink(seen):\n    pass", "seen"),
+    "list that a new object holds, by an operator": ("x = Sink(seen) ^ 2", "seen"),
+    "list that a new object holds, by a property": ("x = Sink(seen).size", "seen"),
+    "list that a new object holds, by a name for its method": ("note = Sink(seen).write\nnote(1)", "seen"),
+    "list that a new object holds, by a helper": ("write_to(Sink(seen))", "seen"),
+    "list that a new object of a helper holds": ("make_sink(seen).write(1)", "seen"),
+    "list that a new object gives": ("Sink(seen).get().append(1)", "seen"),
+    "list that a new object in a table holds": ("d = {'a': Sink(seen)}\nd['a'].write(1)", "seen"),
+    "list that a new object of a choice holds": ("o = Sink(seen) if params is not None else None\no.write(1)", "seen"),
+    "list that is set": ("o = Sink()\no.set(seen)\no.write(1)", "seen"),
+    "list that is stored": ("o = Sink()\no.store = seen\no.write(1)", "seen"),
+    "list that is kept among others": ("o = Sink(log=[])\no.keep(seen)\no.write_all()", "seen"),
+    "list by keyword of any name": ("Sink(log=seen).write_all()", "seen"),
+    "list of the class under another name": ("Open().write()", "Open.shared"),
+    "list among any number of arguments": ("write_into(seen)", "seen"),
+    "list among arguments by keyword": ("write_into(a=seen)", "seen"),
+    "list in a display that is passed": ("def f(both):\n    both[0].append(1)\nf([seen])", "seen"),
     "list in a field": ("o = Pair(seen, 1)\no.first.append(1)", "seen"),
     "list in a field, by keyword": ("o = Pair(second=1, first=seen)\no.first.append(1)", "seen"),
     "list in a namespace": ("o = types.SimpleNamespace(a=seen)\no.a.append(1)", "seen"),
@@ -331,6 +413,16 @@ OWN = {
     "list that a new object has": "o = Holder([])\no.store.append(1)",
     "list of each object of a class": "Shared().own.append(1)",
     "list of each object of a class that extends one": "Apart().rows.append(1)",
+    "list that a new object makes": "Sink().write(1)",
+    "list that a new object was given, by its method": "Sink([]).write(1)",
+    "list that a new object in another was given": "LongSink([], seen).write_inside()",
+    "list beside one that a new object holds": "o = LongSink([], seen)\no.write(1)\no.keep(1)",
+    "attribute of a new object that holds one": "o = Sink(seen)\no.store = []\no.last = 1",
+    "list of any number of arguments": "grow_own(seen, a=seen)",
+    "list of a class of its own": (
+        "class Mine:\n    rows = []\n    def add(self):\n        self.rows.append(1)\nMine().add()"
+    ),
+    "function that is handed on": "x = max([2, 1], key=own_key)",
     "list that holds one": "mine = [seen]\nmine.append(1)",
     "list in another field": "o = Pair([], seen)\no.first.append(1)",
     "copy": "mine = list(seen)\nmine.append(1)",
