@@ -316,6 +316,11 @@ def _judged_loss(params, batch):
         "spread": each.max() - each.min(),
         "finite": jnp.isfinite(each.sum()),
         "kinds": jnp.where(each.mean() > 1, jnp.stack([each.max(), each.sum()]), 0.0),
+        # Compiled functions, which add up and go on with the sum.
+        "norm": jnp.linalg.norm(z),
+        "norms": jnp.linalg.norm(z, axis=0),
+        "bits": jax.jit(lambda each: jax.jit(jnp.mean)(each) / jnp.log(2.0))(each),
+        "entropy": jax.jit(lambda p: -(p.mean(0) * jnp.log(p.mean(0))).sum())(jax.nn.softmax(z)),
     }
 
 

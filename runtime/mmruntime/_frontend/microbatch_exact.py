@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from mmruntime._exactness.split import no_derivative, reads_edits, split
 from mmruntime._frontend.python_state import watched
 from mmruntime._jaxpr import equal_traces
 from mmruntime._jaxpr.effects import host_call_lines
+from mmruntime._jaxpr.inline import opened_program
 
 log = logging.getLogger("mmruntime")
 
@@ -69,17 +71,22 @@ class TracedFunction:
             reason = Reason("", "", f"cannot be traced for the whole batch: {self.failure}")
             unknown = tuple(Verdict("unknown", reason=reason) for _ in self.names)
             return Proof(self.part, self.part, self.count, unknown, Edits(), (), ())
-        ids = {id(leaf) for leaf in parameters}
-        return prove(
-            self.part,
-            self.whole,
-            self.arguments,
-            self.count,
+        prove_programs = functools.partial(
+            prove,
+            arguments=self.arguments,
+            num_microbatches=self.count,
             as_written=as_written,
             own_statistics=own_statistics,
             waits=not as_written,
-            parameters=ids,
+            parameters={id(leaf) for leaf in parameters},
         )
+        proof = prove_programs(self.part, self.whole)
+        if proof.is_exact or as_written:
+            return proof
+        # What may wait until the loop is over is a whole call, or an equation outside of calls: of
+        # `jnp.linalg.norm(x)`, a compiled function, only the square root may.
+        opened = prove_programs(opened_program(self.part), opened_program(self.whole))
+        return opened if opened.is_exact else proof
 
     def types(self) -> list[Any]:
         """The abstract value of each leaf of a microbatch's result."""

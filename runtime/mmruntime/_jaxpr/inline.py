@@ -7,6 +7,7 @@ from typing import Any
 
 from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
+from mmruntime._core.marks import LOOPS, TASKS
 from mmruntime._jaxpr.ir import Op
 
 
@@ -34,6 +35,28 @@ def _open(call: Any, inner: Any) -> list[Any]:
         body = _body(eqn)
         result.extend([eqn] if body is None or body[1] else _open(eqn, body[0]))
     return result
+
+
+def opened_program(closed: Any) -> Any:
+    """A closed jaxpr with the equations of its calls of compiled functions, but for tasks and microbatch loops."""
+    jaxpr, consts = _compat.split(closed)
+    return _compat.with_consts(jaxpr.replace(eqns=[each for eqn in jaxpr.eqns for each in _open_unmarked(eqn)]), consts)
+
+
+def _open_unmarked(eqn: Any) -> list[Any]:
+    if eqn.primitive is not _compat.jit_p or _is_marked(eqn):
+        return [eqn]
+    inner, consts = _compat.split(eqn.params["jaxpr"])
+    if consts:
+        return [eqn]
+    return [each for one in inlined(inner, eqn.invars, eqn.outvars, eqn) for each in _open_unmarked(one)]
+
+
+def _is_marked(eqn: Any) -> bool:
+    name = str(eqn.params.get("name", ""))
+    if eqn.primitive is _compat.jit_p and (TASKS.find(name) is not None or LOOPS.find(name) is not None):
+        return True
+    return any(_is_marked(each) for inner in _compat.inner_jaxprs(eqn) for each in inner.eqns)
 
 
 def inlined(inner: Any, invars: Sequence[Atom], outvars: Sequence[Any], like: Any) -> list[Any]:
