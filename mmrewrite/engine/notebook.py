@@ -2,7 +2,8 @@
 
 Only the text of cells that change is written. `json.dump` or `nbformat` would print the whole file anew, with other
 spaces, escapes and number formats. Lines for IPython alone (`%magic`, `!command`, `?`) are masked by text of the same
-length, so that all offsets stay. See https://nbformat.readthedocs.io/en/latest/format_description.html for the format.
+length, so that all offsets stay; of magics such as `%time` that run Python, the magic alone.
+See https://nbformat.readthedocs.io/en/latest/format_description.html for the format.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import difflib
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -36,6 +37,8 @@ _NUMBER_OR_WORD = re.compile(r"[-+.\w]+")
 _LINE_MAGIC = re.compile(r"^(\s*)([%!?][^\n]*|[\w.]+\?{1,2}\s*)$")
 _LINE = re.compile(r"\bline (\d+)\b")
 _CAPTURE = re.compile(r"^(\s*[\w., ]+=\s*)([%!][^\n]*)$")
+# Magics that run the Python behind them, with their options.
+_RUNS_PYTHON = re.compile(r"%%?(?:time|timeit|prun|memit)(?:[ \t]+-\w+(?:[ \t]*\d+)?)*[ \t]+(?=\S)")
 
 
 class NotANotebook(ValueError):
@@ -113,13 +116,20 @@ class Notebook:
         return replace(self.file, data=text.encode(), module=f"{package}{dot}<{name}>")
 
     def hidden_lines(self) -> Iterator[tuple[int, int, str, bool]]:
-        """Cell, line and text of each masked line, and whether a cell magic says what the cell is."""
+        """Cell, line and text of each line that is masked, and whether a cell magic says what the cell is."""
         for cell in self.cells:
             is_magic = cell.text.startswith("%%")
-            lines = zip(cell.text.split("\n"), masked(cell.text).split("\n"), strict=True)
-            for number, (line, shown) in enumerate(lines, start=1):
-                if line != shown:
-                    yield cell.number, number, line, is_magic
+            for number, line in _hidden(cell.text):
+                yield cell.number, number, line, is_magic
+
+    def hidden_text(self) -> Iterator[Mapping[int, str]]:
+        """For each cell, its lines that are masked, by their lines in the module."""
+        start = 0
+        for cell in self.cells:
+            hidden = {start + number: line for number, line in _hidden(cell.text)}
+            if hidden:
+                yield hidden
+            start += cell.text.count("\n") + 1
 
     def back(self, result: Rewrite) -> Rewrite:
         """The result of the module as the result of the notebook: edits in its JSON, positions in its cells."""
@@ -319,12 +329,46 @@ def masked(text: str) -> str:
     first = lines[0]
     if first.startswith("%%") and first[2:].split(" ")[0].strip() not in _PYTHON_CELLS:
         return "\n".join(map(_comment, lines))
-    lines = [_masked_line(line) for line in lines]
+    shown = [_masked_line(line) for line in lines]
+    if _is_python("\n".join(shown)):
+        return "\n".join(shown)
+    # A line such as `% width` or `!= height` may go on with an expression.
+    for index, line in enumerate(lines):
+        if shown[index] != line and not _is_complete("\n".join(shown[:index])):
+            shown[index] = line
+    return "\n".join(shown if _is_python("\n".join(shown)) else map(_comment, lines))
+
+
+def _is_python(text: str) -> bool:
     try:
-        parse_quietly("\n".join(lines))
+        parse_quietly(text)
     except (SyntaxError, ValueError):
-        return "\n".join(map(_comment, text.split("\n")))
-    return "\n".join(lines)
+        return False
+    return True
+
+
+def _is_complete(text: str) -> bool:
+    """Whether lines end no statement in its middle: in brackets, in a text of several lines or behind a backslash."""
+    try:
+        parse_quietly(f"{text}\n")
+    except SyntaxError as error:
+        said = str(error)
+        return not ("never closed" in said or "unterminated" in said or text.rstrip(" ").endswith("\\"))
+    except ValueError:
+        return True
+    return True
+
+
+def _hidden(text: str) -> Iterator[tuple[int, str]]:
+    """The lines of a cell of which no code is seen, with their numbers."""
+    for number, (line, shown) in enumerate(zip(text.split("\n"), masked(text).split("\n"), strict=True), start=1):
+        start = next((index for index, pair in enumerate(zip(line, shown, strict=True)) if pair[0] != pair[1]), None)
+        if start is not None and not shown.startswith(_STATEMENT, start):
+            yield number, line
+
+
+# An expression and the end of a statement, in place of a magic before Python.
+_STATEMENT = "0;"
 
 
 def _masked_line(line: str) -> str:
@@ -332,6 +376,9 @@ def _masked_line(line: str) -> str:
     if found is None:
         return line
     before, magic = found.groups()
+    runs = _RUNS_PYTHON.match(magic)
+    if runs is not None and _is_python(magic[runs.end() :]):
+        return before + _STATEMENT.ljust(runs.end()) + magic[runs.end() :]
     # An expression, so that a block of nothing but magics stays a block.
     return before + ("..." + _comment(magic[3:]) if len(magic) >= 3 else _comment(magic))
 

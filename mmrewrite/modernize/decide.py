@@ -44,7 +44,8 @@ def modernize_files(
     found = list(map(_read, settings.track("Reading", wanted, len(wanted))))
     results |= {facts.file.path: unread(facts) for facts in found if isinstance(facts, Unreadable)}
     read = [facts for facts in found if isinstance(facts, Facts)]
-    run = _ModernizeRun(dict(sorted(codemods.items())), load, settings)
+    hidden = {path: tuple(notebook.hidden_text()) for path, notebook in notebooks.items()}
+    run = _ModernizeRun(dict(sorted(codemods.items())), load, settings, hidden)
 
     def rewrite(modules: Sequence[Facts], paths: Collection[str], run: _ModernizeRun) -> dict[str, Rewrite]:
         outcomes = _decide_rest(modules, paths, run)
@@ -67,15 +68,16 @@ def modernize_files(
 class _ModernizeRun:
     """What the run over the files and the one over its results share.
 
-    `uses` are those of the modules that were looked at: what is read from a tree alone is read once. `is_check` says
-    that only edits are asked for. `came_upon` are the modules beside those of the run that the search for regions has
-    come upon, None if there was none: code that `modernize` writes leads to no others. `ahead` are results that were
-    read again while other processes worked.
+    `uses` are those of the modules that were looked at: what is read from a tree alone is read once. `hidden` are the
+    lines of notebooks that are not read as Python. `is_check` says that only edits are asked for. `came_upon` are the
+    modules beside those of the run that the search for regions has come upon, None if there was none: code that
+    `modernize` writes leads to no others. `ahead` are results that were read again while other processes worked.
     """
 
     codemods: Codemods
     load: Loader
     settings: ModernizeSettings
+    hidden: Mapping[str, Sequence[Mapping[int, str]]] = field(default_factory=dict)
     is_check: bool = False
     came_upon: Sequence[Facts] | None = None
     uses: dict[Facts, ModuleUses] = field(default_factory=dict)
@@ -321,6 +323,7 @@ def _context(modules: Sequence[Facts], run: _ModernizeRun) -> ModernizeContext:
         frozenset(active),
         moved,
         run.came_upon,
+        run.hidden,
     )
 
 

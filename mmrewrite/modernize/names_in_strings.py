@@ -1,4 +1,7 @@
-"""Old names in strings, docstrings and type comments. They are reported, not edited: only the user knows what runs."""
+"""Old names in strings, docstrings, type comments and lines for IPython. They are reported, not edited.
+
+Only the user knows what runs.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +50,28 @@ def mentions(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlon
             reason = f"it stands in {kind}; edit it by hand if code runs it"
             yield LeftAlone(module.facts.path, shown[0], max(column, 1), found, reason)
     yield from _in_type_comments(module, context.owners)
+    for hidden in context.hidden.get(module.facts.path, ()):
+        yield from _in_hidden(module, hidden, told)
+
+
+def _in_hidden(module: ModuleUses, lines: Mapping[int, str], told: ToldNames) -> Iterator[LeftAlone]:
+    """Old names in the lines of a cell that are not read as Python, by the imports there and those of the notebook."""
+    text = "\n".join(lines.values())
+    if told.last_parts.isdisjoint(_WORDS.findall(text)):
+        return
+    aliases, names = _imported_in(text), module.facts.names
+    by_import = {f"{match[1]}.{name}" for match in _FROM.finditer(text) for name, _ in _listed(match[2])}
+    for number, line in lines.items():
+        words = [(match.start(), match.group().replace(":", ".")) for match in _WORD.finditer(line)]
+        for start, word in words:
+            head, dot, rest = word.partition(".")
+            full = aliases[head] + dot + rest if head in aliases else names.resolve_dotted(word, names.scope) or word
+            imported = {name for name in by_import & told.names if name.endswith(f".{word}")}
+            while full not in told.names and "." in full:
+                full = full.rpartition(".")[0]
+            for found in {full} & told.names or imported:
+                reason = f"it is `{found}` in a line for IPython; edit it by hand if it runs"
+                yield LeftAlone(module.facts.path, number, start + 1, word, reason)
 
 
 def _in_type_comments(module: ModuleUses, names: Collection[str]) -> Iterator[LeftAlone]:
@@ -110,15 +135,23 @@ def _aliases(module: ModuleUses, call: ast.Call | None, text: str) -> Mapping[st
         texts += [text_in(each) for each in texts_of(module, call)]
     found: dict[str, str] = {}
     for each in texts:
-        for match in _FROM.finditer(each) if "import" in each else ():
-            found |= {local: f"{match[1]}.{name}" for name, local in _listed(match[2])}
-        for match in _IMPORT.finditer(each) if "import" in each else ():
-            found |= {local: name for name, local in _listed(match[1]) if local != name}
+        found |= _imported_in(each)
     if call is None and not has_examples(text):
         return found
     own = {item.local: item.name for item in module.imported}
     own |= {item.local: item.local for item in module.imported if item.alias.asname is None and "." in item.name}
     return own | found
+
+
+def _imported_in(text: str) -> Mapping[str, str]:
+    """What names stand for by the imports in a text."""
+    found: dict[str, str] = {}
+    for match in _IMPORT.finditer(text) if "import" in text else ():
+        found |= {local: name for name, local in _listed(match[1]) if local != name}
+    # After those, which find the end of `from jax import tree_map as t` as well.
+    for match in _FROM.finditer(text) if "import" in text else ():
+        found |= {local: f"{match[1]}.{name}" for name, local in _listed(match[2])}
+    return found
 
 
 def _listed(text: str) -> Iterator[tuple[str, str]]:

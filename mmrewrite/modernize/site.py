@@ -92,6 +92,7 @@ class ModernizeContext:
         moved: New homes of the names that these move.
         came_upon: The modules beside these that an earlier run over the same program has come upon, None if none has
             looked at all that leads from one to another.
+        hidden: Of each notebook the lines that are not read as Python, by cell and line.
     """
 
     project: Project
@@ -101,6 +102,7 @@ class ModernizeContext:
     active: Collection[str]
     moved: Mapping[str, str]
     came_upon: Sequence[Facts] | None = None
+    hidden: Mapping[str, Sequence[Mapping[int, str]]] = field(default_factory=dict)
     _analyses: dict[type[Any], Any] = field(default_factory=dict)
 
     @cached_property

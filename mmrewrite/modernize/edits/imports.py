@@ -291,6 +291,9 @@ class ImportEdits:
         if facts.names.is_package:
             return True
         word = re.compile(rf"\b{re.escape(local)}\b")
+        hidden = self.context.hidden.get(facts.path, ())
+        if any(word.search(line) for lines in hidden for line in lines.values()):
+            return True
         for node in self.module.strings:
             if node in self.module.quoted or not word.search(str(node.value)):
                 continue
