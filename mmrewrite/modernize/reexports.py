@@ -58,8 +58,34 @@ class TakenNames:
             self._held.setdefault(file.package, {}).setdefault(file.stem, set()).add(file.stem)
         if any(self._given.values()):
             # Each may take what another one was just found to give.
-            while sum(map(self._take, self._files.values())):
+            in_order = self._imported_first()
+            while sum(map(self._take, in_order)):
                 pass
+
+    def _imported_first(self) -> list[_File]:
+        """The files, each behind those that it imports, but for circles: then two rounds do for most projects."""
+        found: dict[_File, None] = {}
+        begun: set[_File] = set()
+        for start in self._files.values():
+            stack = [(start, self._imported_by(start))] if start not in begun else []
+            while stack:
+                file, others = stack[-1]
+                begun.add(file)
+                other = next((each for each in others if each not in begun), None)
+                if other is not None:
+                    stack.append((other, self._imported_by(other)))
+                else:
+                    found[file] = None
+                    stack.pop()
+        return list(found)
+
+    def _imported_by(self, file: _File) -> Iterator[_File]:
+        """The files that a file may import, by the last parts of their names."""
+        for home, names in file.imports:
+            stem = None if home is None else file.stem_of(home)
+            if home is None or stem is not None:
+                for each in (stem, *(name.rpartition(b".")[2] for name, _ in names)):
+                    yield from self._by_stem.get(each, ()) if each is not None else ()
 
     def _load_others(self, load: Callable[[str], bytes | None]) -> None:
         """Read the modules beside the run to which imports of files lead that may use an old name."""
