@@ -8,12 +8,14 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command import put, run
 from fixture_files import source_files
 
 from mmrewrite.cli.quick import has_nothing_to_say
+from mmrewrite.modernize.reexports import TakenNames
 from mmrewrite.modernize.registry import ModernizeRegistry
 from mmrewrite.modernize.rewrite import modernize_project
 from mmrewrite.results import Rewrite
@@ -214,6 +216,15 @@ USED = "from jax import core\n\n\ndef f(x):\n    return core.get_aval(x)\n"
         {"two.py": "from compat import *\n", "main.py": "from two import *\nprint(core)\n"},
         {"two.py": "from compat import *\n", "main.py": "import two\nprint(two.core)\n"},
         {"two.py": "import compat as c\n", "main.py": "import two\nprint(two.c.core)\n"},
+        {"main.py": "import compat as c\n\n\nclass A:\n    m = c\n\n\nA().m.core\n"},
+        {"main.py": "import compat\n\n\ndef g(m):\n    return m.core\n\n\ng(compat)\n"},
+        {"main.py": "import compat\nvars(compat)['core']\n"},
+        {"main.py": "import compat\nname = 'core'\ngetattr(compat, name)\n"},
+        {"main.py": "import compat\nfrom operator import attrgetter\nattrgetter('core')(compat)\n"},
+        {"main.py": "from importlib import import_module\nm = import_module('compat')\nm.core\n"},
+        {"main.py": "import sys\nsys.modules['compat'].core\n"},
+        {"main.py": "from unittest import mock\nwith mock.patch('compat.core'):\n    pass\n"},
+        {"main.py": "def test(monkeypatch):\n    monkeypatch.setattr('compat.core.f', 1)\n"},
     ],
 )
 def test_an_import_that_another_file_takes_stays(others: Mapping[str, str]) -> None:
@@ -343,3 +354,19 @@ def test_random_projects_can_be_imported(tmp_path: Path) -> None:
         )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_chain_of_files_is_followed_in_three_rounds(order: int) -> None:
+    class Counting(TakenNames):
+        taken = 0
+
+        def _take(self, file: Any) -> bool:
+            self.taken += 1
+            return super()._take(file)
+
+    files = {f"m{number}.py": f"from m{number - 1} import xp\n".encode() for number in range(1, 300)}
+    files = dict(list({"m0.py": COMPAT.encode(), **files}.items())[::order])
+    found = Counting(files, lambda _: None)
+    assert len(found.takers) == 299
+    assert found.taken <= 3 * len(files)

@@ -6,10 +6,11 @@ Modules are told apart by the last part of their names alone, so more files may 
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from mmrewrite.modernize.gate import has_last_part, is_home
 
@@ -24,6 +25,9 @@ _WORD = re.compile(rb"\w+")
 _DOTTED = re.compile(rb"[A-Za-z_][\w.]*")
 _CLASS = re.compile(rb"class[ \t]+(\w+)")
 _ATTRIBUTE = re.compile(rb"[.\"'][ \t\r\n\\]*(\w+)")
+_QUOTED = re.compile(rb"[\"'](\w+(?:[.:]\w+)*)[\"']")
+# What names a module by its text: `mock.patch("compat.xp")`, `import_module("compat")`, `sys.modules["compat"]`.
+_BY_TEXT = (b"patch", b"setattr", b"import_module", b".modules")
 _ALL = b"*"
 
 # The module after `from`, None in `import a.b`; and the names, each with the one that it binds.
@@ -121,6 +125,8 @@ class TakenNames:
                 elif stem is not None and (name in given or _ALL in given):
                     self._note(file, stem, {local})
                 self._take_module(file, stem, name, local, seen)
+        for text in file.quoted:
+            self._take_by_text(file, text, seen)
         file.note_assigned()
         self._given[file.stem] |= file.gives
         return (len(file.gives), file.holds) != before
@@ -141,6 +147,15 @@ class TakenNames:
                 stems.add(module)
                 if self._is_read(file, module, seen):
                     self._note(file, module, {bound})
+
+    def _take_by_text(self, file: _File, text: bytes, seen: dict[bytes, bool]) -> None:
+        """Note that a file names a module by its text and reads what it gives, or names that there as well."""
+        parts = text.replace(b":", b".").split(b".")
+        if parts[-1] in self._by_stem and self._is_read(file, parts[-1], seen):
+            self._note(file, parts[-1], set())
+        for stem, name in itertools.pairwise(parts):
+            if name in self._given.get(stem, ()):
+                self._note(file, stem, set())
 
     def _note(self, file: _File, stem: bytes, names: set[bytes]) -> None:
         file.gives |= names
@@ -182,6 +197,7 @@ class _File:
         self.data = data
         self.imports = tuple(_imports(data)) if b"import" in data else ()
         self._attributes: frozenset[bytes] | None = None
+        self._quoted: frozenset[bytes] | None = None
         # What it may give, what it reads of modules of the project, and how many of these its names stand for.
         self.gives: set[bytes] = set()
         self.taken: set[bytes] = set()
@@ -233,6 +249,14 @@ class _File:
         if self._attributes is None:
             self._attributes = frozenset(_ATTRIBUTE.findall(self.data))
         return self._attributes
+
+    @property
+    def quoted(self) -> Collection[bytes]:
+        """The texts that may be names of modules, or of something in them."""
+        if self._quoted is None:
+            is_asked = any(each in self.data for each in _BY_TEXT)
+            self._quoted = frozenset(_QUOTED.findall(self.data)) if is_asked else frozenset()
+        return self._quoted
 
     def note_assigned(self) -> None:
         """Note the names to which one that the file gives, or an attribute of it that may be one, is assigned."""

@@ -23,6 +23,9 @@ _Analysis = TypeVar("_Analysis")
 # Below every line: code in a function sees all names of the module, wherever they are bound.
 EVERYWHERE = 1 << 60
 
+# Longer texts are no names.
+_LONGEST_NAME = 200
+
 # Names that are imported by themselves, since they would make lines long in full, and their aliases.
 _IMPORTED_BY_NAME = {
     "jax.sharding.Mesh": ("Mesh",),
@@ -146,6 +149,20 @@ class ModernizeContext:
                 elif len(node.args) > 1 and isinstance(node.args[1], ast.Constant):
                     # `getattr(compat, "xp")` and the like.
                     found.setdefault(str(node.args[1].value), []).append((module, node.args[0]))
+        return found
+
+    def saying(self, name: str) -> Sequence[tuple[ModuleUses, str]]:
+        """The strings that are a name, or a dotted name with it as in `mock.patch("compat.xp")`, with their modules."""
+        return self._saying.get(name, ())
+
+    @cached_property
+    def _saying(self) -> Mapping[str, Sequence[tuple[ModuleUses, str]]]:
+        found: dict[str, list[tuple[ModuleUses, str]]] = {}
+        for module in self.modules.values():
+            for text in {str(node.value) for node in module.strings}:
+                parts = text.replace(":", ".").split(".") if len(text) < _LONGEST_NAME else ()
+                for part in dict.fromkeys(parts) if all(map(str.isidentifier, parts)) else ():
+                    found.setdefault(part, []).append((module, text))
         return found
 
     def everything(self) -> Sequence[Facts] | None:

@@ -317,11 +317,33 @@ class ImportEdits:
         if any(other is not self.module and local in other.facts.names.identifiers for other in by_star):
             return True
         is_gone = any(self._is_gone(item) for item in self.module.imported if item.local == local)
-        return any(
+        if any(
             other is not self.module
             and self._is_module(other, node, giving)
             and not (is_gone and self._is_site(other, node))
             for other, node in self.context.reading(local)
+        ):
+            return True
+        # An import that fails is no better kept for what may be something else.
+        return not is_gone and self._may_be_taken(local, giving)
+
+    def _may_be_taken(self, local: str, giving: Collection[int]) -> bool:
+        """Whether a module that imports this one may take a name by way of a value, or any by text that names both."""
+        for other, node in self.context.reading(local):
+            is_value = other.facts.names.resolve(node, other.scope_of(node)) is None
+            if is_value and other is not self.module and self._imports(other, giving):
+                return True
+        own = self.module.facts.names.name.rpartition(".")[2]
+        return any(
+            other is not self.module and (f"{own}.{local}" in text or (text == local and self._imports(other, giving)))
+            for other, text in self.context.saying(local)
+        )
+
+    def _imports(self, other: ModuleUses, giving: Collection[int]) -> bool:
+        """Whether a module imports this one, by a statement or by its name as text."""
+        own = self.module.facts.names.name.rpartition(".")[2]
+        return any(id(each) in giving for each in self.context.project.imported(other.facts)) or any(
+            each is other and text.rpartition(".")[2] == own for each, text in self.context.saying(own)
         )
 
     def _is_module(self, other: ModuleUses, node: ast.expr, giving: Collection[int]) -> bool:
