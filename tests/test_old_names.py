@@ -224,7 +224,13 @@ def test_a_release_is_read_without_importing_it(tmp_path: Path) -> None:
             "jax/__init__.py": '_deprecations = {"g": ("Use jax.new.g.", None), "h": (f"jax.h is {1}" " old", 2)}\n',
             "jax/new.py": "def g(): raise SystemExit('imported')\nraise SystemExit('imported')\n",
         },
-        "1.2": {"jax/__init__.py": "if True:\n  from jax._src.a import f as f\n", "jax/new.py": "def g(): pass\n"},
+        "1.2": {
+            "jax/__init__.py": (
+                "if True:\n  from jax._src.a import f as f\nelse:\n  def __getattr__(name):\n"
+                "    if name == 'f': warnings.warn('f is old.', DeprecationWarning)\n"
+            ),
+            "jax/new.py": "def g(): pass\n",
+        },
     }
     names = {}
     for version, files in releases.items():
@@ -234,6 +240,7 @@ def test_a_release_is_read_without_importing_it(tmp_path: Path) -> None:
                 archive.writestr(file, text)
         names[version] = Release(path, "jax").names
     assert list(rows(names)) == [
+        {"name": "jax.f", "since": [["1.1", "gone"], ["1.2", "warns"]], "message": "f is old."},
         {
             "name": "jax.g",
             "since": [["1.1", "raises"], ["1.2", "gone"]],

@@ -12,7 +12,15 @@ import pytest
 from fixture_files import source_files
 
 from mmrewrite.modernize.changed_meanings import CHANGED_MEANINGS
-from mmrewrite.modernize.part_index import PARTS_FILE, changed_places, old_flags, old_keywords, old_members
+from mmrewrite.modernize.part_index import (
+    PARTS_FILE,
+    changed_places,
+    moved_calls,
+    new_requirements,
+    old_flags,
+    old_keywords,
+    old_members,
+)
 from mmrewrite.modernize.registry import ModernizeRegistry
 from mmrewrite.modernize.rewrite import modernize_project
 from mmrewrite.modernize.settings import ModernizeSettings
@@ -55,6 +63,24 @@ def line(name: str, text: str) -> str:
     return f"import {name.partition('.')[0]}; {text}"
 
 
+# Another codemod has the arguments of these.
+OF_OTHERS = frozenset(
+    (
+        "flax.nnx.Optimizer",
+        "jax.experimental.layout.Layout",
+        "jax.experimental.pjit.pjit",
+        "jax.experimental.shard_map.shard_map",
+        "jax.make_mesh",
+    )
+)
+
+
+def called(owner: str) -> str:
+    """What calls a function, or a method of an object whose class is seen."""
+    holder, _, own = owner.rpartition(".")
+    return f"{holder}().{own}" if holder.rpartition(".")[2][:1].isupper() else owner
+
+
 def rows(index: Mapping[str, Mapping[str, object]]) -> Lines:
     return [(owner, part) for owner, parts in index.items() for part in parts]
 
@@ -63,7 +89,9 @@ def rows(index: Mapping[str, Mapping[str, object]]) -> Lines:
 def test_no_keyword_is_passed_over(form: str) -> None:
     begin = {"call": "value = {}(", "partial": "value = functools.partial({}, "}[form]
     lines = [
-        (f"{owner} {part}", line(owner, f"{begin.format(owner)}{part}=None)")) for owner, part in rows(old_keywords())
+        (f"{owner} {part}", line(owner, f"{begin.format(owner)}{part}=None)"))
+        for owner, part in rows(old_keywords())
+        if called(owner) == owner
     ]
     # What lost keywords to another codemod is tested with that one.
     lines = [each for each in lines if not each[0].startswith(("jax.experimental.pjit.pjit ", "jax.make_mesh "))]
@@ -74,11 +102,126 @@ def test_no_keyword_is_passed_over(form: str) -> None:
 def test_no_place_is_passed_over() -> None:
     lines = []
     for owner, changes in changed_places().items():
-        if owner not in ("jax.experimental.pjit.pjit",):
+        if owner not in OF_OTHERS:
             given = ", ".join(["0"] * min(changes[0].first + 1, len(changes[0].was)))
-            lines.append((owner, line(owner, f"value = {owner}({given})")))
-    assert len(lines) > 150
+            lines.append((owner, line(owner, f"value = {called(owner)}({given})")))
+    assert len(lines) > 300
     assert silent(lines, settings=ModernizeSettings(is_upgrade=True)) == []
+
+
+def test_no_new_requirement_is_passed_over() -> None:
+    lines = [
+        (owner, line(owner, f"value = {called(owner)}({', '.join(['0'] * (asked[0].place or 0))})"))
+        for owner, asked in new_requirements().items()
+        if owner not in OF_OTHERS
+    ]
+    assert len(lines) > 100
+    assert silent(lines, settings=ModernizeSettings(is_upgrade=True)) == []
+
+
+def test_no_keyword_of_a_method_is_passed_over() -> None:
+    lines = [
+        (f"{owner} {part}", line(owner, f"value = {called(owner)}({part}=None)"))
+        for owner, part in rows(old_keywords())
+        if called(owner) != owner
+    ]
+    assert len(lines) > 30
+    assert silent(lines) == []
+
+
+def calls_of_before() -> list[tuple[str, str]]:
+    """Of each moved name the arguments with which its new name is not called."""
+    found = []
+    for old, today in moved_calls().items():
+        whole = [f"{name}=0" for name in today.required]
+        given = [", ".join([*whole, f"{keyword}=0"]) for keyword in sorted(today.lost)]
+        # Two arguments of `ClosedJaxpr` are taken as before, by other names.
+        same = 2 if old.endswith(".ClosedJaxpr") else today.same
+        given += [", ".join(["0"] * (same + 1)), "*args"] if same is not None else []
+        given += ["**words"] if today.lost else []
+        given += [""] if today.required else []
+        if old in REGISTRY["move_names"].moved:
+            found += [(old, each) for each in given]
+    return found
+
+
+@pytest.mark.parametrize("form", ["{old}", "from {home} import {own} as f{n}; f{n}", "f{n} = {old}; f{n}"])
+def test_no_moved_name_is_called_as_before_where_today_takes_less(form: str) -> None:
+    """Each such call is refused, or has another keyword."""
+    calls = calls_of_before()
+    assert len(calls) > 60
+    lines = ["import jax, optax, chex, orbax.checkpoint"]
+    for number, (old, given) in enumerate(calls):
+        home, _, own = old.rpartition(".")
+        lines.append(f"{form.format(home=home, own=own, old=old, n=number)}({given})")
+    (result,) = modernize_project(source_files({"a.py": "\n".join(lines).encode() + b"\n"}), REGISTRY)
+    assert result.failure is None
+    refused = {item.line for item in result.refusals}
+    shift = result.result.count(b"\n") - len(lines)
+    after = result.result.decode().splitlines()
+    for number, (old, given) in enumerate(calls, 2):
+        keyword = given.rpartition(" ")[2].partition("=")[0]
+        line_after = after[number - 1 + shift]
+        assert number in refused or f"{keyword}=" not in line_after.rpartition("(")[2], (old, given, line_after)
+
+
+def test_calls_that_the_new_name_takes_are_moved() -> None:
+    text = (
+        "import optax\nfrom jax import core\nfrom jax.interpreters import batching\n"
+        "from optax import maybe_update as m\n"
+        "optax.global_norm(g), optax.global_norm(updates=g), m(inner, should_update_fn=f), m(inner, f)\n"
+        "core.Var(aval=a), core.ClosedJaxpr(j, c), core.JaxprEqn(a, b, c, d, e, f, ctx=g)\n"
+        "batching.moveaxis(x, 0, 1), batching.moveaxis(x, src=0, dst=1)\n"
+    )
+    (result,) = modernize_project(source_files({"a.py": text.encode()}), REGISTRY)
+    assert result.refusals == ()
+    assert result.result.decode() == (
+        "import jax\nimport optax\nfrom jax.extend import core as jex_core\n"
+        "from optax import conditionally_transform as m\n"
+        "optax.tree.norm(g), optax.tree.norm(tree=g), m(inner, should_transform_fn=f), m(inner, f)\n"
+        "jex_core.Var(aval=a), jex_core.ClosedJaxpr(j, c), jex_core.JaxprEqn(a, b, c, d, e, f, ctx=g)\n"
+        "jax.numpy.moveaxis(x, 0, 1), jax.numpy.moveaxis(x, source=0, destination=1)\n"
+    )
+
+
+CELLS = "import flax.linen as nn\nimport functools\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nn.LSTMCell()",
+        "nn.GRUCell(name='gru')",
+        "nn.RNN(nn.OptimizedLSTMCell())",
+        "nn.scan(nn.LSTMCell, variable_broadcast='params')()",
+        "Scan = nn.scan(nn.LSTMCell, variable_broadcast='params')\nScan(name='x')",
+        "nn.remat(nn.scan(nn.GRUCell))()",
+        "nn.RNN(nn.LSTMCell(8), cell_size=8)",
+        "def f(cell: nn.LSTMCell):\n    return cell.initialize_carry(key, (2,), 8)",
+        "def f(cell):\n    return cell.initialize_carry(key, (2,), 8)",
+        "def f(cell):\n    return cell.initialize_carry(key, batch_dims=(2,), size=8)",
+        "class Cell(nn.RNNCellBase):\n    def initialize_carry(self, rng, batch_dims, size): pass",
+        "nn.softmax(x, initial=0)",
+    ],
+)
+def test_recurrent_cells_of_before_are_told(text: str) -> None:
+    (result,) = modernize_project(source_files({"a.py": f"{CELLS}{text}\n".encode()}), REGISTRY)
+    assert {item.line for item in (*result.refusals, *result.left)} == {CELLS.count("\n") + 1 + text.count("\n")}
+    assert not result.changed
+
+
+def test_recurrent_cells_of_today_are_left_alone() -> None:
+    text = (
+        "nn.LSTMCell(8), nn.GRUCell(features=8), nn.LSTMCell(*sizes), nn.LSTMCell(**sizes)\n"
+        "functools.partial(nn.LSTMCell, name='x')(8)\n"
+        "nn.scan(nn.LSTMCell, variable_broadcast='params')(8), nn.scan(nn.LSTMCell)(features=8)\n"
+        "nn.LSTMCell(8).initialize_carry(key, (2, 8))\n"
+        "class Own(nn.Module):\n    def initialize_carry(self, a, b, c): pass\n"
+        "    def f(self): return self.initialize_carry(1, 2, 3)\n"
+        "class Cell(nn.RNNCellBase):\n    def initialize_carry(self, rng, input_shape): pass\n"
+    )
+    (result,) = modernize_project(source_files({"a.py": f"{CELLS}{text}".encode()}), REGISTRY)
+    assert (result.changed, result.refusals, result.left) == (False, (), ())
 
 
 def test_no_member_is_passed_over() -> None:
@@ -251,9 +394,78 @@ def test_parts_are_read_from_wheels(tmp_path: Path) -> None:
         {"member": "method", "since": "1.1", "of": ["jax.a.Beta"]},
         {"keyword": "old", "since": "1.1", "of": ["jax.f", "jax.a.f"]},
         {"named": 1, "since": "1.2", "was": ["y", "x"], "of": ["jax.f", "jax.a.f"]},
-        {"place": 0, "since": "1.1", "was": ["x", "y", "z"], "is": ["y", "x"], "of": ["jax.f", "jax.a.f"]},
+        {"place": 0, "since": "1.1", "was": ["x", "y", "z"], "is": ["y"], "of": ["jax.f", "jax.a.f"]},
         {"flag": "jax_gone", "since": "1.1", "default": "True"},
         {"flag": "jax_kept", "since": "1.2", "default": "True"},
+    ]
+
+
+# The same module in two releases: its arguments, methods, and names that are bound otherwise.
+CALLED = {
+    "1.0": {
+        "jax/a.py": (
+            "def g(x, scale, deep=False): pass\ndef h(x): pass\ndef kept(x, y=1): pass\n\nclass Cell:\n"
+            "    def __init__(self, size=1): pass\n    def run(self, a, b): pass\n    @staticmethod\n"
+            "    def make(a, b): pass\n\nclass Data(Base): pass\n"
+        ),
+        "jax/linen/b.py": (
+            "from jax.linen.module import Module\nclass Base(Module):\n    width: int = 1\n\n"
+            "class Dense(Base):\n    scale: float = 1.0\n"
+        ),
+        "jax/linen/module.py": "class Module:\n    def __getattr__(self, name): pass\n",
+    },
+    "1.1": {
+        "jax/a.py": (
+            "from jax.c import *\ndef kept(x, *, y=1): pass\nif True:\n    kept = wrap(kept)\nh = lambda x, factor: x\n"
+        ),
+        "jax/c.py": (
+            "class Cell:\n    def __init__(self, features, size=1): pass\n    def run(self, a, *, b): pass\n"
+            "    @staticmethod\n    def make(b, a): pass\n"
+        ),
+        "jax/linen/b.py": (
+            "from jax.linen.module import Module\nclass Base(Module):\n    features: int\n    width: int = 1\n\n"
+            "class Dense(Base):\n    scale: float = 1.0\n"
+        ),
+        "jax/linen/module.py": "class Module:\n    def __getattr__(self, name): pass\n",
+    },
+}
+
+
+def test_what_calls_give_is_read_from_wheels(tmp_path: Path) -> None:
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        from index_names import Release
+        from index_parts import moved_rows, part_rows, parts_of
+    finally:
+        sys.path.remove(str(ROOT / "tools"))
+    parts = {}
+    for version, files in CALLED.items():
+        wheel = tmp_path / f"jax-{version}-py3-none-any.whl"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            for path, text in {"jax/__init__.py": "", "jax/linen/__init__.py": "", **files}.items():
+                archive.writestr(path, text)
+        parts[version] = parts_of(Release(wheel, "jax"))
+    assert list(part_rows(parts)) == [
+        {"place": 0, "since": "1.1", "was": ["size"], "is": ["features", "size"], "of": ["jax.a.Cell"]},
+        {"required": "features", "since": "1.1", "at": 0, "of": ["jax.a.Cell"]},
+        {"place": 0, "since": "1.1", "was": ["a", "b"], "is": ["b", "a"], "of": ["jax.a.Cell.make"]},
+        {"named": 1, "since": "1.1", "was": ["a", "b"], "of": ["jax.a.Cell.run"]},
+        {"required": "factor", "since": "1.1", "at": 1, "of": ["jax.a.h"]},
+        {"named": 1, "since": "1.1", "was": ["x", "y"], "of": ["jax.a.kept"]},
+        {"place": 0, "since": "1.1", "was": ["width"], "is": ["features", "width"], "of": ["jax.linen.b.Base"]},
+        {"required": "features", "since": "1.1", "at": 0, "of": ["jax.linen.b.Base"]},
+        {
+            "place": 0,
+            "since": "1.1",
+            "was": ["width", "scale"],
+            "is": ["features", "width", "scale"],
+            "of": ["jax.linen.b.Dense"],
+        },
+        {"required": "features", "since": "1.1", "at": 0, "of": ["jax.linen.b.Dense"]},
+    ]
+    assert list(moved_rows(parts, {"jax.a.g": "jax.a.h", "jax.a.kept": "jax.a.kept"})) == [
+        {"moved": "jax.a.g", "to": "jax.a.h", "same": 2, "lost": ["deep", "scale"], "required": {}},
+        {"moved": "jax.a.kept", "to": "jax.a.kept", "same": 1, "lost": [], "required": {}},
     ]
 
 

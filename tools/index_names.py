@@ -1,6 +1,6 @@
 """Write mmrewrite/modernize/old_names.jsonl: since when public names of JAX and its libraries warn, raise or are gone.
 
-Beside it, `old_parts.jsonl` has the keywords, members and flags that went, by `index_parts.py`. A third file,
+Beside it, `old_parts.jsonl` has the arguments, members and flags that went, by `index_parts.py`. A third file,
 `tests/newer_names.jsonl`, has the names that came after JAX 0.4.30, the oldest that `--target-jax` asks for.
 
     python tools/index_names.py [--wheels FOLDER] [--python INTERPRETER]
@@ -34,7 +34,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from index_parts import LOOK, Parts, part_rows, parts_of
+from index_parts import LOOK, Parts, moved_rows, part_rows, parts_of
 
 ROOT = Path(__file__).resolve().parents[1]
 INDEX = ROOT / "mmrewrite" / "modernize" / "old_names.jsonl"
@@ -180,6 +180,10 @@ class Release:
             return place
         if f"{module}.{local}" in self.paths:
             return f"{module}.{local}", ""
+        for star in found.stars:
+            place = self.resolve(star, local, depth + 1)
+            if place != (star, local) or local in getattr(self.module(star), "defined", ()):
+                return place
         return module, local
 
 
@@ -230,6 +234,8 @@ def _add(module: Module, statement: ast.stmt, name: str) -> None:
             module.imported[alias.asname or alias.name.partition(".")[0]] = (alias.name, "", False)
     elif isinstance(statement, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
         module.defined[statement.name] = statement
+        if isinstance(statement, ast.FunctionDef) and statement.name == "__getattr__":
+            module.deprecated |= dict(_warned_of(statement, module))
     elif isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
         for target in targets:
@@ -246,11 +252,28 @@ def _assign(module: Module, local: str, value: ast.expr, statement: ast.stmt) ->
                 module.deprecated[str(key.value)] = Named("raises" if is_gone else "warns", _text(message, module))
         return
     dotted = _dotted(value)
+    is_wrapped = isinstance(value, ast.Call) and any(_dotted(each) == local for each in value.args)
+    if is_wrapped and isinstance(module.defined.get(local), ast.FunctionDef):
+        # `jit = api_boundary(jit)` takes what `jit` takes.
+        return
     if dotted is not None:
         module.aliases[local] = dotted
     else:
         module.defined[local] = statement
         module.texts[local] = _text(value, module)
+
+
+def _warned_of(function: ast.FunctionDef, module: Module) -> Iterator[tuple[str, Named]]:
+    """The names of which the `__getattr__` of a module warns: `if name == "Old": warnings.warn(...)`."""
+    for part in function.body:
+        match part:
+            case ast.If(test=ast.Compare(ops=[ast.Eq()], comparators=[ast.Constant(value=str(name))]), body=body):
+                calls = [each.value for each in body if isinstance(each, ast.Expr) and isinstance(each.value, ast.Call)]
+                warned = [each for each in calls if (_dotted(each.func) or "").rpartition(".")[2] == "warn"]
+                if warned:
+                    yield name, Named("warns", _joined(warned[0], module))
+            case _:
+                pass
 
 
 def _dotted(node: ast.expr) -> str | None:
@@ -432,8 +455,21 @@ def _index(folder: Path) -> Iterator[tuple[dict[str, Any], Path]]:
         yield from ((row, INDEX) for row in rows(names))
         parts = {version: parts for version, (_, parts) in zip(wheels, read, strict=True)}
         yield from ((row, PARTS) for row in part_rows(parts))
+        yield from ((row, PARTS) for row in moved_rows(parts, _moves(package)))
         if package == "jax":
             yield from ((row, NEWER) for row in newer_rows(names))
+
+
+def _moves(package: str) -> Mapping[str, str]:
+    """The names of a package that codemods move, with their new ones."""
+    sys.path[:0] = [str(ROOT), str(ROOT / "codemods")]
+    try:
+        from mmrewrite.modernize.registry import ModernizeRegistry
+
+        moved = [pair for codemod in ModernizeRegistry().values() for pair in codemod.moved.items()]
+    finally:
+        del sys.path[:2]
+    return {old: new for old, new in moved if old.startswith(f"{package}.")}
 
 
 def newer_rows(releases: Mapping[str, Mapping[str, Named]], first: str = "0.4.30") -> Iterator[dict[str, Any]]:

@@ -1,7 +1,8 @@
-"""What `tools/index_names.py` reads beside names: keywords and members of public functions and classes, and flags.
+"""What `tools/index_names.py` reads beside names: arguments and members of public functions and classes, and flags.
 
-A part is gone if its function or class is still there and does not have it any more. A function that takes
-`**keywords`, and a class with a base out of view, may have any part, so nothing is said of them.
+A part is gone if its function, class or method is still there and does not have it any more. A function that takes
+`**keywords`, and a class with a base out of view, may have any, so nothing is said of them. Of names that
+`mmrewrite modernize` moves, the arguments of the old one are held against those of the new one.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import ast
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -27,25 +28,37 @@ _ARRAY_TABLES = ("jax._src.numpy.array_methods", "jax._src.numpy.lax_numpy")
 
 @dataclass(frozen=True)
 class Shape:
-    """The parts of a function or class in one release.
+    """The parts of a function, method or class in one release.
 
     Attributes:
         keywords: The parameters that can be passed by name, with the text of their default; None if any can.
-        order: The parameters that can be passed by position.
+        order: The parameters that can be passed by position; None if they are not seen.
         members: The public attributes of a class; None if there may be others.
+        seen: Those that are seen, also where there may be others.
+        required: The parameters without a default.
+        takes_more: Whether any number of arguments by position may follow.
+        is_module: Whether it is a module of linen.
     """
 
     keywords: Mapping[str, str] | None = None
     order: tuple[str, ...] | None = None
     members: frozenset[str] | None = None
+    seen: frozenset[str] = frozenset()
+    required: frozenset[str] = frozenset()
+    takes_more: bool = False
+    is_module: bool = False
 
 
 @dataclass
 class Parts:
-    """The parts of the public names of one release, by the place of their definition, and the defaults of flags."""
+    """The parts of the names of one release, by the place of their definition, and the defaults of flags.
+
+    Names that a module binds and does not offer are among them: one that was public before may be bound so today.
+    """
 
     shapes: dict[str, Shape] = field(default_factory=dict)
-    public: dict[str, list[str]] = field(default_factory=dict)
+    places: dict[str, list[str]] = field(default_factory=dict)
+    public: set[str] = field(default_factory=set)
     flags: dict[str, str] = field(default_factory=dict)
 
 
@@ -53,8 +66,10 @@ def parts_of(release: Release) -> Parts:
     """The parts of a release."""
     found = Parts()
     for name, named in release.names.items():
-        if named.state not in ("there", "warns"):
+        if named.state not in ("there", "warns", "hidden"):
             continue
+        if named.state != "hidden":
+            found.public.add(name)
         home, _, own = name.rpartition(".")
         if home not in release.paths:
             continue
@@ -62,11 +77,19 @@ def parts_of(release: Release) -> Parts:
         module = release.module(definer)
         statement = module.defined.get(local) if module is not None else None
         if name == _ARRAY:
-            found.public.setdefault(f"{definer}.{local}", []).append(name)
-            found.shapes[name] = Shape(members=_array_members(release))
+            found.places.setdefault(f"{definer}.{local}", []).append(name)
+            members = _array_members(release)
+            found.shapes[name] = Shape(members=members, seen=members)
+        elif isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Lambda):
+            found.places.setdefault(f"{definer}.{local}", []).append(name)
+            found.shapes[name] = _of_arguments(statement.value.args, 0)
         elif module is not None and isinstance(statement, Statement):
-            found.public.setdefault(f"{definer}.{local}", []).append(name)
+            found.places.setdefault(f"{definer}.{local}", []).append(name)
             found.shapes[name] = _shape(release, definer, statement)
+            if isinstance(statement, ast.ClassDef):
+                for method, (place, shape) in _methods(release, definer, statement, 0).items():
+                    found.places.setdefault(f"{place}.{method}", []).append(f"{name}.{method}")
+                    found.shapes[f"{name}.{method}"] = shape
     for path in release.paths.values():
         data = release.archive.read(path)
         if b"_state(" in data or b"_flag(" in data or b"DEFINE_" in data:
@@ -77,22 +100,56 @@ def parts_of(release: Release) -> Parts:
 def _shape(release: Release, definer: str, statement: Statement) -> Shape:
     if isinstance(statement, ast.FunctionDef):
         return _of_function(statement, 0)
-    keywords, order = _of_constructor(release, definer, statement, 0)
-    return Shape(keywords, order, _members(release, definer, statement, 0))
+    seen, is_all = _members(release, definer, statement, 0)
+    return replace(_of_constructor(release, definer, statement, 0), members=seen if is_all else None, seen=seen)
+
+
+# Decorators whose functions are called otherwise than they are written.
+_OTHERWISE_CALLED = (
+    "curry",
+    "transformation",
+    "transformation_with_aux",
+    "transformation2",
+    "transformation_with_aux2",
+)
 
 
 def _of_function(function: ast.FunctionDef, skip: int) -> Shape:
     """The parameters of a function, without the first `skip`."""
-    given = function.args
-    if given.kwarg is not None:
-        return Shape()
+    marks = {(_dotted(each) or "").rpartition(".")[2] for each in function.decorator_list}
+    return _of_arguments(function.args, skip) if marks.isdisjoint(_OTHERWISE_CALLED) else Shape()
+
+
+def _of_arguments(given: ast.arguments, skip: int) -> Shape:
     places = [*given.posonlyargs, *given.args]
     defaults = [None] * (len(places) - len(given.defaults)) + [*given.defaults]
-    texts = {place.arg: _default(default) for place, default in zip(places, defaults, strict=True)}
-    texts |= {place.arg: _default(default) for place, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)}
-    own = [place.arg for place in places[skip:]]
-    by_position = {place.arg for place in (*given.posonlyargs, *places[:skip])}
-    return Shape({key: text for key, text in texts.items() if key not in by_position}, tuple(own))
+    values = {place.arg: default for place, default in zip(places, defaults, strict=True)}
+    values |= {place.arg: default for place, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)}
+    for place in places[:skip]:
+        del values[place.arg]
+    by_position = {place.arg for place in given.posonlyargs}
+    keywords = {name: _default(value) for name, value in values.items() if name not in by_position}
+    return Shape(
+        keywords if given.kwarg is None else None,
+        tuple(place.arg for place in places[skip:]),
+        required=frozenset(name for name, value in values.items() if value is None),
+        takes_more=given.vararg is not None,
+    )
+
+
+def _methods(release: Release, definer: str, statement: ast.ClassDef, depth: int) -> dict[str, tuple[str, Shape]]:
+    """The public methods of a class and its bases, each with the class that defines it."""
+    found: dict[str, tuple[str, Shape]] = {}
+    for base in reversed(list(_bases(release, definer, statement))) if depth < 8 else ():
+        if base is not None:
+            found |= _methods(release, *base, depth + 1)
+    for part in statement.body:
+        if isinstance(part, ast.FunctionDef) and (part.name == "__call__" or not part.name.startswith("_")):
+            marks = {(_dotted(each) or "").rpartition(".")[2] for each in part.decorator_list}
+            found.pop(part.name, None)
+            if not marks & {"property", "cached_property", "setter", "deleter"}:
+                found[part.name] = f"{definer}.{statement.name}", _of_function(part, int("staticmethod" not in marks))
+    return found
 
 
 def _default(node: ast.expr | None) -> str:
@@ -122,44 +179,98 @@ def _followed(release: Release, definer: str, dotted: str) -> tuple[str, ast.Cla
     return (place[0], statement) if isinstance(statement, ast.ClassDef) else None
 
 
-def _of_constructor(
-    release: Release, definer: str, statement: ast.ClassDef, depth: int
-) -> tuple[Mapping[str, str] | None, tuple[str, ...] | None]:
+def _of_constructor(release: Release, definer: str, statement: ast.ClassDef, depth: int) -> Shape:
     """The parameters with which a class is called, as its own `__init__` or `__new__` or that of a base has them."""
     for name in ("__init__", "__new__"):
-        for part in statement.body:
+        # Of several, all but the last are overloads.
+        for part in reversed(statement.body):
             if isinstance(part, ast.FunctionDef) and part.name == name:
-                shape = _of_function(part, 1)
-                return shape.keywords, shape.order
-    decorators = [_dotted(each.func if isinstance(each, ast.Call) else each) or "" for each in statement.decorator_list]
+                return _of_function(part, 1)
     bases = list(_bases(release, definer, statement)) if depth < 8 else [None]
-    fields = {
-        part.target.id: _default(part.value)
+    is_data = _dataclass_of(statement) is not None
+    is_named = any((_dotted(base) or "").rpartition(".")[2] == "NamedTuple" for base in statement.bases)
+    fields = _fields(statement)
+    of_module = _module_fields(release, definer, statement, 0)
+    if is_named:
+        return _of_fields(fields)
+    if is_data and None not in bases:
+        return _of_data(release, definer, statement, depth)
+    if of_module is not None:
+        # Where `parent` and `name` stand, and that by position, nobody says.
+        shape = _of_fields(of_module)
+        return replace(shape, keywords={**(shape.keywords or {}), "name": "None", "parent": ""}, is_module=True)
+    if len(bases) == 1 and bases[0] is not None and not is_data and not fields:
+        return _of_constructor(release, *bases[0], depth + 1)
+    is_plain = not (bases or fields or statement.decorator_list or statement.keywords)
+    return Shape({}, ()) if is_plain else Shape()
+
+
+def _of_fields(fields: Mapping[str, ast.expr | None]) -> Shape:
+    required = frozenset(name for name, value in fields.items() if value is None)
+    return Shape({name: _default(value) for name, value in fields.items()}, tuple(fields), required=required)
+
+
+def _dataclass_of(statement: ast.ClassDef) -> ast.expr | None:
+    """The decorator that makes a class one of data, None if it is none."""
+    for each in statement.decorator_list:
+        name = _dotted(each.func if isinstance(each, ast.Call) else each) or ""
+        if name.rpartition(".")[2] == "dataclass":
+            return each
+    return None
+
+
+def _of_data(release: Release, definer: str, statement: ast.ClassDef, depth: int) -> Shape:
+    """The fields of a class of data, those of its bases first; some are passed by name alone."""
+    bases = [base for base in _bases(release, definer, statement) if base is not None]
+    shapes = [_of_data(release, *base, depth + 1) for base in reversed(bases) if depth < 8]
+    decorator = _dataclass_of(statement)
+    own = _of_fields(_fields(statement)) if decorator is not None else Shape({}, ())
+    if isinstance(decorator, ast.Call) and any(each.arg == "kw_only" for each in decorator.keywords):
+        own = replace(own, order=())
+    keywords: dict[str, str] = {}
+    order: dict[str, None] = {}
+    for shape in (*shapes, own):
+        keywords |= shape.keywords or {}
+        order |= dict.fromkeys(shape.order or ())
+    asked = {name for shape in (*shapes, own) for name in shape.required if not keywords[name]}
+    return Shape(keywords, tuple(order), required=frozenset(asked))
+
+
+def _fields(statement: ast.ClassDef) -> dict[str, ast.expr | None]:
+    """The annotated names in the body of a class, with their defaults."""
+    return {
+        part.target.id: part.value
         for part in statement.body
         if isinstance(part, ast.AnnAssign)
         and isinstance(part.target, ast.Name)
         and "ClassVar" not in ast.unparse(part.annotation)
     }
-    is_data = any(each.rpartition(".")[2] in ("dataclass", "chex.dataclass") for each in decorators)
-    is_named = any((_dotted(base) or "").rpartition(".")[2] == "NamedTuple" for base in statement.bases)
-    is_module = any(base is not None and base[1].name == "Module" and ".linen" in base[0] for base in bases)
-    if is_named or (is_data and not bases):
-        return fields, tuple(fields)
-    if is_module:
-        return {**fields, "name": "None", "parent": ""}, None
-    if len(bases) == 1 and bases[0] is not None and not is_data and not fields:
-        return _of_constructor(release, *bases[0], depth + 1)
-    return None, None
 
 
-def _members(release: Release, definer: str, statement: ast.ClassDef, depth: int) -> frozenset[str] | None:
-    """The public attributes of a class, as its body, its methods and its bases show them."""
+def _module_fields(
+    release: Release, definer: str, statement: ast.ClassDef, depth: int
+) -> dict[str, ast.expr | None] | None:
+    """The fields of a module of linen with those of its bases, which stand before; None if it is none."""
+    found: dict[str, ast.expr | None] | None = None
+    for base in reversed(list(_bases(release, definer, statement))) if depth < 8 else ():
+        if base is None:
+            return None
+        if base[1].name == "Module" and ".linen" in base[0]:
+            found = found or {}
+        else:
+            inherited = _module_fields(release, *base, depth + 1)
+            found = {**(found or {}), **inherited} if inherited is not None else found
+    return {**found, **_fields(statement)} if found is not None else None
+
+
+def _members(release: Release, definer: str, statement: ast.ClassDef, depth: int) -> tuple[frozenset[str], bool]:
+    """The public attributes of a class, as its body, its methods and its bases show them, and whether they are all."""
     found: set[str] = set()
+    is_all = True
     for part in statement.body:
         if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.add(part.name)
-            if part.name in ("__getattr__", "__getattribute__"):
-                return None
+            is_all = is_all and part.name not in ("__getattr__", "__getattribute__")
         for node in ast.walk(part):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _dotted(node.value) == "self":
                 found.add(node.attr)
@@ -168,11 +279,10 @@ def _members(release: Release, definer: str, statement: ast.ClassDef, depth: int
         )
         found |= {target.id for target in targets if isinstance(target, ast.Name)}
     for base in _bases(release, definer, statement):
-        inherited = _members(release, *base, depth + 1) if base is not None and depth < 8 else None
-        if inherited is None:
-            return None
-        found |= inherited
-    return frozenset(each for each in found if not each.startswith("_"))
+        inherited, are_all = _members(release, *base, depth + 1) if base is not None and depth < 8 else ((), False)
+        is_all = is_all and are_all
+        found.update(inherited)
+    return frozenset(each for each in found if not each.startswith("_")), is_all
 
 
 def _array_members(release: Release) -> frozenset[str]:
@@ -242,12 +352,19 @@ Row = dict[str, Any]
 def part_rows(releases: Mapping[str, Parts]) -> Iterator[Row]:
     """A row for each part that went while its function or class stayed, and for each change of places and flags."""
     last = releases[list(releases)[-1]]
-    homes = {name: place for place, names in last.public.items() for name in names}
-    members = [shape.members or frozenset() for shape in last.shapes.values()]
+    offered = set().union(*(parts.public for parts in releases.values()))
+    homes = {
+        name: place
+        for place, names in last.places.items()
+        for name in names
+        if name in offered or name.rpartition(".")[0] in offered
+    }
+    members = [shape.seen for shape in last.shapes.values()]
     found: dict[tuple[str, str], Row] = {}
     for name in sorted(homes, key=lambda name: (name.count("."), len(name), name)):
         history = [(version, parts.shapes[name]) for version, parts in releases.items() if name in parts.shapes]
-        for row in (*_gone_keywords(history), *_gone_members(history, members), *_changed_places(history)):
+        gone = (*_gone_keywords(history), *_gone_members(history, members))
+        for row in (*gone, *_changed_places(history), *_new_requirements(history)):
             same = found.setdefault((homes[name], repr(row)), {**row, "of": []})
             same["of"].append(name)
     yield from sorted(found.values(), key=lambda row: (row["of"][0], repr(row)))
@@ -281,23 +398,111 @@ def _gone(values: Sequence[tuple[str, Collection[str] | None]]) -> Iterator[tupl
 
 
 def _changed_places(history: History) -> Iterator[Row]:
-    """Parameters that another one took the place of, and those that are passed by name alone today."""
-    final = history[-1][1]
-    if final.order is None:
-        return
-    for (_, before), (version, after) in itertools.pairwise(history):
-        if before.order is None or after.order is None or before.order == after.order:
+    """For each order of before, the first place that means something else today, or is passed by name, if at all."""
+    final = history[-1][1].order
+    found: list[Row] = []
+    for number, (_, before) in enumerate(history[:-1]):
+        order = before.order
+        if final is None or order is None:
             continue
-        pairs = list(zip(before.order, after.order, strict=False))
-        both = {*before.order} & {*after.order}
-        changed = (place for place, (old, new) in enumerate(pairs) if old != new and both & {old, new})
-        moved = next(changed, None)
-        if moved is not None:
-            yield {"place": moved, "since": version, "was": list(before.order), "is": list(after.order)}
-        elif len(after.order) < len(before.order) and pairs == list(zip(after.order, after.order, strict=True)):
-            rest = before.order[len(after.order) :]
-            if final.keywords is not None and set(rest) <= set(final.keywords) - set(final.order):
-                yield {"named": len(after.order), "since": version, "was": list(before.order)}
+        later = [(version, shape) for version, shape in history[number + 1 :] if shape.order is not None]
+        place, row = _first_moved(order, final), Row()
+        if place is not None and place < (_MOST_FIELDS if history[-1][1].is_module else len(order)):
+            since = next(version for version, shape in later if _at(shape, place) != order[place])
+            row = {"place": place, "since": since, "was": list(order), "is": list(final)}
+        elif place is None and len(final) < len(order) and not later[-1][1].takes_more:
+            ends = (version for version, shape in later if _at(shape, len(final)) is None and not shape.takes_more)
+            row = {"named": len(final), "since": next(ends), "was": list(order)}
+        if row and not any(_covers(other, row) for other in found):
+            found = [*(other for other in found if not _covers(row, other)), row]
+    yield from found
+
+
+# Nobody gives a module so many fields by position, and many files have modules.
+_MOST_FIELDS = 6
+
+
+def _at(shape: Shape, place: int) -> str | None:
+    """The parameter at a place, None if there is none."""
+    assert shape.order is not None
+    return shape.order[place] if place < len(shape.order) else None
+
+
+def _covers(row: Row, other: Row) -> bool:
+    """Whether one row says of calls with as many arguments, or fewer, what another one says."""
+    return {**row, "was": []} == {**other, "was": []} and row["was"][: len(other["was"])] == other["was"]
+
+
+def _first_moved(before: Sequence[str], after: Sequence[str]) -> int | None:
+    """The first place that means something else; one whose parameter has only another name does not."""
+    both = {*before} & {*after}
+    pairs = enumerate(zip(before, after, strict=False))
+    return next((place for place, (old, new) in pairs if old != new and both & {old, new}), None)
+
+
+def _new_requirements(history: History) -> Iterator[Row]:
+    """Parameters that a call has to give, and had not to before, each with its place if it has one."""
+    final = history[-1][1]
+    for (_, before), (version, after) in itertools.pairwise(history):
+        if before.order is None or before.takes_more or after.order is None or final.order is None:
+            continue
+        if before.keywords is None:
+            continue
+        # Where there were other parameters to give in its place, those are told.
+        has_others = not set(before.keywords) <= set(final.keywords or before.keywords)
+        known = set(before.keywords) if has_others else set()
+        for name in sorted((after.required - before.required) & final.required - known):
+            place = after.order.index(name) if name in after.order else None
+            same = before.order[place] if place is not None and place < len(before.order) else None
+            is_renamed = same in before.required and same not in after.order and name not in before.order
+            if not is_renamed:
+                yield {
+                    "required": name,
+                    "since": version,
+                    "at": final.order.index(name) if name in final.order else None,
+                }
+
+
+def moved_rows(releases: Mapping[str, Parts], moves: Mapping[str, str]) -> Iterator[Row]:
+    """A row for each moved name that could be called in a way in which the new one cannot: how that is called.
+
+    The first `same` arguments by position are those of before, all of them if that is missing. Keywords in `lost` are
+    gone; if there were any, only those of `only` are left. `required` are parameters to give, with their places.
+    """
+    last = releases[list(releases)[-1]]
+    for old, new in sorted(moves.items()):
+        today = last.shapes.get(new)
+        if today is None or today.order is None:
+            continue
+        # A name of a table is no definition, and has that of the new one.
+        shapes = [parts.shapes[old] for parts in releases.values() if old in parts.shapes]
+        shapes = shapes or [parts.shapes[new] for parts in releases.values() if new in parts.shapes]
+        before = [shape for shape in shapes if shape.order is not None]
+        same = [count for shape in before if (count := _same_places(shape, today)) is not None]
+        known = None if today.keywords is None else set(today.keywords)
+        lost = {key for shape in before for key in shape.keywords or ()} - known if known is not None else set()
+        took_any = known is not None and any(shape.keywords is None for shape in before)
+        asks = {row["required"] for shape in before for row in _new_requirements([("", shape), ("", today)])}
+        if same or lost or took_any or asks:
+            yield {
+                "moved": old,
+                "to": new,
+                **({"same": min(same)} if same else {}),
+                "lost": sorted(lost),
+                **({"only": sorted(known or ())} if took_any else {}),
+                "required": {name: today.order.index(name) if name in today.order else None for name in sorted(asks)},
+            }
+
+
+def _same_places(before: Shape, today: Shape) -> int | None:
+    """How many arguments by position mean what they did, None if all do."""
+    assert before.order is not None
+    assert today.order is not None
+    moved = _first_moved(before.order, today.order)
+    if moved is not None:
+        return moved
+    ends = not today.takes_more and (before.takes_more or len(today.order) < len(before.order))
+    return min(len(before.order), len(today.order)) if ends else None
 
 
 def _flag_rows(releases: Mapping[str, Mapping[str, str]]) -> Iterator[Row]:
@@ -317,7 +522,7 @@ def _flag_rows(releases: Mapping[str, Mapping[str, str]]) -> Iterator[Row]:
                 break
 
 
-# Prints, for each row of a list in JSON, whether its part is there; null where the package is not installed.
+# Prints, for each row of a list in JSON, whether its part is there, or as it was; null where nobody knows.
 LOOK = """
 import importlib, inspect, json, logging, sys, warnings
 logging.disable()
@@ -337,12 +542,25 @@ def has(row):
         found = find(row["of"][0])
         if "member" in row:
             return hasattr(found, row["member"])
-        given = inspect.signature(found).parameters
+        if isinstance(found, type):
+            # The signature of a class may be that of its metaclass.
+            found = found.__new__ if found.__init__ is object.__init__ else found.__init__
+        given = [each for each in inspect.signature(found).parameters.values() if each.name not in ("self", "cls")]
     except (AttributeError, TypeError, ValueError):
         return None
-    if any(each.kind is each.VAR_KEYWORD for each in given.values()):
+    names = {each.name: each for each in given}
+    kinds = {each.kind for each in given}
+    by_position = [each.name for each in given if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    if "required" in row:
+        asked = names.get(row["required"])
+        return asked is None or asked.default is not asked.empty
+    if "named" in row:
+        return len(by_position) > row["named"] or inspect.Parameter.VAR_POSITIONAL in kinds
+    if "place" in row:
+        return row["was"][row["place"]] == (by_position + [None] * 99)[row["place"]]
+    if inspect.Parameter.VAR_KEYWORD in kinds:
         return True
-    return row["keyword"] in given and given[row["keyword"]].kind is not inspect.Parameter.POSITIONAL_ONLY
+    return row["keyword"] in names and names[row["keyword"]].kind is not inspect.Parameter.POSITIONAL_ONLY
 for row in json.load(sys.stdin):
-    print(json.dumps(has(row) if "member" in row or "keyword" in row else None))
+    print(json.dumps(has(row) if "of" in row else None))
 """

@@ -103,7 +103,7 @@ CHANGED_MEANINGS = (
     ),
     ChangedMeaning(("jax.numpy.sign",), "jax", "0.4.24", "is `x / abs(x)` for complex numbers"),
     ChangedMeaning(
-        ("jax.scipy.special.logsumexp",),
+        ("jax.scipy.special.logsumexp", "flax.linen.logsumexp", "flax.nnx.logsumexp"),
         "jax",
         "0.4.24",
         "gives the sign of a complex sum as `x / abs(x)`",

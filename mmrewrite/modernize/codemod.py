@@ -83,7 +83,11 @@ class ModernizeCodemod:
         use = self.site.use
         if use is None or use.name not in self.moved:
             raise NotImplementedError
-        self.site.replace(use.node, self.site.spell(self.moved[use.name]))
+        self.site.replace(use.node, self.spelled(self.moved[use.name]))
+
+    def spelled(self, new: str) -> str:
+        """The text for the new home of a moved name in this place."""
+        return self.site.spell(new)
 
     def refuse(self, reason: str, node: ast.AST | None = None) -> NoReturn:
         """Leave the site alone and say why."""

@@ -476,7 +476,7 @@ def _nothing_unseen(module: ModuleUses, context: ModernizeContext) -> _Unseen:
     return _Unseen((), ())
 
 
-def _redirect(draft: ModuleDraft, staying: Collection[ast.AST], context: ModernizeContext) -> None:
+def _redirect(draft: ModuleDraft, staying: Collection[ast.AST], context: ModernizeContext, codemods: Codemods) -> None:
     """Write the new name at the other uses of an imported name whose import stays for the use that is refused."""
     module = draft.module
     for use in module.uses([name for name in context.moved if name in draft.kept]):
@@ -485,7 +485,7 @@ def _redirect(draft: ModuleDraft, staying: Collection[ast.AST], context: Moderni
             site = OldNameSite(Location(module, use.node, use), draft, context, context.owners[use.name])
             start, _ = site.span(use.node)
             if not any(edit.start <= start < edit.end for edit in draft.edits):
-                site.replace(use.node, site.spell(context.moved[use.name]))
+                site.replace(use.node, codemods[site.codemod](site).spelled(context.moved[use.name]))
 
 
 def _draft(
@@ -501,7 +501,7 @@ def _draft(
     for decision in decisions:
         if not decision.stays:
             codemods[decision.codemod](OldNameSite(decision.location, draft, context, decision.codemod)).rewrite()
-    _redirect(draft, staying, context)
+    _redirect(draft, staying, context, codemods)
     imports = ImportEdits(draft, context, draft.kept)
     once = list(imports.of_once_modules())
     broken = {_broken(module, item) for item in imports.broken() if item not in once}

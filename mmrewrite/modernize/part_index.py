@@ -1,5 +1,7 @@
 """The index of what functions and classes lost while they stayed: keywords, members, places of arguments; and flags.
 
+Beside these, what they ask for today, and how names that codemods move are called under the new one.
+
 `old_parts.jsonl` beside this file is written by `tools/index_names.py` from the wheels.
 """
 
@@ -62,6 +64,40 @@ class ChangedPlaces:
     first: int
     was: tuple[str, ...]
     now: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class NewRequirement:
+    """A parameter that every call gives since a release.
+
+    Attributes:
+        package: The package, such as `jax`.
+        since: The release.
+        name: The parameter.
+        place: Its place, None if it is passed by name alone.
+    """
+
+    package: str
+    since: str
+    name: str
+    place: int | None
+
+
+@dataclass(frozen=True)
+class MovedCall:
+    """How a moved name is called under its new name, where some calls of before would fail or mean something else.
+
+    Attributes:
+        same: How many arguments by position mean what they did; None if all do.
+        lost: The keywords that it has no more.
+        only: The keywords that it has, None if all but `lost` may be there.
+        required: The parameters that it asks for, and did not, with their places.
+    """
+
+    same: int | None
+    lost: frozenset[str]
+    only: frozenset[str] | None
+    required: Mapping[str, int | None]
 
 
 def _rows() -> Iterator[tuple[str, list[str], dict[str, Any]]]:
@@ -127,7 +163,7 @@ def changed_places() -> Mapping[str, tuple[ChangedPlaces, ...]]:
     """The changes of arguments by position, the last first, by the full name of what is called."""
     found: dict[str, list[ChangedPlaces]] = {}
     for package, _, row in _rows():
-        if "place" in row or "named" in row:
+        if "was" in row and "of" in row:
             first = row["place"] if "place" in row else row["named"]
             now = tuple(row["is"]) if "is" in row else None
             for owner in row["of"]:
@@ -138,10 +174,35 @@ def changed_places() -> Mapping[str, tuple[ChangedPlaces, ...]]:
 
 
 @functools.cache
+def new_requirements() -> Mapping[str, tuple[NewRequirement, ...]]:
+    """The parameters that calls did not give before, by the full name of what is called."""
+    found: dict[str, list[NewRequirement]] = {}
+    for package, _, row in _rows():
+        for owner in row["of"] if "required" in row and "of" in row else ():
+            found.setdefault(owner, []).append(NewRequirement(package, row["since"], row["required"], row["at"]))
+    return {owner: tuple(asked) for owner, asked in found.items()}
+
+
+@functools.cache
+def moved_calls() -> Mapping[str, MovedCall]:
+    """How moved names are called, by the old name, where that is not as before."""
+    return {
+        row["moved"]: MovedCall(
+            row.get("same"),
+            frozenset(row["lost"]),
+            frozenset(row["only"]) if "only" in row else None,
+            row["required"],
+        )
+        for _, _, row in _rows()
+        if "moved" in row
+    }
+
+
+@functools.cache
 def part_words() -> Mapping[bytes, frozenset[bytes]]:
     """Words of files that may use an old part, and for each the words that stand beside it there."""
     found: dict[bytes, set[bytes]] = {}
-    for word, beside in words_beside(changed_places()).items():
+    for word, beside in words_beside((*changed_places(), *new_requirements())).items():
         found.setdefault(word, set()).update(beside)
     for index in (old_keywords(), old_members()):
         for owner, parts in index.items():
@@ -149,8 +210,10 @@ def part_words() -> Mapping[bytes, frozenset[bytes]]:
                 found.setdefault(name.encode(), set()).add(owner.rpartition(".")[2].encode())
     for name, owners in only_members().items():
         found[name.encode()] |= {part.package.partition(".")[0].encode() for part in owners.values()}
+    methods = [owner.rpartition(".") for owner in (*changed_places(), *new_requirements())]
+    called = {made: {own for owner, _, own in methods if owner == made} for made in _MADE_BY}
     for made, words in _MADE_BY.items():
-        for name in old_members().get(made, ()):
+        for name in (*old_members().get(made, ()), *called[made]):
             found[name.encode()] |= words
     return {word: frozenset(beside) for word, beside in found.items()}
 

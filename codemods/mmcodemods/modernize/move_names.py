@@ -13,7 +13,8 @@ names of `jax.numpy` that NumPy dropped, and a few of optax and chex.
 To check: `jax.core.get_aval` gave the value itself a type of its own before JAX 0.4.36; a test for `ConcreteArray` is
 reported.
 
-Refused: a `target-jax` that does not have the new name yet.
+Refused: calls that the new name does not take, such as `core.Var(0, "", aval)`; a `target-jax` that does not have the
+new name yet.
 See https://docs.jax.dev/en/latest/changelog.html
 """
 
@@ -23,10 +24,12 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
+from mmrewrite.modernize.analysis.calls import FoundCall, calls_of
 from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.name_index import may_use_old_names
+from mmrewrite.modernize.part_index import moved_calls
 from mmrewrite.modernize.site import Location, ModernizeContext
-from mmrewrite.modernize.uses import ModuleUses
+from mmrewrite.modernize.uses import ModuleUses, OldNameUse
 
 # New home, and the first JAX that has it: the old names, by their own name or as `old:new`.
 _MOVES = {
@@ -57,7 +60,6 @@ _MOVES = {
     ("jax.interpreters.partial_eval", "jax", "0.4.13"): "config",
     ("jax.interpreters.xla", "jax.core", "0.4.13"): "ShapedArray",
     ("jax.abstract_arrays", "jax.core", "0.4.13"): "ShapedArray",
-    ("jax.interpreters.pxla", "jax", "0.4.13"): "device_put",
     ("jax.lib.xla_bridge", "jax", "0.4.13"): "default_backend",
     ("jax.lib.xla_bridge", "jax.extend.backend", "0.4.33"): "get_backend",
     ("jax.lib.xla_bridge", "jax.extend.backend", "0.7.0"): "get_compile_options",
@@ -102,6 +104,17 @@ _MOVES = {
 }
 
 
+# Keywords that are called otherwise under the new name.
+_RENAMED: Mapping[str, Mapping[str, str]] = {
+    "jax.experimental.pallas.tpu.semaphore_wait": {"dec": "value"},
+    "jax.interpreters.batching.moveaxis": {"x": "a", "src": "source", "dst": "destination"},
+    "optax.global_norm": {"updates": "tree"},
+    "optax.maybe_update": {"should_update_fn": "should_transform_fn"},
+}
+
+# How many arguments by position are taken as before, where the parameters are called otherwise.
+_TAKEN = {"jax.core.ClosedJaxpr": 2}
+
 # Modules that are to be imported by themselves, and their aliases: the first is written, others are recognized.
 _IMPORTED = {
     "jax.extend.backend": ("jex_backend",),
@@ -139,25 +152,75 @@ class MoveNames(ModernizeCodemod):
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
-        """Names that are written as attributes, and those that the oldest JAX does not have under the new name."""
-        for use in module.uses(cls.moved):
-            if use.is_direct and (isinstance(use.node, ast.Attribute) or use.name not in context.moved):
+        """Names that are written as attributes, those that the oldest JAX does not have, and calls that change."""
+        uses = list(module.uses(cls.moved))
+        kept = {use.name for use in uses if _is_refused_alias(module, use)}
+        for use in uses:
+            is_written = use.is_direct and (isinstance(use.node, ast.Attribute) or use.name not in context.moved)
+            is_changed = any(_changes(use.name, found) for found in calls_of(module, use.node))
+            if is_written or is_changed or (use.is_direct and use.name in kept):
                 yield Location(module, use.node, use)
 
     def rewrite(self) -> None:
-        """Write the new name."""
-        name = self.use.name
+        """Write the new name, and the keywords of its calls."""
+        site, name, node = self.site, self.use.name, self.use.node
         if _is_of_jax(name):
-            self.site.needs(self.since[name], f"`{self.moved[name]}`, today's name of `{name}`,")
-        self.site.replace(self.use.node, self._spelled(self.moved[name]))
+            site.needs(self.since[name], f"`{self.moved[name]}`, today's name of `{name}`,")
+        for found in calls_of(site.module, node):
+            problem = _problem(name, found)
+            if problem is not None:
+                self.refuse(f"`{name}` is `{self.moved[name]}` today, which {problem}", found.call)
+            for keyword in found.call.keywords:
+                new = _RENAMED.get(name, {}).get(keyword.arg or "")
+                if new is not None:
+                    site.rename_keyword(keyword, new)
+        is_given = isinstance(site.module.parents.get(node), ast.Call)
+        if self.use.is_direct and not is_given and name in moved_calls():
+            # As in `V = core.Var`, where `V(0, "", aval)` stays.
+            alias = next((use for use in site.module.uses((name,)) if _is_refused_alias(site.module, use)), None)
+            if alias is not None:
+                self.refuse(f"line {alias.node.lineno} calls `{name}` in a way in which it is not called today")
+        if self.use.is_direct and (isinstance(node, ast.Attribute) or name not in site.context.moved):
+            site.replace(node, self.spelled(self.moved[name]))
 
-    def _spelled(self, new: str) -> str:
+    def spelled(self, new: str) -> str:
         """The text for a new name, from an import of its own where `import jax` does not import its module."""
         home, _, own = new.rpartition(".")
         if home not in _IMPORTED:
             return self.site.spell(new)
         package, _, module = home.rpartition(".")
         return f"{self.site.draft.imports.member(package, module, _IMPORTED[home])}.{own}"
+
+
+def _is_refused_alias(module: ModuleUses, use: OldNameUse) -> bool:
+    """Whether a use is the call of another name for a moved one, which its new name does not take."""
+    return not use.is_direct and any(_problem(use.name, found) is not None for found in calls_of(module, use.node))
+
+
+def _changes(name: str, found: FoundCall) -> bool:
+    """Whether a call is to be written otherwise under the new name, if it can be."""
+    renamed = _RENAMED.get(name, {})
+    return _problem(name, found) is not None or any(keyword.arg in renamed for keyword in found.call.keywords)
+
+
+def _problem(name: str, found: FoundCall) -> str | None:
+    """Why the new name does not take a call, as the rest of a sentence; None if it does."""
+    today = moved_calls().get(name)
+    if today is None:
+        return None
+    gone = today.lost - _RENAMED.get(name, {}).keys()
+    for keyword in found.call.keywords:
+        if keyword.arg in gone or (keyword.arg and today.only is not None and keyword.arg not in today.only):
+            return f"has no `{keyword.arg}=`"
+    if found.keyword(None) is not None and today.lost:
+        return f"has no `{'=`, `'.join(sorted(today.lost))}=`, and `**` may hide one; write the keywords out"
+    same = _TAKEN.get(name, today.same)
+    if same is not None and (found.has_star or found.positional > same):
+        return f"takes {same or 'no'} arguments by position as before; write the call anew"
+    for asked, place in today.required.items() if found.is_whole else ():
+        if found.keyword(asked) is None and (place is None or found.positional <= place):
+            return f"needs `{asked}`"
+    return None
 
 
 def _is_of_jax(name: str) -> bool:

@@ -73,6 +73,11 @@ _TOLD: dict[str, tuple[str, str, str]] = {
         "0.7.2",
         "this is false of variables, which are dictionaries; ask for `(dict, FrozenDict)` where they are meant",
     ),
+    "carry": (
+        "flax",
+        "0.7.0",
+        "`initialize_carry` of a cell is called as `cell.initialize_carry(rng, input_shape)`; take these parameters",
+    ),
     "stopping": ("flax", "0.7.5", "`update` returns the new state alone; ask its `has_improved`"),
 }
 
@@ -89,6 +94,7 @@ class ReportChangedMeanings(ModernizeCodemod):
         *(b".addressable_", b".global_shards", b".device_buffers", b".device()", b"cost_analysis", b"TFRT_CPU"),
         *(
             b"__jax_array__",
+            b"initialize_carry",
             b"sharding_names",
             b"EarlyStopping",
             b"DotProductAttention",
@@ -122,6 +128,9 @@ class ReportChangedMeanings(ModernizeCodemod):
                     yield Location(module, node, part=_DEVICE if kind == "device" else "")
         if age.is_before(*_TOLD["protocol"][:2]):
             yield from (Location(module, node) for node in module.methods.get("__jax_array__", ()))
+        for node in module.methods.get(_CARRY, ()):
+            if _kind(module, node) == "carry":
+                yield Location(module, node)
 
     def rewrite(self) -> None:
         """Report the place."""
@@ -152,7 +161,8 @@ _KINDS_OF_NODES: tuple[type[ast.AST], ...] = (ast.Constant, ast.Attribute, ast.S
 # Functions of `functools.singledispatch` choose by the class that is given to this method, or annotated below it.
 _REGISTER = "register"
 _CLASS_TESTS = frozenset(("isinstance", "issubclass", "assertIsInstance", "assertNotIsInstance"))
-Kind = Literal["shards", "cost", "device", "client", "protocol", "names", "attention", "frozen", "stopping"]
+_CARRY = "initialize_carry"
+Kind = Literal["shards", "cost", "device", "client", "protocol", "names", "attention", "frozen", "carry", "stopping"]
 
 
 def _maps(module: ModuleUses) -> bool:
@@ -210,6 +220,8 @@ def _kind(module: ModuleUses, node: ast.AST) -> Kind | None:
     if isinstance(node, ast.FunctionDef):
         if node.name == "__jax_array__":
             return "protocol"
+        if node.name == _CARRY:
+            return "carry" if _makes_carries_as_before(module, node) else None
         return "frozen" if _is_registered_for_frozen(module, node) else None
     if not isinstance(node, ast.Call):
         return None
@@ -267,6 +279,16 @@ def _is_registered_for_frozen(module: ModuleUses, function: ast.FunctionDef) -> 
     is_registered = any(each.attr == _REGISTER for each in decorators)
     annotation = first.annotation if first is not None else None
     return is_registered and annotation is not None and _asks_for_frozen(module, annotation)
+
+
+def _makes_carries_as_before(module: ModuleUses, method: ast.FunctionDef) -> bool:
+    """Whether a method of a recurrent cell takes the sizes that Flax passed before."""
+    holder = module.parents[method]
+    bases = holder.bases if isinstance(holder, ast.ClassDef) else []
+    names = [module.facts.names.resolve(base, module.scope_of(base)) or "" for base in bases]
+    taken = [each.arg for each in (*method.args.posonlyargs, *method.args.args) if each.arg != "self"]
+    is_cell = any(name.startswith("flax.linen.") and "Cell" in name for name in names)
+    return is_cell and (len(taken) > 2 or "batch_dims" in taken)
 
 
 def _alternatives(classes: ast.expr) -> Iterator[ast.expr]:

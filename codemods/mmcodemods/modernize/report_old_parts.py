@@ -3,11 +3,13 @@
     compiled.compiler_ir()
     nnx.scan(f, state_axes=axes)
     optax.rmsprop(1e-3, 0.9, 1e-8, 0.0, True)
+    nn.LSTMCell()
     x.device_buffer
     jnp.where(x > 0, x=x, y=0)
     ->  train.py:1:1: `compiler_ir` of `jax.stages.Compiled` is gone since JAX 0.4.16; ...
     ->  train.py:2:13: `state_axes=` of `flax.nnx.scan` is gone since Flax 0.9.0; ...
     ->  train.py:3:1: since optax 0.2.4, argument 5 of `optax.rmsprop` is `eps_in_sqrt` and no more `centered`; ...
+    ->  train.py:4:1: since Flax 0.7.0, `flax.linen.LSTMCell` needs `features`; pass it
     ->  x.addressable_data(0)
     ->  jnp.where(x > 0, x, 0)
 
@@ -15,11 +17,12 @@ The index of keywords, members, places and flags is read from the wheels, as tha
 reported whose object the source shows to be of the class, and, as notes, those of a name that nothing has today. An
 argument that is passed by its name alone today gets its name, and one that is passed by position alone loses it where
 it stands in its place. Calls by position that mean something else are reported in projects that use names that were
-gone in that release, and by `--upgrade-to`.
+gone in that release, and by `--upgrade-to`. Calls of methods are read where the source shows the class of the object.
 
 To check: notes, which may be about objects of other classes.
 
-Refused: every other keyword and member that is gone. Calls by position whose meaning has changed are left and reported.
+Refused: every other keyword and member that is gone, arguments by position that are not taken any more, and calls
+without an argument that is needed today. Calls by position whose meaning has changed are left and reported.
 See https://docs.jax.dev/en/latest/changelog.html
 """
 
@@ -27,10 +30,10 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from mmrewrite.modernize.advice import BY_POSITION, SUCCESSORS
-from mmrewrite.modernize.analysis.old_names import PARTIALS
+from mmrewrite.modernize.analysis.calls import FoundCall, calls_of
 from mmrewrite.modernize.analysis.own_members import OwnMembers
 from mmrewrite.modernize.analysis.project_age import ProjectAge
 from mmrewrite.modernize.analysis.renamed_keywords import OLD_KEYWORDS as RENAMED_KEYWORDS
@@ -41,7 +44,9 @@ from mmrewrite.modernize.gate import uses_any
 from mmrewrite.modernize.name_index import PACKAGES, TITLES
 from mmrewrite.modernize.part_index import (
     ChangedPlaces,
+    NewRequirement,
     changed_places,
+    new_requirements,
     old_keywords,
     old_members,
     only_members,
@@ -61,6 +66,8 @@ _OF_OTHERS = frozenset(
         "flax.nnx.Optimizer",
     )
 )
+# What took its arguments in another order in still older releases.
+_SEVERAL_ORDERS = frozenset(("jax.jit",))
 _MEMBERS_OF_OTHERS = frozenset(("is_compatible_aval", "input_layouts", "output_layouts", "device_local_layout"))
 
 
@@ -74,26 +81,30 @@ class ReportOldParts(ModernizeCodemod):
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
-        """Old keywords, calls by position that mean something else, and old members."""
+        """Old keywords, calls that mean something else or lack an argument, and old members."""
         age, own = context.analysis(ProjectAge), context.analysis(OwnMembers).names
-        for use in module.uses({**old_keywords(), **changed_places()}):
-            call, positional = _call(module, use.node)
-            if call is None or use.name in _OF_OTHERS:
-                continue
-            old = old_keywords().get(use.name, {})
-            for keyword in call.keywords:
-                if keyword.arg in old and keyword.arg not in RENAMED_KEYWORDS.get(use.name, ()):
+        for use in module.uses(_functions()):
+            for found in calls_of(module, use.node) if use.name not in _OF_OTHERS else ():
+                for keyword in _old_keywords(use.name, found):
                     yield Location(module, keyword, use, f"{use.name}.{keyword.arg}")
-            change = _change(use, positional)
-            # Calls by position that raise are old; others may be written for today.
-            if change is not None and (change.now is None or age.is_before(change.package, change.since)):
-                yield Location(module, use.node, use)
+                # Called by its class, a method is given the object first.
+                if not _is_method(use.name) and _is_changed(use.name, found, age):
+                    yield Location(module, use.node, use)
         packages = {item.name.partition(".")[0] for item in module.imported}
+        for call in module.nodes_of(ast.Call):
+            name, is_certain = _method(module, call, packages, own)
+            if name is not None:
+                (found,) = calls_of(module, call.func)
+                keywords = list(_old_keywords(name, found))
+                for keyword in keywords if is_certain else ():
+                    yield Location(module, keyword, part=f"{name}.{keyword.arg}")
+                if _is_changed(name, found, age) or (keywords and not is_certain):
+                    yield Location(module, call.func, part=name)
         for node in module.nodes_of(ast.Attribute):
             if isinstance(node.ctx, ast.Load):
-                found = _owner(module, node, packages, own)
-                if found is not None:
-                    yield Location(module, node, part=f"{found[0]}.{node.attr}")
+                member = _owner(module, node, packages, own)
+                if member is not None:
+                    yield Location(module, node, part=f"{member[0]}.{node.attr}")
 
     @classmethod
     def change_of(cls, name: str) -> tuple[str, str, Change] | None:
@@ -102,6 +113,9 @@ class ReportOldParts(ModernizeCodemod):
         part = old_keywords().get(owner, {}).get(last) or old_members().get(owner, {}).get(last)
         if part is not None:
             return part.package, part.since, "stops"
+        asked = next(iter(new_requirements().get(name, ())), None)
+        if asked is not None:
+            return asked.package, asked.since, "stops"
         place = next(iter(changed_places().get(name, ())), None)
         return (place.package, place.since, "stops" if place.now is None else "changes") if place is not None else None
 
@@ -109,32 +123,73 @@ class ReportOldParts(ModernizeCodemod):
         """Rewrite or report one use."""
         site, node = self.site, self.site.node
         if isinstance(node, ast.keyword):
-            assert node.arg is not None
-            part = old_keywords()[self.use.name][node.arg]
-            if _is_in_its_place(site.module, self.use, node):
-                site.edit(site.span(node)[0], site.span(node.value)[0], "")
-                return
-            self.refuse(f"`{node.arg}=` of `{self.use.name}` {part.told(self.use.name)}", node)
-        if site.use is None:
+            self._rewrite_keyword(node)
+            return
+        assert isinstance(node, ast.expr)
+        name, is_certain = self._name
+        if name is None:
             assert isinstance(node, ast.Attribute)
             self._rewrite_member(node)
             return
-        call, positional = _call(site.module, self.use.node)
-        change = _change(self.use, positional)
-        assert call is not None
-        assert change is not None
-        if change.now is None and site.call is call:
-            for index in range(change.first, positional):
-                name_argument(site, call, index, change.was[index])
-            return
-        self._tell_place(change)
+        age = site.context.analysis(ProjectAge)
+        if not is_certain:
+            told = self.change_of(name)
+            since = f"since {TITLES[told[0]]} {told[1]}, " if told is not None else ""
+            owner, _, own = name.rpartition(".")
+            site.leave(f"if this is a `{owner}`: {since}`{own}` takes other arguments; see what it takes today")
+        for found in calls_of(site.module, node):
+            self._check_requirements(name, found)
+            change = _change(name, found)
+            if change is not None and change.now is None:
+                self._name_arguments(name, change, found)
+            elif change is not None and _is_told(change, age):
+                self._tell_place(name, change)
 
-    def _tell_place(self, change: ChangedPlaces) -> None:
-        title, name = TITLES[change.package], self.use.name
-        if change.now is None:
-            names = ", ".join(change.was[change.first :])
-            self.refuse(f"since {title} {change.since}, `{name}` takes {names} by name alone; write the names")
-        was, now = change.was[change.first], change.now[change.first]
+    @property
+    def _name(self) -> tuple[str | None, bool]:
+        """What is called: the use, or a method of an object, and whether it is for certain; None for a member alone."""
+        if self.site.use is not None:
+            return self.use.name, True
+        return self._method(self.site.module.parents.get(self.site.node))
+
+    def _method(self, call: ast.AST | None) -> tuple[str | None, bool]:
+        packages = {item.name.partition(".")[0] for item in self.site.module.imported}
+        return _method(self.site.module, call, packages, self.site.context.analysis(OwnMembers).names)
+
+    def _rewrite_keyword(self, keyword: ast.keyword) -> None:
+        site, arg = self.site, keyword.arg
+        owner = self.use.name if site.use is not None else self._method(site.module.parents[keyword])[0]
+        assert owner is not None
+        assert arg is not None
+        if site.use is not None and self.use.is_direct and _is_in_its_place(site.module, self.use, keyword):
+            site.edit(site.span(keyword)[0], site.span(keyword.value)[0], "")
+            return
+        self.refuse(f"`{arg}=` of `{owner}` {old_keywords()[owner][arg].told(owner)}", keyword)
+
+    def _name_arguments(self, name: str, change: ChangedPlaces, found: FoundCall) -> None:
+        """Give the arguments that are passed by name alone today their names, if they are those of before."""
+        given = change.was[change.first : found.positional]
+        # What an alias stands for may be moved, and this call with it.
+        is_written = self.site.use is None or self.use.is_direct
+        is_whole = is_written and self.site.call is found.call and found.is_whole
+        if is_whole and name not in _SEVERAL_ORDERS and old_keywords().get(name, {}).keys().isdisjoint(given):
+            for index, keyword in enumerate(given, change.first):
+                name_argument(self.site, found.call, index, keyword)
+            return
+        title, names = TITLES[change.package], ", ".join(change.was[change.first :])
+        self.refuse(
+            f"since {title} {change.since}, `{name}` takes {change.first or 'no'} arguments by position, and no more "
+            f"{names} there; write the names of those that it still has"
+        )
+
+    def _check_requirements(self, name: str, found: FoundCall) -> None:
+        for asked in _missing(name, found):
+            title = TITLES[asked.package]
+            self.refuse(f"since {title} {asked.since}, `{name}` needs `{asked.name}`; pass it", found.call)
+
+    def _tell_place(self, name: str, change: ChangedPlaces) -> None:
+        assert change.now is not None
+        title, was, now = TITLES[change.package], change.was[change.first], change.now[change.first]
         self.site.leave(
             f"since {title} {change.since}, argument {change.first + 1} of `{name}` is `{now}` and no more `{was}`; "
             f"from there on, pass arguments by name"
@@ -156,17 +211,67 @@ class ReportOldParts(ModernizeCodemod):
         site.edit(end - len(node.attr), end, new)
 
 
-def _call(module: ModuleUses, function: ast.expr) -> tuple[ast.Call | None, int]:
-    """The call of a function, or the partial of it, and how many arguments are passed by position."""
-    call = module.parents.get(function)
-    if not isinstance(call, ast.Call) or any(isinstance(each, ast.Starred) for each in call.args):
-        return (call, 0) if isinstance(call, ast.Call) and call.func is function else (None, 0)
-    if call.func is function:
-        return call, len(call.args)
-    is_partial = (
-        call.args[:1] == [function] and module.facts.names.resolve(call.func, module.scope_of(call)) in PARTIALS
-    )
-    return (call, len(call.args) - 1) if is_partial else (None, 0)
+@functools.cache
+def _functions() -> Mapping[str, None]:
+    """What is called with other arguments today."""
+    return dict.fromkeys((*old_keywords(), *changed_places(), *new_requirements()))
+
+
+@functools.cache
+def _methods() -> Mapping[str, Collection[str]]:
+    """The methods that are called with other arguments today, by their own names."""
+    found: dict[str, list[str]] = {}
+    for name in filter(_is_method, _functions()):
+        found.setdefault(name.rpartition(".")[2], []).append(name)
+    return found
+
+
+def _is_method(name: str) -> bool:
+    return name.rpartition(".")[0].rpartition(".")[2][:1].isupper()
+
+
+def _method(
+    module: ModuleUses, call: ast.AST | None, packages: Collection[str], own: Collection[str]
+) -> tuple[str | None, bool]:
+    """The full name of a method that is called with other arguments today, if a call is one, and if that is certain.
+
+    It is if the source shows the class. Of other objects, a method is one that no library and not the project itself
+    has under the name.
+    """
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        return None, False
+    attr = call.func.attr
+    if attr not in _methods() or module.facts.names.resolve(call.func, module.scope_of(call.func)) is not None:
+        return None, False
+    owner = class_of(module, call.func.value)
+    if owner is not None:
+        name = f"{owner}.{attr}"
+        return (name if name in _functions() else None), True
+    if "_" not in attr or len(attr) < _TELLING or attr in own or attr in module.methods:
+        return None, False
+    possible = (name for name in _methods()[attr] if name.partition(".")[0] in packages)
+    return min(possible, key=lambda name: (name.count("."), name), default=None), False
+
+
+# So many letters of a name, with a bar, make it one that other classes hardly have.
+_TELLING = 16
+
+
+def _old_keywords(name: str, found: FoundCall) -> Iterator[ast.keyword]:
+    """The keywords of a call that are gone, but for those that another codemod renames."""
+    old, others = old_keywords().get(name, {}), RENAMED_KEYWORDS.get(name, ())
+    yield from (keyword for keyword in found.call.keywords if keyword.arg in old and keyword.arg not in others)
+
+
+def _is_changed(name: str, found: FoundCall, age: ProjectAge) -> bool:
+    """Whether a call lacks an argument, or gives one by position that is not taken so any more or means another."""
+    change = _change(name, found)
+    return any(_missing(name, found)) or (change is not None and _is_told(change, age))
+
+
+def _is_told(change: ChangedPlaces, age: ProjectAge) -> bool:
+    """Whether a call is old for certain: those that raise are; others may be written for today."""
+    return change.now is None or age.is_before(change.package, change.since)
 
 
 def _is_in_its_place(module: ModuleUses, use: OldNameUse, keyword: ast.keyword) -> bool:
@@ -181,10 +286,18 @@ def _is_in_its_place(module: ModuleUses, use: OldNameUse, keyword: ast.keyword) 
     return list(order[len(call.args) : len(call.args) + count]) == named[:count]
 
 
-def _change(use: OldNameUse, positional: int) -> ChangedPlaces | None:
+def _change(name: str, found: FoundCall) -> ChangedPlaces | None:
     """The change that a call by position meets."""
-    changes = changed_places().get(use.name, ())
-    return next((each for each in changes if each.first < positional <= len(each.was)), None)
+    changes = changed_places().get(name, ())
+    return next((each for each in changes if each.first < found.positional <= len(each.was)), None)
+
+
+def _missing(name: str, found: FoundCall) -> Iterator[NewRequirement]:
+    """The parameters of today that a call does not give."""
+    for asked in new_requirements().get(name, ()) if found.is_whole else ():
+        is_placed = asked.place is not None and found.positional > asked.place
+        if not is_placed and found.keyword(asked.name) is None:
+            yield asked
 
 
 def _owner(
@@ -200,7 +313,8 @@ def _owner(
     if owner is not None:
         return (owner, True) if node.attr in old_members().get(owner, {}) else None
     others = only_members().get(node.attr, {})
-    first = next((owner for owner, part in others.items() if part.package.partition(".")[0] in packages), None)
+    possible = (owner for owner, part in others.items() if part.package.partition(".")[0] in packages)
+    first = min(possible, key=lambda owner: (owner.count("."), owner), default=None)
     return (first, False) if first is not None and node.attr not in own else None
 
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 QUANTILES = tuple(f"jax.numpy.{name}" for name in ("quantile", "percentile", "nanquantile", "nanpercentile"))
-SOFTMAX = tuple(f"jax.nn.{name}" for name in ("softmax", "log_softmax"))
+# Flax has these of JAX under names of its own.
+SOFTMAX = tuple(
+    f"{home}.{name}"
+    for home in (
+        *("jax.nn", "flax.linen", "flax.linen.activation", "flax.core.nn"),
+        *("flax.nnx", "flax.nnx.nn.activations", "flax.experimental.nnx"),
+    )
+    for name in ("softmax", "log_softmax")
+)
 CHECKPOINT = ("jax.checkpoint", "jax.remat", "jax.ad_checkpoint.checkpoint", "jax.ad_checkpoint.remat")
 CLIP, SOLVE = "jax.numpy.clip", "jax.scipy.linalg.solve"
 RESHAPE, BETA = "jax.numpy.reshape", "jax.scipy.special.beta"

@@ -1,0 +1,73 @@
+"""The calls of a function or class: as it is written, by `functools.partial`, and of what Flax lifts it to."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mmrewrite.modernize.analysis.old_names import PARTIALS
+from mmrewrite.modernize.uses import ModuleUses
+
+# Transformations of linen that make of a class of modules another one, which is called as it is.
+_LIFTED = frozenset(
+    f"flax.linen.{home}{name}"
+    for home in ("", "transforms.")
+    for name in ("add_metadata_axis", "checkpoint", "jit", "map_variables", "remat", "scan", "vmap")
+)
+
+
+@dataclass(frozen=True)
+class FoundCall:
+    """One call.
+
+    Attributes:
+        call: The call, or that of `partial`.
+        positional: How many arguments are given by position, as far as they are written out.
+        is_whole: Whether all arguments are seen, and no others can follow.
+        has_star: Whether `*` hides how many are given by position.
+    """
+
+    call: ast.Call
+    positional: int
+    is_whole: bool
+    has_star: bool
+
+    def keyword(self, name: str | None) -> ast.keyword | None:
+        """The argument of a name, None if it is not given; `**` has none."""
+        return next((each for each in self.call.keywords if each.arg == name), None)
+
+
+def calls_of(module: ModuleUses, function: ast.expr) -> Iterator[FoundCall]:
+    """The calls of what an expression stands for."""
+    call = module.parents.get(function)
+    if not isinstance(call, ast.Call):
+        return
+    if call.func is function:
+        yield _found(call, 0)
+    elif call.args[:1] == [function]:
+        name = module.facts.names.resolve(call.func, module.scope_of(call))
+        if name in PARTIALS:
+            yield _found(call, 1, is_partial=True)
+        elif name in _LIFTED:
+            yield from _of_lifted(module, call)
+
+
+def _of_lifted(module: ModuleUses, lifted: ast.Call) -> Iterator[FoundCall]:
+    """The calls of `nn.scan(Cell, ...)`, there or by the name that it is assigned to."""
+    yield from calls_of(module, lifted)
+    match module.parents.get(lifted):
+        case ast.Assign(targets=[ast.Name(id=name) as target]):
+            scope = module.scope_of(target)
+            for head in module.heads.get(name, ()):
+                binding = module.facts.names.binding(name, module.scope_of(head))
+                if binding is not None and binding.value is lifted and module.scope_of(head).owner(name) is scope:
+                    yield from calls_of(module, head)
+        case _:
+            pass
+
+
+def _found(call: ast.Call, skip: int, *, is_partial: bool = False) -> FoundCall:
+    has_star = any(isinstance(each, ast.Starred) for each in call.args)
+    is_whole = not is_partial and not has_star and all(each.arg is not None for each in call.keywords)
+    return FoundCall(call, 0 if has_star else len(call.args) - skip, is_whole, has_star)
