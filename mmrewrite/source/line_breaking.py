@@ -7,7 +7,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from mmrewrite.source.newer_syntax import parse_any
@@ -18,11 +18,15 @@ _TAB_COLUMNS = 4
 
 @dataclass(frozen=True)
 class _Brackets:
-    """The inside of a pair of brackets as (start, end) offsets, and the spans of its comma-separated items."""
+    """The inside of a pair of brackets as (start, end) offsets, and the spans of its comma-separated items.
+
+    `is_around` is whether what is generated stands in front of them, as in the last ones of `mm.f(x)(y)`, or in them.
+    """
 
     start: int
     end: int
     items: tuple[tuple[int, int], ...]
+    is_around: bool = False
 
     def is_opened(self, source: SourceText) -> bool:
         """Whether a line ends at the opening bracket."""
@@ -32,8 +36,8 @@ class _Brackets:
 def fit(code: str, runtime: str | None, width: int, unit: str, newline: str) -> str:
     """The text of one statement, with generated calls broken until its lines fit `width` where that is possible.
 
-    The arguments go onto one indented line, or one line each if that is too long. Only calls of the runtime, and of
-    `partial` on one of them, are broken: the user's own code keeps its layout.
+    The arguments go onto one indented line, or one line each if that is too long. Only calls of the runtime, of
+    `partial` on one of them, and those around them on one line are broken: the user's own code keeps its layout.
 
     Without a `runtime`, for a statement of which only parts are generated, any call may be broken that lies on one
     line, in no other brackets of that line, and begins within `width`.
@@ -98,9 +102,15 @@ def _is_plain(source: SourceText, brackets: _Brackets, width: int) -> bool:
     return (
         source.position(first)[0] == source.position(last)[0]
         and (len(brackets.items) > 1 if brackets.is_opened(source) else source.position(brackets.end)[0] == line)
-        and _columns(source.text[begin : brackets.start]) <= width
+        and _head(source, brackets) <= width
         and not any(begin <= start < brackets.start and brackets.end < end for start, end in _pairs(source))
     )
+
+
+def _head(source: SourceText, brackets: _Brackets) -> int:
+    """Columns of a line up to the opening bracket."""
+    line, _ = source.position(brackets.start)
+    return _columns(source.text[source.line_starts[line - 1] : brackets.start])
 
 
 def _pairs(source: SourceText) -> Iterator[tuple[int, int]]:
@@ -117,7 +127,8 @@ def _unbroken(source: SourceText, runtime: str | None, width: int) -> Iterator[_
     """Brackets that may be broken, outer ones first."""
     for brackets, is_call in _all_brackets(source, runtime):
         if runtime is not None:
-            if not brackets.is_opened(source):
+            # Of `mm.f(x)(y)` the last arguments are broken, unless what is in front of them is too long by itself.
+            if not brackets.is_opened(source) and not (brackets.is_around and _head(source, brackets) > width):
                 yield brackets
         elif _is_plain(source, brackets, width) and (is_call or _begins_line(source, brackets)):
             yield brackets
@@ -134,11 +145,12 @@ def _all_brackets(source: SourceText, runtime: str | None) -> Iterator[tuple[_Br
     queue: list[ast.AST] = [parse_any(source.text)]
     while queue:
         node = queue.pop(0)
-        if isinstance(node, ast.Call) and _is_generated(node, runtime):
+        if isinstance(node, ast.Call) and (_is_generated(node, runtime) or _holds_generated(node, runtime)):
             parts: Sequence[ast.expr | ast.keyword] = sorted([*node.args, *node.keywords], key=_place)
             opening = source.text.index("(", _end(source, node.func)) + 1
             for brackets in _brackets(source, opening, _end(source, node) - 1, parts):
-                yield brackets, True
+                is_own = runtime is None or (_is_generated(node, runtime) and not isinstance(node.func, ast.Call))
+                yield replace(brackets, is_around=not is_own), True
             values = (part.value if isinstance(part, ast.keyword) else part for part in parts)
             for value in values:
                 if isinstance(value, ast.Tuple) and source.text[_start(source, value)] == "(":
@@ -160,10 +172,20 @@ def _brackets(source: SourceText, start: int, end: int, parts: Sequence[ast.expr
 def _is_generated(node: ast.Call, runtime: str | None) -> bool:
     if runtime is None or _root(node.func) == runtime:
         return True
+    if isinstance(node.func, ast.Call):
+        return _is_generated(node.func, runtime)
     is_partial = (isinstance(node.func, ast.Attribute) and node.func.attr == "partial") or (
         isinstance(node.func, ast.Name) and "partial" in node.func.id
     )
     return is_partial and bool(node.args) and _root(node.args[0]) == runtime
+
+
+def _holds_generated(node: ast.Call, runtime: str | None) -> bool:
+    """Whether a call on one line has a generated one among its arguments."""
+    parts = (each for part in (*node.args, *node.keywords) for each in ast.walk(part))
+    return node.lineno == node.end_lineno and any(
+        isinstance(each, ast.Call) and _is_generated(each, runtime) for each in parts
+    )
 
 
 def _root(node: ast.expr) -> str | None:

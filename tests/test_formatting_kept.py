@@ -1,0 +1,54 @@
+"""A formatted program stays formatted: what is written is laid out as ruff would lay it out."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from fixture_files import hint_cases, source_files
+
+from mmrewrite.codemod.registry import Registry
+from mmrewrite.engine.rewrite import rewrite_project
+
+ruff = pytest.importorskip("ruff")
+
+WIDTH = 100
+# An expression around what is written, that needs brackets of its own or fewer than it had, names between quotes of one
+# kind, and blank lines where a hint stood alone.
+OTHERWISE = {
+    "constrain_call/names_in_heads",
+    "constrain_call/several_in_one_statement",
+    "declare_mesh/rules_of_the_program",
+    "gather_value/parameters_and_statistics",
+    "microbatch_grad/decorated_loss",
+    "place_callee/plain_call",
+    "register_by_name/mesh_below_and_names_taken",
+    "register_by_name/mesh_in_a_block",
+}
+
+
+def unformatted(folder: Path) -> set[str]:
+    """The names of the files that ruff would lay out in another way."""
+    command = [ruff.find_ruff_bin(), "format", "--isolated", "--no-cache", "--check", "--output-format", "concise"]
+    result = subprocess.run(
+        [*command, "--line-length", str(WIDTH), "."], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert result.returncode in (0, 1), result.stderr
+    return {line.partition(".py:")[0].replace("__", "/") for line in result.stdout.splitlines() if ".py:" in line}
+
+
+def test_formatted_programs_stay_formatted(tmp_path: Path) -> None:
+    registry = Registry()
+    before, after = tmp_path / "before", tmp_path / "after"
+    before.mkdir()
+    after.mkdir()
+    for folder in (each for each in hint_cases("before.py") if each.parents[1].name == "hints"):
+        name = f"{folder.parent.name}__{folder.name}.py"
+        files = {"before.py": (folder / "before.py").read_bytes()}
+        (result,) = rewrite_project(source_files(files), registry)
+        if result.changed:
+            (before / name).write_bytes(result.original)
+            (after / name).write_bytes(result.result)
+    changed = {path.stem.replace("__", "/") for path in after.iterdir()}
+    formatted = changed - unformatted(before)
+    assert len(formatted) > 100
+    assert unformatted(after) & formatted == OTHERWISE
