@@ -78,7 +78,9 @@ MAY_IMPORT = {
     "mmrewrite.__main__": "mmrewrite .cli",
     "mmcodemods._task": "libcst mmrewrite.directives mmrewrite.codemod",
     "mmcodemods._constraint": "libcst mmrewrite.codemod",
-    "mmcodemods._layer_loop": "libcst mmrewrite.directives mmrewrite.codemod mmrewrite.analysis ._task",
+    "mmcodemods._layer_loop": (
+        "libcst mmrewrite.source mmrewrite.directives mmrewrite.codemod mmrewrite.analysis ._task"
+    ),
     "mmcodemods": (
         "libcst mmrewrite.results mmrewrite.source mmrewrite.directives mmrewrite.project mmrewrite.codemod "
         "mmrewrite.analysis ._task ._constraint ._layer_loop"

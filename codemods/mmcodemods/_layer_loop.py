@@ -19,6 +19,7 @@ from mmrewrite.codemod.layout import indentation
 from mmrewrite.codemod.site import Site
 from mmrewrite.directives.arguments import whole_number
 from mmrewrite.directives.vocabulary import FOR
+from mmrewrite.source.libcst_parser import parse_statement
 
 # Iterators have no `len`, and to evaluate one again may find it exhausted.
 _ONCE_ONLY = frozenset(f"builtins.{name}" for name in ("map", "filter", "iter", "zip", "enumerate", "reversed"))
@@ -114,7 +115,7 @@ class LoopCodemod(TaskCodemod):
         if self._position is None:
             return updated_node
         header = f"for {self._position.target} in {self._position.iterable}: pass"
-        loop = cst.ensure_type(cst.parse_statement(header), cst.For)
+        loop = cst.ensure_type(parse_statement(header), cst.For)
         return updated_node.with_changes(
             target=loop.target,
             iter=loop.iter,

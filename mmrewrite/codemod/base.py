@@ -16,6 +16,7 @@ from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reach
 from mmrewrite.results import Refusal
+from mmrewrite.source.libcst_parser import parse_expression
 
 
 class MeshCodemod(cst.CSTTransformer):
@@ -80,7 +81,7 @@ def expression(code: cst.BaseExpression | str) -> cst.BaseExpression:
         return code
     first, *rest = code.split(".")
     if not all(name.isidentifier() and not keyword.iskeyword(name) for name in (first, *rest)):
-        return cst.parse_expression(code)
+        return parse_expression(code)
     # Most are dotted names, for which the parser takes several times as long.
     node: cst.BaseExpression = cst.Name(first)
     for name in rest:

@@ -17,6 +17,7 @@ import libcst as cst
 
 from mmrewrite.codemod.layout import indentation, own_span, unwrap, wrap
 from mmrewrite.results import HintReference
+from mmrewrite.source.libcst_parser import parse_module
 from mmrewrite.source.line_breaking import fit, longest_line
 from mmrewrite.source.text import SourceText
 
@@ -71,7 +72,7 @@ class Fragment:
         indent = indentation(source, statement)
         code = wrap(text, indent, source.newline, header)
         try:
-            tree = cst.parse_module(code)
+            tree = parse_module(code)
         except cst.ParserSyntaxError:
             raise NotReproduced("LibCST cannot read this statement, though Python can") from None
         if tree.code != code:

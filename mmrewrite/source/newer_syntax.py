@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mmrewrite.source.libcst_parser import parse_module
 from mmrewrite.source.text import SourceText, parse_quietly
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def newer_comments(text: str) -> list[tuple[int, int]] | None:
         return None
     import libcst as cst
 
-    module = cst.parse_module(f"(\n{text}\n)")
+    module = parse_module(f"(\n{text}\n)")
     span = _spans(module, module.code)
     return sorted((start - 2, end - 2) for start, end in (span(node) for node in _nodes(module, cst.Comment)))
 
@@ -81,7 +82,7 @@ def _as_older(text: str) -> _Older | None:
     import libcst as cst
 
     try:
-        module = cst.parse_module(text)
+        module = parse_module(text)
     except (cst.ParserSyntaxError, cst.CSTLogicError, cst.CSTValidationError, RecursionError):
         return None
     if module.code != text:
