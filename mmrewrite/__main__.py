@@ -5,26 +5,42 @@ from __future__ import annotations
 import gc
 import sys
 
+from mmrewrite.cli import last_resort
+
 # Young objects are still looked at, so that what lives shortly does not pile up.
 _RARELY = (200_000, 100, 1000)
 
 
 def main() -> None:
     """Run the command line and exit with its status."""
-    if sys.argv[1:] in (["--version"], ["-V"]):
+    last_resort.open_closed_streams()
+    try:
+        _run(sys.argv[1:])
+    except KeyboardInterrupt:
+        # Before the command began, so there is nothing to say.
+        sys.exit(130)
+    except Exception as error:
+        sys.exit(last_resort.report(error))
+    finally:
+        # Nor is there any use in looking for garbage at the exit.
+        gc.freeze()
+
+
+def _run(arguments: list[str]) -> None:
+    if arguments in (["--version"], ["-V"]):
         from mmrewrite import __version__
 
-        print(f"mmrewrite {__version__}")
+        print(f"mmrewrite {__version__}", flush=True)
         return
     replay = None
-    if sys.argv[1:2] and sys.argv[1] in ("diff", "check", "modernize"):
+    if arguments[:1] and arguments[0] in ("diff", "check", "modernize"):
         from mmrewrite.cli.quick import has_nothing_to_say
 
-        if has_nothing_to_say(sys.argv[1:]):
+        if has_nothing_to_say(arguments):
             return
         from mmrewrite.cli.replay import replay_of
 
-        replay = replay_of(sys.argv[1:])
+        replay = replay_of(arguments)
         status = replay.print_again() if replay is not None else None
         if status is not None:
             sys.exit(status)
@@ -41,19 +57,17 @@ def main() -> None:
         if replay is not None:
             replay.keep(end.code)
         raise
-    except KeyboardInterrupt:
-        # Before the command began, so there is nothing to say.
-        sys.exit(130)
-    finally:
-        # Nor is there any use in it at the exit.
-        gc.freeze()
 
 
 def _leave_current_folder() -> None:
     """Take the current folder from the import path, where `python -m` puts it: it may hold an `ast.py` of the user."""
     import os
 
-    here = os.getcwd()
+    try:
+        here = os.getcwd()
+    except OSError:
+        # It is gone, so nothing is imported from it.
+        return
     if sys.path and sys.path[0] in ("", here) and not os.path.isfile(os.path.join(here, "mmrewrite", "__main__.py")):
         del sys.path[0]
 

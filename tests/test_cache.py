@@ -213,11 +213,9 @@ def test_an_equal_run_prints_the_same_before_slow_imports(monkeypatch: pytest.Mo
     monkeypatch.setattr("mmrewrite.cli.commands.cli", None)
     assert [printed(*command) for command in commands] == first
     for option in ("--no-cache", "-v", "--color=always"):
-        with pytest.raises(TypeError):
-            printed("diff", option)
+        assert printed("diff", option)[0] == 2
     monkeypatch.setenv(cache_folder.VARIABLE, "")
-    with pytest.raises(TypeError):
-        printed("diff")
+    assert printed("diff")[0] == 2
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -251,6 +249,23 @@ def test_no_output_is_stale(seed: int, kept: Path) -> None:
             assert printed(*arguments) == (computed.exit_code, computed.stdout_bytes, computed.stderr_bytes)
         found = len(list((kept.parent / "outputs").glob("*.out")))
     assert 3 < found < 25
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, BrokenPipeError, OSError])
+def test_output_that_was_cut_short_is_not_kept(
+    end: type[BaseException], monkeypatch: pytest.MonkeyPatch, kept: Path
+) -> None:
+    """Else an equal run would print as much, and end in the same way."""
+    put("devices.py", DEVICES)
+
+    def cut_short(*_: object) -> None:
+        raise end
+
+    with monkeypatch.context() as patched:
+        patched.setattr(session.Session, "print_messages", cut_short)
+        assert printed("diff")[0] == (130 if end is KeyboardInterrupt else 2)
+    assert not list((kept.parent / "outputs").glob("*.out"))
+    assert printed("diff")[0] == 0
 
 
 @pytest.mark.parametrize("damage", [b"", b"x", b"0" * 64 + b"\n{}"])

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mmrewrite import __version__
+from mmrewrite.cli import last_resort
 from mmrewrite.cli.colors import color_of_environment
 from mmrewrite.cli.options import (
     ENTRY_AND_ARGS,
@@ -71,6 +72,8 @@ class CommandGroup(click.Group):
         except KeyboardInterrupt as interrupt:
             click.echo(f"\nInterrupted: {str(interrupt) or 'nothing was written'}.", err=True)
             sys.exit(INTERRUPTED)
+        except BrokenPipeError as problem:
+            raise last_resort.PipeBroken from problem
         except Exception as problem:
             from mmrewrite.codemod.plugins import BadPlugin
 
@@ -398,6 +401,8 @@ def lsp(stdio: bool) -> None:
     except ImportError:
         click.echo('Error: the language server needs pygls: pip install "mmrewrite[lsp]"', err=True)
         sys.exit(2)
+    if sys.stdin is None:
+        raise click.UsageError("An editor talks to the language server on standard input, which is closed.")
     from mmrewrite.lsp.server import serve
 
     serve()

@@ -172,7 +172,9 @@ def _load(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise ConfigError(f"{path}: nested too deeply to be read") from None
+    except ValueError as error:
         # UnicodeError and TOMLDecodeError are both of these.
         raise ConfigError(f"{path}: {error}") from None
 

@@ -109,7 +109,7 @@ def _may_be_for_us(path: str) -> bool:
     try:
         with open(path, "rb") as file:
             tools = tomllib.load(file).get("tool", {})
-    except ValueError:
+    except (ValueError, RecursionError):
         return True
     # Names that share four letters with ours may be misspellings of it.
     return not isinstance(tools, dict) or any(len(set(name) & set("mmrewrite")) > 3 for name in tools)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _KIND = "outputs"
 _LAYOUT = 1
+# The statuses of runs that have got to their end.
+_WHOLE = (0, 1, 2)
 _GITIGNORE = ".gitignore"
 _VARIABLES = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "TERM")
 # Settings that say which files are read, so that those of `_inputs` would be others.
@@ -85,7 +87,9 @@ class Replay:
 
     def keep(self, status: object) -> None:
         """Keep what was printed for the next run, if the files are still what they were."""
-        if self._key is None or self.asked is None or not isinstance(status, int) or self._made_key() != self._key:
+        if self._key is None or self.asked is None or status not in _WHOLE or self._made_key() != self._key:
+            return
+        if any(stream.is_broken for stream in self._printed):
             return
         answers = {question: _answer(question) for question in self.asked}
         if any(question.startswith("load ") and answers[question] != self.asked[question] for question in answers):
@@ -206,21 +210,37 @@ class _Copying(io.RawIOBase):
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         self.copy = bytearray()
+        # Nobody reads the pipe any more, or the disk is full: what follows is not printed.
+        self.is_broken = False
 
     def writable(self) -> bool:
         """It is."""
         return True
 
+    def fileno(self) -> int:
+        """The number of the other stream."""
+        return self._stream.fileno()
+
     def write(self, data: bytes) -> int:  # type: ignore[override]
         """Write, and keep a copy."""
         self.copy += data
-        return self._stream.write(data)
+        with self._watched():
+            return self._stream.write(data)
 
     def flush(self) -> None:
         """Have the other stream write what it holds."""
         # Python closes this one when it goes, perhaps after the other.
         if not self._stream.closed:
-            self._stream.flush()
+            with self._watched():
+                self._stream.flush()
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            self.is_broken = True
+            raise
 
 
 def _text_over(stream: _Copying, like: TextIO) -> TextIO:

@@ -120,6 +120,8 @@ class Session:
         if self.options.stdin_filename is None:
             return self.select()
         name = self.options.stdin_filename
+        if sys.stdin is None:
+            raise click.UsageError("Standard input is closed, so there is nothing to read for `-`.")
         file = source_file(name, sys.stdin.buffer.read())
         self.paths = (name,)
         return Selection((file,), {os.path.realpath(name): (name, True)}, ())
