@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -330,7 +331,7 @@ class TestPictures:
 
     def test_a_file_is_replaced(self) -> None:
         put()
-        Path("plan.html").write_text("old")
+        Path("plan.html").write_text("<!DOCTYPE html>old")
         assert run("--html", "plan.html").exit_code == 0
         assert "What runs where" in Path("plan.html").read_text()
 
@@ -339,14 +340,40 @@ class TestPictures:
         [
             ("missing/plan.html", "missing/plan.html: there is no folder "),
             ("folder", "folder is a folder; name a file in it"),
+            ("", "--html has an empty name; name a file"),
+            ("train.py", "train.py is there already, and holds no HTML; give another name, or move it away"),
+            ("linked.html", "linked.html is there already, and holds no HTML"),
         ],
     )
     def test_where_nothing_can_be_written(self, path: str, message: str) -> None:
         put()
         Path("folder").mkdir()
-        result = run("--html", path)
-        assert result.exit_code == 2
-        assert f"Error: {message}" in result.stderr
+        Path("linked.html").symlink_to("train.py")
+        before = Path("train.py").read_text()
+        # Said before the work, which takes long with --entry.
+        for options in ((), ("--entry", "train:step", "--args", "train:nothing")):
+            result = run("--html", path, *options)
+            assert result.exit_code == 2
+            assert f"Error: {message}" in result.stderr
+        assert Path("train.py").read_text() == before
+
+    def test_a_report_takes_the_place_of_a_report_only(self) -> None:
+        put()
+        Path("plan.svg").touch()
+        assert run("--html", "plan.html", "--svg", "plan.svg").exit_code == 0
+        assert run("--html", "plan.html", "--svg", "plan.svg").exit_code == 0
+        result = run("--html", "plan.svg")
+        assert result.exit_code == 2 and "plan.svg is there already, and holds no HTML" in result.stderr
+        assert Path("plan.svg").read_text().startswith("<svg")
+
+    @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with a name")
+    def test_a_pipe_or_a_device_is_written_to_and_not_replaced(self) -> None:
+        put()
+        os.mkfifo("pipe")
+        with subprocess.Popen(["cat", "pipe"], stdout=subprocess.PIPE) as reader:
+            assert run("--html", "pipe").exit_code == 0
+            assert reader.communicate()[0].startswith(b"<!doctype html")
+        assert stat.S_ISFIFO(os.stat("pipe").st_mode)
 
     def test_no_timeline_to_draw(self) -> None:
         put(loop="count=4, schedule=order")

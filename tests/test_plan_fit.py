@@ -22,7 +22,7 @@ def test_sizes(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "80", "GiB", "80 Gigs", "-1GB", "0GB", "1e3MB", "1.GB"])
+@pytest.mark.parametrize("text", ["", "80", "GiB", "80 Gigs", "-1GB", "0GB", "1e3MB", "1.GB", f"{'9' * 400}GB"])
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(ValueError, match=r"is no size; write a number and a unit, such as 80GiB or 512MB"):
         parse_size(text)

@@ -194,6 +194,15 @@ def test_reports_without_a_hint_are_no_hints(calls: list[Call]) -> None:
         (("--entry", "train:step"), "--entry and --args go together"),
         (("--real-devices", "--devices", "4"), "--devices counts virtual devices"),
         (("--entry", "train", "--args", "train:example"), "--entry train: write module:function"),
+        # Nothing is further away than NaN, so everything would be equal.
+        (("--rtol", "nan"), "'--rtol': nan is no finite number"),
+        (("--atol", "NaN"), "'--atol': NaN is no finite number"),
+        (("--atol", "inf"), "'--atol': inf is no finite number"),
+        (("--time-limit", "nan"), "'--time-limit': nan is no finite number"),
+        (("--time-limit", "inf"), "'--time-limit': inf is not in the range 0<x<=1000000000.0"),
+        (("--memory-limit", "nan"), "'--memory-limit': nan is no finite number"),
+        (("--memory-limit", "1e300"), "'--memory-limit': 1e+300 is not in the range"),
+        (("--output-limit", "inf"), "'--output-limit': inf is not in the range"),
     ],
 )
 def test_wrong_usage(calls: list[Call], arguments: tuple[str, ...], message: str) -> None:

@@ -17,6 +17,7 @@ from mmrewrite.cli import last_resort
 from mmrewrite.cli.colors import color_of_environment
 from mmrewrite.cli.options import (
     ENTRY_AND_ARGS,
+    Number,
     color_option,
     common_options,
     complete_codemods,
@@ -225,6 +226,9 @@ def plan(
     except ValueError as problem:
         raise click.UsageError(f"--memory: {problem}.") from None
     session = _session(options)
+    for output_format, path in (("html", html), ("svg", svg)):
+        if path is not None:
+            session.check_report(output_format, path)
     request = PlanRequest(
         microbatches,
         entry,
@@ -285,10 +289,8 @@ def modernize(
 @click.option("--devices", type=click.IntRange(1), metavar="N", help="Virtual devices; 8, or as many as meshes need.")
 @click.option("--real-devices", "real", is_flag=True, help="Run on this machine's own devices, as they are set up.")
 @limit_options
-@click.option("--rtol", type=click.FloatRange(0), help="Relative tolerance; 1e-4 for float32.")
-@click.option(
-    "--atol", type=click.FloatRange(0), help="Absolute tolerance; 1e-5 of an array's largest element for float32."
-)
+@click.option("--rtol", type=Number(0), help="Relative tolerance; 1e-4 for float32.")
+@click.option("--atol", type=Number(0), help="Absolute tolerance; 1e-5 of an array's largest element for float32.")
 def verify(
     entry: str | None,
     arguments: str | None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -17,7 +18,22 @@ if TYPE_CHECKING:
 
 ENTRY_AND_ARGS = "--entry and --args go together: the step, and the function that returns its arguments."
 
+# Of any limit: a sum of this many seconds, GB or MB is as good as none.
+_MOST = 1e9
+
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+# Generic in newer versions of click only.
+class Number(click.FloatRange):
+    """A number in a range, which infinity and NaN are not: neither bounds anything, and NaN is not even compared."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number; a usage error if it is none, or not in the range."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is no finite number.", param, ctx)
+        return number
 
 
 # Generic in newer versions of click only.
@@ -165,7 +181,7 @@ def limit_options(command: _Command) -> _Command:
     """`--time-limit`, `--memory-limit` and `--output-limit`, for commands that run the user's programs."""
     command = click.option(
         "--output-limit",
-        type=click.FloatRange(0, min_open=True),
+        type=Number(0, _MOST, min_open=True),
         default=64,
         metavar="MB",
         show_default=True,
@@ -173,13 +189,13 @@ def limit_options(command: _Command) -> _Command:
     )(command)
     command = click.option(
         "--memory-limit",
-        type=click.FloatRange(0, min_open=True),
+        type=Number(0, _MOST, min_open=True),
         metavar="GB",
         help="End a program that takes more (Linux).",
     )(command)
     return click.option(
         "--time-limit",
-        type=click.FloatRange(0, min_open=True),
+        type=Number(0, _MOST, min_open=True),
         default=1800,
         metavar="SECONDS",
         show_default=True,

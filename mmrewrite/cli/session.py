@@ -42,6 +42,7 @@ from mmrewrite.files.select import (
     select_files,
     source_file,
 )
+from mmrewrite.files.walk import load_file
 from mmrewrite.modernize.registry import ModernizeRegistry
 from mmrewrite.results import HintError, Rewrite
 
@@ -56,6 +57,8 @@ STDIN = "-"
 _SHOWING_PLANS = ("markdown", "html")
 # The command whose JSON `--evidence` takes.
 _EVIDENCE_COMMAND = "verify"
+# How files begin that a report may replace.
+_BEGINNINGS = {"html": b"<!doctype html", "svg": b"<svg"}
 
 
 class Session:
@@ -292,16 +295,32 @@ class Session:
             output = render(command, output_format, result)
         except NotShown as problem:
             self.fail(str(problem))
-        absolute = os.path.abspath(path)
-        folder = os.path.dirname(absolute)
-        if not os.path.isdir(folder):
-            self.fail(f"{path}: there is no folder {folder}; make it first")
-        if os.path.isdir(path):
-            self.fail(f"{path} is a folder; name a file in it")
+        self.check_report(output_format, path)
+        data = output if isinstance(output, bytes) else output.encode()
+        real = os.path.realpath(path)
         try:
-            write_new(absolute, output if isinstance(output, bytes) else output.encode())
+            if os.path.lexists(real) and not os.path.isfile(real):
+                # A pipe or a device, such as /dev/stdout: what replaced it would be a file.
+                with open(real, "wb") as file:
+                    file.write(data)
+            else:
+                write_new(real, data)
         except OSError as error:
             self.fail(f"{path}: not written: {error.strerror or error}")
+
+    def check_report(self, output_format: str, path: str) -> None:
+        """Exit if a report may not be written to a file, as one may already say before the work."""
+        real = os.path.realpath(path)
+        if not path:
+            self.fail(f"--{output_format} has an empty name; name a file")
+        if os.path.isdir(real):
+            self.fail(f"{path} is a folder; name a file in it")
+        if not os.path.isdir(os.path.dirname(real)):
+            self.fail(f"{path}: there is no folder {os.path.dirname(real)}; make it first")
+        begin = _BEGINNINGS[output_format]
+        if os.path.isfile(real) and (load_file(real) or b"")[: len(begin)].lower() not in (begin, b""):
+            kind = output_format.upper()
+            self.fail(f"{path} is there already, and holds no {kind}; give another name, or move it away")
 
     def write_in_place(self) -> None:
         """Replace every changed file; one that cannot be written does not stop the others."""
