@@ -13,7 +13,7 @@ _RARELY = (200_000, 100, 1000)
 
 def main() -> None:
     """Run the command line and exit with its status."""
-    last_resort.open_closed_streams()
+    last_resort.prepare_streams()
     try:
         _run(sys.argv[1:])
     except KeyboardInterrupt:

@@ -374,6 +374,29 @@ class TestInit:
         assert (b"\r\n" in data) == (data.count(b"\n") == data.count(b"\r\n"))
         assert "mmrewrite" in tomllib.loads(data.decode())["tool"]
 
+    @pytest.mark.skipif(os.name != "posix", reason="no such names of files")
+    def test_names_are_quoted_as_toml_quotes_them(self) -> None:
+        name = "a\n\t\x7f\x01\\ü'\".py"
+        put(name, "import jax\n")
+        assert run("init").exit_code == 0
+        assert tomllib.loads(Path("mmrewrite.toml").read_text(encoding="utf-8"))["include"] == [name]
+        os.unlink("mmrewrite.toml")
+        put("bad\udcff.py", "import jax\n")
+        result = run("init")
+        assert result.exit_code == 2 and r"'bad\udcff.py' uses JAX, and its name is no UTF-8" in result.stderr
+
+    def test_a_file_that_takes_no_section_stays_as_it_is(self) -> None:
+        put("pyproject.toml", "tool = {ruff = {}}\n")
+        result = run("init")
+        assert result.exit_code == 2
+        assert "takes no section at its end" in result.stderr
+        assert "write `mmrewrite init --print > mmrewrite.toml`" in result.stderr
+        assert Path("pyproject.toml").read_text() == "tool = {ruff = {}}\n"
+        # As the shell does it, the file is there before the command runs.
+        put("mmrewrite.toml", "")
+        put("mmrewrite.toml", run("init", "--print").stdout)
+        assert run("diff").exit_code == 0
+
 
 class TestExplain:
     def explain(self, place: str, *options: str) -> list[str]:

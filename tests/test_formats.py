@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -48,6 +50,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_bytes(text.encode())
     return tmp_path
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no such names of files")
+@pytest.mark.parametrize("name", ["text", "json", "sarif", "github", "github-review", "markdown", "html"])
+def test_a_name_that_is_in_no_encoding(name: str) -> None:
+    Path("a\udcff.py").write_text(PIPELINE, encoding="utf-8")
+    Path("a\udcff_refused.py").write_text(REFUSED, encoding="utf-8")
+    # As Python sets its streams up where the locale is one of people's.
+    strict = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    for command in (["diff", "--format", name], ["plan", "--html", "plan.html"], ["explain", "a\udcff.py:3"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "mmrewrite", *command], env=strict, capture_output=True, check=False
+        )
+        assert done.returncode in (0, 2) and b"Traceback" not in done.stderr
+        assert done.stdout.decode()
+    assert Path("plan.html").read_bytes().decode()
 
 
 def validate(document: Any, schema: Path) -> None:

@@ -11,8 +11,9 @@ import threading
 from pathlib import Path
 from typing import IO
 
+import click
 import pytest
-from command import HINTED, put, run
+from command import HINTED, PIPELINE, put, run
 
 from mmrewrite.cli.session import Session
 from mmrewrite.files import write
@@ -60,6 +61,35 @@ def test_each_shell_has_a_script(shell: str) -> None:
     assert f"_MMREWRITE_COMPLETE={shell}_complete" in script
     if shutil.which(shell) is not None:
         subprocess.run([shell, "-n", "-c", script] if shell != "fish" else ["fish", "-nc", script], check=True)
+
+
+HIDING = "\x1b[2J\x1b[8m\x9b1A\u202e"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="no such names of files")
+@pytest.mark.parametrize("color", [False, True])
+def test_a_terminal_obeys_nothing_of_a_file(color: bool) -> None:
+    """Neither its name nor its hints hide a message, or pass for one."""
+    put(f"wrong{HIDING}.py", HINTED.replace("stage=0", f"stage='{HIDING}'"))
+    put("x\nmodel.py:1:1: all is well\n.py", HINTED.replace("task", "tsak"))
+    put(f"refused{HIDING}.py", HINTED.replace("f(1)", "f(1) + f(2)"))
+    put(f"good{HIDING}.py", PIPELINE)
+    for command in (("diff", "--no-cache"), ("diff", "-v"), ("plan",), ("explain", f"good{HIDING}.py:3")):
+        result = run(*command, color=color)
+        shown = click.unstyle(result.stderr + (result.stdout if color or command[0] != "diff" else ""))
+        assert not set(shown) & set("\x1b\x9b\u202e")
+        assert r"\x1b[2J" in shown
+        assert not [line for line in shown.splitlines() if line.startswith("model.py")]
+    # A patch is what git gets, byte for byte.
+    assert (
+        HIDING.encode()
+        in subprocess.run(
+            [sys.executable, "-m", "mmrewrite", "diff", "--format", "text", f"good{HIDING}.py"],
+            input=put(f"good{HIDING}.py", f"{PIPELINE}# {HIDING}\n").read_bytes(),
+            capture_output=True,
+            check=True,
+        ).stdout
+    )
 
 
 def test_ctrl_c_while_files_are_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ from mmrewrite.cli.options import (
     trace_options,
     watch_option,
 )
+from mmrewrite.cli.output import print_output, say
 from mmrewrite.cli.reports import _style as style
 from mmrewrite.cli.reports import render
 
@@ -71,7 +72,7 @@ class CommandGroup(click.Group):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as interrupt:
-            click.echo(f"\nInterrupted: {str(interrupt) or 'nothing was written'}.", err=True)
+            say(f"\nInterrupted: {str(interrupt) or 'nothing was written'}.")
             sys.exit(INTERRUPTED)
         except BrokenPipeError as problem:
             raise last_resort.PipeBroken from problem
@@ -80,7 +81,7 @@ class CommandGroup(click.Group):
 
             if not isinstance(problem, BadPlugin):
                 raise
-            click.echo(f"Error: {problem}", err=True)
+            say(f"{style.error('Error')}: {problem}")
             sys.exit(2)
 
 
@@ -243,7 +244,7 @@ def plan(
             planned = make_plan(session.paths, session.rules, session.results, tuple(Registry()), request)
     except NotPlanned as problem:
         if session.options.verbose and problem.details:
-            click.echo(problem.details, err=True)
+            say(problem.details)
         session.fail(str(problem))
     session.keep_trace(planned)
     for output_format, path in (("html", html), ("svg", svg)):
@@ -401,7 +402,7 @@ def lsp(stdio: bool) -> None:
     try:
         import pygls.lsp.server  # noqa: F401
     except ImportError:
-        click.echo('Error: the language server needs pygls: pip install "mmrewrite[lsp]"', err=True)
+        say(f'{style.error("Error")}: the language server needs pygls: pip install "mmrewrite[lsp]"')
         sys.exit(2)
     if sys.stdin is None:
         raise click.UsageError("An editor talks to the language server on standard input, which is closed.")
@@ -422,7 +423,7 @@ def codemods(output_format: str) -> None:
         title: {name: registry.summary(name) for name in registry}
         for title, registry in (("For hints:", Registry()), ("For `mmrewrite modernize`:", ModernizeRegistry()))
     }
-    click.echo(render("codemods", output_format, summaries), nl=False)
+    print_output(render("codemods", output_format, summaries), output_format)
 
 
 @cli.command(short_help="Explain a codemod, or a line of a file.")
@@ -446,7 +447,8 @@ def explain(what: str, **options: Any) -> None:
         if what.endswith((".py", ".ipynb")):
             raise click.UsageError(f"{what} is a file; name a line of it, as in {what}:1.")
         raise click.UsageError(no_codemod(what, codemod_names()))
-    click.echo(render("explain", options["output_format"], Explanation(what, tuple(page.split("\n")))), nl=False)
+    output_format = options["output_format"]
+    print_output(render("explain", output_format, Explanation(what, tuple(page.split("\n")))), output_format)
 
 
 @cli.command(short_help="Write a section of configuration.")
@@ -467,8 +469,8 @@ def init(prints: bool, output_format: str) -> None:
             else:
                 initialized = initialize(os.curdir)
         if initialized.is_written:
-            click.echo(said(initialized), err=True)
+            say(said(initialized))
     except NotInitialized as problem:
-        click.echo(f"Error: {problem}", err=True)
+        say(f"{style.error('Error')}: {problem}")
         sys.exit(2)
-    click.echo(render("init", output_format, initialized), nl=False)
+    print_output(render("init", output_format, initialized), output_format)

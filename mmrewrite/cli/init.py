@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tomllib
@@ -48,12 +49,23 @@ def initialize(folder: str) -> Initialized:
             newline = b"\r\n" if b"\r\n" in original else b"\n"
             gap = b"" if not original else newline if original.endswith(b"\n") else 2 * newline
             addition = text.encode().replace(b"\n", newline)
+            _check_still_reads(original + gap + addition)
             replace_file(path, original, original + gap + addition, [os.path.dirname(path)])
     except NotWritten as problem:
         raise NotInitialized(f"{name}: not written: {problem}") from None
     except OSError as error:
         raise NotInitialized(f"{name}: not written: {error.strerror or error}") from None
     return Initialized(name, text, is_written=True)
+
+
+def _check_still_reads(data: bytes) -> None:
+    """Where a project writes `tool = {...}`, TOML takes no `[tool.mmrewrite]` beside it."""
+    try:
+        tomllib.loads(data.decode())
+    except ValueError as error:
+        raise NotInitialized(
+            f"{PYPROJECT}: takes no section at its end ({error}); write `mmrewrite init --print > {OWN_FILE}`"
+        ) from None
 
 
 def said(initialized: Initialized) -> str:
@@ -112,8 +124,10 @@ class _Found:
             data = load_file(path) if path.endswith((".py", ".ipynb")) else None
             if data is None or not (_USES_JAX.search(data) or (path.endswith(".ipynb") and b"jax" in data)):
                 continue
-            inside = os.path.relpath(path, folder).replace(os.sep, "/")
-            tops[inside.split("/")[0]] += 1
+            top = os.path.relpath(path, folder).replace(os.sep, "/").split("/")[0]
+            if not _is_text(top):
+                raise NotInitialized(f"{top!r} uses JAX, and its name is no UTF-8, as names in TOML are; rename it")
+            tops[top] += 1
             for line in _NAMES.findall(data):
                 names.update(name.decode() for name in _NAME.findall(line))
         self.tests = sorted(top for top in tops if top in _TESTS)
@@ -121,6 +135,11 @@ class _Found:
         self.names = sorted(names)
         floors = [match[1] for text in dependencies if (match := _JAX_FLOOR.match(text.strip()))]
         self.floor = floors[0] if floors else None
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name of a file is text in the encoding of the platform."""
+    return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def _lines(found: _Found, head: str, prefix: str) -> Iterator[str]:
@@ -151,5 +170,5 @@ def _lines(found: _Found, head: str, prefix: str) -> Iterator[str]:
 
 
 def _array(items: Iterable[str]) -> str:
-    quoted = (item.replace("\\", "\\\\").replace('"', '\\"') for item in items)
-    return f"[{', '.join(f'{chr(34)}{item}{chr(34)}' for item in quoted)}]"
+    """Strings as TOML writes them: as JSON does, but for one character."""
+    return f"[{', '.join(json.dumps(item, ensure_ascii=False) for item in items)}]".replace("\x7f", "\\u007f")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -17,11 +18,12 @@ class PipeBroken(Exception):
     """A BrokenPipeError, which click would take for the end of the run, with the status of findings."""
 
 
-def open_closed_streams() -> None:
-    """Have the standard streams lead somewhere where they were closed, as some cron jobs and daemons start programs.
+def prepare_streams() -> None:
+    """Have the standard streams take whatever is printed, and lead somewhere.
 
-    Otherwise the next file that is opened gets the number of one, and with it what the programs print that we start.
-    `sys.stdin` stays None then, so that whoever wants to read it can say so.
+    Some cron jobs and daemons start programs with closed ones. The next file that is opened would get the number of
+    one, and with it what the programs print that we start. `sys.stdin` stays None then, so that whoever wants to read
+    it can say so.
     """
     for number in range(3):
         try:
@@ -34,6 +36,10 @@ def open_closed_streams() -> None:
         sys.stdout = sys.__stdout__ = open(os.devnull, "w", encoding="utf-8")  # type: ignore[misc]  # noqa: SIM115
     if sys.stderr is None:
         sys.stderr = sys.__stderr__ = open(os.devnull, "w", encoding="utf-8")  # type: ignore[misc]  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        # What the encoding of a terminal lacks becomes escapes; names of files may be in none.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def report(error: Exception) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import click
 
 from mmrewrite.cli.colors import sees_color
+from mmrewrite.cli.output import encoded
 from mmrewrite.cli.reports import DEFAULT_FORMAT, render
 from mmrewrite.cli.reports._told import RunLine, RunMessage
 from mmrewrite.launch.environment import environments, free_port, on_gpus
@@ -99,7 +100,7 @@ class _Printer:
         output = render("run", self._format, replace(event, color=sees_color(target)))
         stream = target.buffer
         # One write for each event, so that nothing gets between.
-        stream.write(output if isinstance(output, bytes) else output.encode())
+        stream.write(output if isinstance(output, bytes) else encoded(output))
         stream.flush()
 
 

@@ -25,6 +25,7 @@ from mmrewrite.cli.config import (
     separated,
 )
 from mmrewrite.cli.options import ENTRY_AND_ARGS
+from mmrewrite.cli.output import encoded, print_output, say
 from mmrewrite.cli.progress import StatusLine
 from mmrewrite.cli.replay import Replay
 from mmrewrite.cli.reports import NotShown, render
@@ -227,7 +228,7 @@ class Session:
             output = render(command, self.options.output_format, result)
         except NotShown as problem:
             self.fail(str(problem))
-        click.echo(output, nl=False)
+        print_output(output, self.options.output_format)
 
     def show_rewrites(self, command: str, *, shows_patch: bool, mirror: StaleMirror | None = None) -> None:
         """Print the rewrites in the format of `--format`, and what `build` would change in a mirror."""
@@ -296,7 +297,7 @@ class Session:
         except NotShown as problem:
             self.fail(str(problem))
         self.check_report(output_format, path)
-        data = output if isinstance(output, bytes) else output.encode()
+        data = output if isinstance(output, bytes) else encoded(output)
         real = os.path.realpath(path)
         try:
             if os.path.lexists(real) and not os.path.isfile(real):
@@ -406,7 +407,8 @@ class Session:
             more = "" if len(places) <= 8 else f" and {len(places) - 8} more"
             stays = "stays" if len(places) == 1 else "stay"
             self.say(
-                f"because of this, {_count(len(places), self.noun)} {stays} as well: {', '.join(places[:8])}{more} "
+                f"because of this, {_count(len(places), self.noun)} {stays} as well: "
+                f"{', '.join(map(style.one_line, places[:8]))}{more} "
                 "(-v says why each does)"
             )
 
@@ -414,7 +416,7 @@ class Session:
         # A hint that is rewritten in several places is one reason.
         for codemods, hints in dict.fromkeys((edit.codemods, edit.hints) for edit in result.edits):
             places = "; ".join(f"line {hint.line}: {hint.text}" for hint in hints)
-            self.say(f"{result.path}: {', '.join(codemods)}, because of {places}")
+            self.say(f"{style.one_line(result.path)}: {', '.join(codemods)}, because of {places}")
         self.print_left_alone(result)
 
     def print_left_alone(self, result: Rewrite) -> None:
@@ -425,7 +427,7 @@ class Session:
     def _summary(self, verb: str, number: int) -> Iterator[str]:
         """A line of counts, and one of what was passed over; none when nothing happened and nobody watches."""
         if self.selection.passed_over:
-            folders = ", ".join(f"{path} ({marker})" for path, marker in self.selection.passed_over)
+            folders = ", ".join(f"{style.one_line(path)} ({marker})" for path, marker in self.selection.passed_over)
             yield f"{_count(len(self.selection.passed_over), 'folder')} passed over: {folders}; name one to read it"
         if self.unreported:
             others = "other file would change, and is" if self.unreported == 1 else "other files would change, and are"
@@ -443,16 +445,15 @@ class Session:
 
     def say(self, text: str) -> None:
         """One message, on standard error."""
-        click.echo(text, err=True)
+        say(text)
 
     def _say_at(self, place: str, text: str) -> None:
         self.say(f"{style.place(place)}: {text}")
 
     def _say_error(self, error: HintError) -> None:
-        head, _, rest = str(error).partition("\n")
         place = f"{error.path}:{error.line}:{error.column}"
+        message, _, rest = str(error).removeprefix(f"{place}: ").partition("\n")
         source, _, carets = rest.rpartition("\n")
-        message = head.removeprefix(f"{place}: ")
         self._say_at(place, f"{style.error(message)}\n{source}\n{style.error(carets)}")
 
     def exit(self, changes_matter: bool = False, found: bool = False, incomplete: bool = False) -> NoReturn:
@@ -480,7 +481,7 @@ class Session:
 
 
 def _stop(message: str) -> NoReturn:
-    click.echo(f"{style.error('Error')}: {message}", err=True)
+    say(f"{style.error('Error')}: {message}")
     sys.exit(ERROR)
 
 

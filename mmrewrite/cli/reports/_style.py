@@ -15,6 +15,23 @@ _ROW = re.compile(r"(?m)^(submesh \d+ +)\|([^|]*)\|$")
 _ACTION = re.compile(r"([FBIWR])\d* *|\.+", re.IGNORECASE)
 
 
+# What a terminal obeys and does not show, but for the codes of our own colors: names of files and comments are those of
+# strangers. Also the marks that turn the direction of writing, which make a text look like another one.
+_OBEYED = re.compile(
+    r"\x1b(?!\[(?:0|1|2|3[1-6])m)|\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+)
+
+
+def visible(text: str) -> str:
+    """A text of which a terminal obeys nothing but lines, tabs and colors; the rest is shown as in Python's strings."""
+    return _OBEYED.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def one_line(text: str) -> str:
+    """The same on one line: a name of a file may have several, which would look like messages of ours."""
+    return visible(text.replace("\n", "\\n").replace("\t", "\\t"))
+
+
 def title(text: str) -> str:
     """The first line of a part."""
     return click.style(text, bold=True)
@@ -26,8 +43,8 @@ def head(text: str) -> str:
 
 
 def place(text: str) -> str:
-    """A file, with line and column."""
-    return click.style(text, bold=True)
+    """A file, with line and column, on one line whatever the file is called."""
+    return click.style(one_line(text), bold=True)
 
 
 def name(text: str) -> str:

@@ -1,0 +1,29 @@
+"""Print what a command has to show, and what it has to say."""
+
+from __future__ import annotations
+
+import click
+
+from mmrewrite.cli.reports import DEFAULT_FORMAT
+from mmrewrite.cli.reports._style import visible
+
+
+def print_output(output: str | bytes, output_format: str) -> None:
+    """Print what a renderer has made: for machines and browsers in UTF-8, for people as the terminal takes it."""
+    if isinstance(output, bytes):
+        # A patch, with the bytes of the files.
+        click.echo(output, nl=False)
+    elif output_format == DEFAULT_FORMAT:
+        click.echo(visible(output), nl=False)
+    else:
+        click.echo(encoded(output), nl=False)
+
+
+def encoded(output: str) -> bytes:
+    """A document in UTF-8; bytes in names of files that are not become escapes."""
+    return output.encode(errors="backslashreplace")
+
+
+def say(text: str) -> None:
+    """Print a message, on standard error."""
+    click.echo(visible(text), err=True)
