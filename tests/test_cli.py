@@ -243,6 +243,16 @@ class TestSelection:
         for named in ("ignored/c.py", "generated/b.py", ".hidden/e.py", "env/f.py"):
             assert named in run("diff", named).stdout
 
+    @pytest.mark.parametrize(
+        "paths", [("ignored.py",), (".", "ignored.py"), ("ignored.py", "."), (".", "ignored.py", ".")]
+    )
+    def test_a_file_that_is_named_is_read(self, paths: tuple[str, ...]) -> None:
+        put(".gitignore", "ignored.py\n")
+        put("pyproject.toml", "[tool.mmrewrite]\nexclude = ['ignored.py']\n")
+        put("ignored.py", HINTED)
+        assert "+++ b/ignored.py" in run("diff", *paths).stdout
+        assert run("diff", ".").stdout == ""
+
     def test_include_is_the_default(self) -> None:
         put("pyproject.toml", '[tool.mmrewrite]\ninclude = ["src"]\n')
         put("src/a.py", HINTED)

@@ -173,10 +173,11 @@ def select_files(
     unreadable: dict[str, str] = {}
     looked_at: dict[str, tuple[str, bool]] = {}
     passed_over: dict[str, str] = {}
-    starring: list[SourceFile] = []
+    starring: dict[str, SourceFile] = {}
     for path, named in track("Reading files", _all(paths, unreadable, passed_over, suffixes), None):
         real = os.path.realpath(path)
-        if real in looked_at:
+        # A folder may hold a file that is named as well, and the rules do not apply to that one.
+        if real in looked_at and (looked_at[real][1] or not named):
             continue
         looked_at[real] = (path, named)
         try:
@@ -188,13 +189,13 @@ def select_files(
         if wanted(data) and (named or not rules.excludes(os.path.abspath(path))):
             found[real] = source_file(path, data)
         elif may_import_all(data) and path.endswith(".py"):
-            starring.append(source_file(path, data))
+            starring[real] = source_file(path, data)
     return Selection(
         tuple(sorted(found.values(), key=_path)),
         looked_at,
         tuple(sorted(unreadable.items())),
         tuple(sorted(passed_over.items())),
-        tuple(sorted(starring, key=_path)),
+        tuple(sorted(starring.values(), key=_path)),
     )
 
 
