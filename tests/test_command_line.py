@@ -64,6 +64,71 @@ class TestSince:
         assert shown(run("diff", "--since", "HEAD", "..")) == ["edited.py", "pkg/new.py", "pkg/other.py"]
         assert run("check", "--since", "HEAD", "../same.py").exit_code == 0
 
+    def test_files_that_no_revision_has(self, repository: Path) -> None:
+        """Ignored by git, and named outright; in a repository of their own; in none."""
+        put("a.py", TASK)
+        put(".gitignore", "ignored.py\n")
+        git("add", ".")
+        git("commit", "-qm", "first")
+        put("ignored.py", TASK)
+        put("nested/b.py", TASK)
+        git("init", "-q", "nested")
+        outside = put(str(repository.parent / f"{repository.name}_outside.py"), TASK)
+        assert shown(run("diff", "--since", "HEAD", ".", "ignored.py")) == ["ignored.py", "nested/b.py"]
+        result = run("check", "--since", "HEAD", "a.py", str(outside))
+        assert result.exit_code == 1 and "1 other file would change, and is as in HEAD" in result.stderr
+
+    def test_submodules(self, repository: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+        """Their files are compared with the commit that the revision has of them."""
+        part = tmp_path_factory.mktemp("part")
+        git("init", "-q", str(part))
+        put(str(part / "b.py"), TASK)
+        put(str(part / "c.py"), TASK)
+        git("-C", str(part), "add", ".")
+        git("-C", str(part), "commit", "-qm", "first")
+        put("a.py", TASK)
+        git("-c", "protocol.file.allow=always", "submodule", "add", "-q", str(part), "part")
+        assert shown(run("diff", "part")) == ["part/b.py", "part/c.py"]
+        git("add", ".")
+        git("commit", "-qm", "first")
+        assert shown(run("diff", "--since", "HEAD")) == []
+        put("part/b.py", TASK + "z = 1\n")
+        assert shown(run("diff", "--since", "HEAD")) == ["part/b.py"]
+        git("-C", "part", "commit", "-qam", "second")
+        assert shown(run("diff", "--since", "HEAD")) == ["part/b.py"]
+        git("commit", "-qam", "second")
+        assert shown(run("diff", "--since", "HEAD")) == []
+        assert shown(run("diff", "--since", "HEAD~1")) == ["part/b.py"]
+        git("commit", "-q", "--allow-empty", "-m", "third")
+        git("rm", "-qf", "--cached", "part")
+        git("commit", "-qm", "fourth")
+        assert shown(run("diff", "--since", "HEAD")) == ["part/b.py", "part/c.py"]
+
+    def test_from_outside(self, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The repository is that of the files, also where a hook of another one runs the command."""
+        put("one/a.py", TASK)
+        put("two/b.py", TASK)
+        for name in ("one", "two"):
+            git("init", "-q", name)
+            git("-C", name, "add", ".")
+            git("-C", name, "commit", "-qm", "first")
+        put("two/b.py", TASK + "z = 1\n")
+        os.chdir("one")
+        assert shown(run("diff", "--since", "HEAD", ".", "../two")) == ["../two/b.py"]
+        monkeypatch.setenv("GIT_DIR", str(repository / "one" / ".git"))
+        monkeypatch.setenv("GIT_INDEX_FILE", str(repository / "one" / ".git" / "index"))
+        assert shown(run("diff", "--since", "HEAD", ".", "../two")) == ["../two/b.py"]
+        monkeypatch.delenv("GIT_DIR")
+        monkeypatch.delenv("GIT_INDEX_FILE")
+        git("tag", "mine")
+        result = run("diff", "--since", "mine", "../two")
+        assert result.exit_code == 2
+        assert f"--since mine: git knows no such revision in {repository / 'two'}" in result.stderr
+        shutil.rmtree("../.git")
+        os.chdir("..")
+        monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(repository.parent))
+        assert shown(run("diff", "--since", "HEAD", "one", "two")) == ["two/b.py"]
+
     def test_old_names_as_well(self, repository: Path) -> None:
         put("a.py", OLD)
         git("add", ".")
@@ -74,10 +139,14 @@ class TestSince:
 
     def test_what_git_does_not_know(self, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         put("a.py", TASK)
-        for revision in ("nowhere", "--output=stolen", "HEAD"):
+        result = run("diff", "--since", "HEAD")
+        assert result.exit_code == 2 and "--since HEAD: there is no commit here yet; leave out" in result.stderr
+        git("add", ".")
+        git("commit", "-qm", "first")
+        for revision, shown in (("nowhere", "nowhere"), ("--output=stolen", "--output=stolen"), ("", "''")):
             result = run("diff", f"--since={revision}")
             assert result.exit_code == 2
-            assert f"--since {revision}: git knows no such revision here" in result.stderr
+            assert f"--since {shown}: git knows no such revision here" in result.stderr
         assert not Path("stolen").exists()
         shutil.rmtree(".git")
         monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(repository.parent))

@@ -106,6 +106,8 @@ class Session:
             raise click.UsageError(
                 "`-` and --stdin-filename go together: the buffer, and the file whose content it is."
             )
+        if self.reads_stdin and self.options.since is not None:
+            raise click.UsageError("--since compares files on the disk; leave it out with standard input.")
         if self.reads_stdin and len(self.options.paths) > 1:
             raise click.UsageError("`-` stands alone; give other files to another run.")
 
@@ -143,7 +145,7 @@ class Session:
         from mmrewrite.files.revisions import NoRevision, changed_since
 
         try:
-            changed = changed_since(self.options.since)
+            changed = changed_since(self.options.since, [result.path for result in results])
         except NoRevision as problem:
             _stop(str(problem))
         kept = tuple(result for result in results if os.path.realpath(result.path) in changed)

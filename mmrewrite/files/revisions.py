@@ -4,36 +4,139 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+
+# Variables that tie git to one repository, as in hooks: `git rev-parse --local-env-vars`.
+_OF_ONE_REPOSITORY = frozenset(
+    (
+        "GIT_DIR",
+        "GIT_WORK_TREE",
+        "GIT_INDEX_FILE",
+        "GIT_PREFIX",
+        "GIT_COMMON_DIR",
+        "GIT_OBJECT_DIRECTORY",
+        "GIT_GRAFT_FILE",
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+        "GIT_IMPLICIT_WORK_TREE",
+        "GIT_NO_REPLACE_OBJECTS",
+        "GIT_REPLACE_REF_BASE",
+        "GIT_SHALLOW_FILE",
+        "GIT_INTERNAL_SUPER_PREFIX",
+    )
+)
 
 
 class NoRevision(Exception):
     """Why git does not say which files differ, as a sentence."""
 
 
-def changed_since(revision: str) -> frozenset[str]:
-    """The real paths of the files that differ from a revision, and of new files that git does not ignore.
+def changed_since(revision: str, paths: Collection[str]) -> frozenset[str]:
+    """The real paths of those of `paths` that differ from a revision, or are not in it.
+
+    A file of a submodule is compared with the commit of the submodule that the revision has. Where a path leads out of
+    the repository of the current folder, the revision is looked up in the repository that holds the file.
 
     Raises:
-        NoRevision: If git is missing, this is no repository, or it has no such revision.
+        NoRevision: If git is missing, a repository has no such revision, or none of the files is in a repository.
     """
-    top = _git(["rev-parse", "--show-toplevel"], os.curdir).decode(errors="surrogateescape").removesuffix("\n")
-    commit = _git(["rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}"], top, revision)
-    names = _git(
-        ["diff", "--name-only", "-z", "--no-ext-diff", "--no-renames", commit.decode().strip(), "--"], top, revision
-    )
-    names += _git(["ls-files", "-z", "--others", "--exclude-standard", "--full-name"], top)
-    found = (os.fsdecode(name) for name in names.split(b"\0") if name)
-    return frozenset(os.path.realpath(os.path.join(top, name)) for name in found)
-
-
-def _git(arguments: list[str], folder: str, revision: str | None = None) -> bytes:
+    real = {os.path.realpath(path) for path in paths}
+    here = None
     try:
-        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, check=False)
-    except OSError as error:
-        raise NoRevision(f"--since needs git, which does not start: {error.strerror or error}") from None
+        here = _top(os.curdir)
+    except NoRevision:
+        if not any(_repository_of(path) for path in real):
+            raise
+    inside = {path for path in real if here is not None and _is_below(path, here)}
+    found = set(_differing(here, revision, inside)) if here is not None else set()
+    others: dict[str, set[str]] = defaultdict(set)
+    for path in real - inside:
+        top = _repository_of(path)
+        if top is None:
+            # No revision has it.
+            found.add(path)
+        else:
+            others[top].add(path)
+    for top, below in others.items():
+        found.update(_differing(top, revision, below, is_here=False))
+    return frozenset(found)
+
+
+def _differing(top: str, revision: str, paths: Collection[str], *, is_here: bool = True) -> Iterator[str]:
+    """Those of some files of a repository that differ from a revision, or are not in it."""
+    commit = _commit(top, revision, is_here)
+    listed = _git(["diff", "--name-only", "-z", "--no-ext-diff", "--no-renames", commit, "--"], top, is_here)
+    tracked = set(_names(_git(["ls-files", "-z", "--full-name"], top, is_here)))
+    changed = set(_names(listed))
+    nested: dict[str, set[str]] = defaultdict(set)
+    for path in paths:
+        below = _repository_of(path)
+        if below is not None and below != top and _is_below(below, top):
+            nested[below].add(path)
+        elif (name := os.path.relpath(path, top).replace(os.sep, "/")) in changed or name not in tracked:
+            yield path
+    for below, files in nested.items():
+        recorded = _recorded(top, commit, os.path.relpath(below, top).replace(os.sep, "/"), is_here)
+        yield from files if recorded is None else _differing(below, recorded, files, is_here=False)
+
+
+def _commit(top: str, revision: str, is_here: bool) -> str:
+    def verified(name: str) -> str | None:
+        arguments = ["rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"]
+        done = _run(arguments, top, is_here)
+        return done.stdout.decode().strip() if done.returncode == 0 else None
+
+    commit = verified(revision)
+    if commit is not None:
+        return commit
+    shown = revision if revision.strip() else repr(revision)
+    where = "here" if is_here else f"in {top}"
+    if verified("HEAD") is None:
+        raise NoRevision(f"--since {shown}: there is no commit {where} yet; leave out --since")
+    raise NoRevision(f"--since {shown}: git knows no such revision {where}; `git fetch` may bring it")
+
+
+def _recorded(top: str, commit: str, folder: str, is_here: bool) -> str | None:
+    """The commit of a submodule that a commit has; None if there is no submodule in that place."""
+    entry = _git(["ls-tree", "-z", commit, "--", folder], top, is_here).partition(b"\t")[0].split()
+    return entry[2].decode() if entry[1:2] == [b"commit"] else None
+
+
+def _repository_of(path: str) -> str | None:
+    """The nearest folder above a file that is a repository or a submodule."""
+    folder = os.path.dirname(path)
+    while not os.path.lexists(os.path.join(folder, ".git")):
+        above = os.path.dirname(folder)
+        if above == folder:
+            return None
+        folder = above
+    return folder
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path.startswith(os.path.join(folder, ""))
+
+
+def _names(listed: bytes) -> Iterator[str]:
+    return (os.fsdecode(name) for name in listed.split(b"\0") if name)
+
+
+def _top(folder: str) -> str:
+    top = _git(["rev-parse", "--show-toplevel"], folder, True)
+    return os.path.realpath(os.fsdecode(top.removesuffix(b"\n")))
+
+
+def _git(arguments: list[str], folder: str, is_here: bool) -> bytes:
+    done = _run(arguments, folder, is_here)
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().splitlines()
-        if revision is not None and not said:
-            raise NoRevision(f"--since {revision}: git knows no such revision here; `git fetch` may bring it")
         raise NoRevision(f"--since: git says: {said[0] if said else f'exit status {done.returncode}'}")
     return done.stdout
+
+
+def _run(arguments: list[str], folder: str, is_here: bool) -> subprocess.CompletedProcess[bytes]:
+    own = None if is_here else {name: value for name, value in os.environ.items() if name not in _OF_ONE_REPOSITORY}
+    try:
+        return subprocess.run(["git", *arguments], cwd=folder, env=own, capture_output=True, check=False)
+    except OSError as error:
+        raise NoRevision(f"--since needs git, which does not start: {error.strerror or error}") from None
