@@ -503,6 +503,42 @@ class TestExplain:
         put("d.py", "x = 1\n")
         assert self.explain("d.py:1") == ["d.py:1: x = 1", "It stays as it is."]
 
+    def test_a_line_of_a_notebook(self) -> None:
+        """By the line of the file, or by the cell, as messages name it."""
+        off = "# mm: off\n" + TASK
+        two = "# one string\ndef g(x):\n    return x\n\n\ny = g(1) + g(2)  # mm: task(stage=0)\n"
+        sources = [
+            ["x = 1\n", "y = 2\n", "# mm: mesh(stage=2)\n", "z = 3"],
+            [WRONG],
+            two,
+            off.splitlines(keepends=True),
+        ]
+        content = {
+            "cells": [
+                {"cell_type": "code", "metadata": {}, "source": text, "outputs": [], "execution_count": None}
+                for text in sources
+            ],
+            "metadata": {},
+            "nbformat": 4,
+            "nbformat_minor": 5,
+        }
+        put("a.ipynb", json.dumps(content, indent=1))
+        lines = Path("a.ipynb").read_text().splitlines()
+        wrong = next(number for number, line in enumerate(lines, start=1) if "tsak" in line)
+        error = "An error: unknown directive `tsak`; did you mean `task`?"
+        assert self.explain(f"a.ipynb:{wrong}")[1:] == [error]
+        assert self.explain("a.ipynb, cell 2:1")[1:] == [error]
+        assert self.explain("a.ipynb, cell 2:1:20")[1:] == [error]
+        assert self.explain("a.ipynb, cell 4:6")[1:] == ["`task(stage=0)` is left alone: `# mm: off`."]
+        assert self.explain("a.ipynb, cell 3:6")[1].startswith("Refused by `place_task`: more than one call")
+        # Of lines with the numbers that those have in their cells.
+        for number in (1, 3, 6):
+            assert self.explain(f"a.ipynb:{number}")[1:] == ["It stays as it is."]
+        assert self.explain("a.ipynb, cell 1:1")[1:] == ["It stays as it is."]
+        for place in ("cell 1:5", "cell 0:1", "cell 5:1"):
+            result = run("explain", f"a.ipynb, {place}")
+            assert result.exit_code == 2 and "a.ipynb has no line" in result.stderr
+
     def test_a_line_of_a_mirror(self) -> None:
         put("pkg/__init__.py", "")
         put("pkg/a.py", PIPELINE)
@@ -585,10 +621,14 @@ class TestExplain:
 
     def test_usage(self) -> None:
         put("a.py", "x = 1\n")
+        os.mkdir("folder")
         for place, message in (
-            ("a.py:0", "a.py has 1 lines, and no line 0."),
-            ("a.py:2", "a.py has 1 lines, and no line 2."),
-            ("b.py:1", "b.py: no such file"),
+            ("a.py:0", "a.py has 1 line, and no line 0."),
+            ("a.py:2", "a.py has 1 line, and no line 2."),
+            ("b.py:1", "b.py: no such file; write FILE:LINE"),
+            ("a.py:one", "a.py:one: write FILE:LINE, with a number for the line"),
+            ("folder:1", "folder is a folder; name a file in it, and a line"),
+            ("folder", "folder is a folder; name a file in it, and a line"),
             ("stage_lop", "did you mean `stage_loop`?"),
         ):
             result = run("explain", place)

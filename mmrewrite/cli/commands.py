@@ -444,8 +444,12 @@ def explain(what: str, **options: Any) -> None:
     if place is not None:
         explain_line(*place, SourceOptions(**options))
     if (page := page_of(what)) is None:
-        if what.endswith((".py", ".ipynb")):
+        if os.path.isdir(what):
+            raise click.UsageError(f"{what} is a folder; name a file in it, and a line, as in {what}/model.py:1.")
+        if what.endswith((".py", ".ipynb")) or os.path.exists(what):
             raise click.UsageError(f"{what} is a file; name a line of it, as in {what}:1.")
+        if ":" in what:
+            raise click.UsageError(f"{what}: write FILE:LINE, with a number for the line, as in model.py:1.")
         raise click.UsageError(no_codemod(what, codemod_names()))
     output_format = options["output_format"]
     print_output(render("explain", output_format, Explanation(what, tuple(page.split("\n")))), output_format)

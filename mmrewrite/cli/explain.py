@@ -15,12 +15,16 @@ from mmrewrite.cli.line_origin import GeneratedFile, earlier, fate, generated_fi
 from mmrewrite.cli.reports._told import Explanation
 from mmrewrite.cli.session import CHANGES, NOTHING, Session
 from mmrewrite.cli.source_options import SourceOptions
+from mmrewrite.engine.notebook import SUFFIX, NotANotebook, Notebook
+from mmrewrite.files.select import source_file
 from mmrewrite.files.walk import load_file, shown
 from mmrewrite.results import Rewrite
 from mmrewrite.source.text import SourceError, SourceText
 from mmrewrite.tracking import untracked
 
 _PLACE = re.compile(r"(.+?):(\d+)(?::\d+)?", re.DOTALL)
+# As messages name the cells of a notebook.
+_CELL = re.compile(rf"(.+{re.escape(SUFFIX)}), cell (\d+)", re.DOTALL)
 
 
 def place_in(text: str) -> tuple[str, int] | None:
@@ -32,18 +36,25 @@ def place_in(text: str) -> tuple[str, int] | None:
 def explain_line(path: str, line: int, options: SourceOptions) -> NoReturn:
     """Print what became of a line, or where it came from, and exit: with 1 for refusals under --strict.
 
+    Args:
+        path: The file, or a cell of a notebook as in `model.ipynb, cell 3`.
+        line: The line in it.
+        options: What to read.
+
     Raises:
         click.UsageError: If there is no such file or line.
     """
-    data = load_file(path)
-    if data is None:
-        raise click.UsageError(f"{path}: no such file, or it cannot be read.")
+    cell = None if os.path.lexists(path) else _CELL.fullmatch(path)
+    if cell is not None:
+        path, line = cell[1], _line_of_cell(cell[1], int(cell[2]), line)
+    data = _read(path)
     try:
         count = len(SourceText.decode(data).text.splitlines())
     except SourceError as problem:
         raise click.UsageError(f"{path}: {problem}") from None
     if not 1 <= line <= count:
-        raise click.UsageError(f"{path} has {count} lines, and no line {line}.")
+        has = "is empty" if not count else "has 1 line" if count == 1 else f"has {count} lines"
+        raise click.UsageError(f"{path} {has}, and no line {line}.")
     generated = generated_file(path)
     session, result = _rewritten(generated.source if generated else path, options)
     sentences = (
@@ -53,6 +64,35 @@ def explain_line(path: str, line: int, options: SourceOptions) -> NoReturn:
     if options.verbose and not options.quiet:
         session.print_details(result)
     sys.exit(CHANGES if options.strict and session.refused else NOTHING)
+
+
+def _read(path: str) -> bytes:
+    if os.path.isdir(path):
+        raise click.UsageError(f"{path} is a folder; name a file in it, and a line, as in {path}/model.py:1.")
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        raise click.UsageError(f"{path}: no such file; write FILE:LINE, as in model.py:1.") from None
+    except OSError as error:
+        raise click.UsageError(f"{path}: {error.strerror or error}.") from None
+
+
+def _notebook(path: str, data: bytes) -> Notebook | None:
+    """The notebook in a file, None if it is none."""
+    try:
+        return Notebook.read(source_file(path, data)) if path.endswith(SUFFIX) else None
+    except NotANotebook:
+        return None
+
+
+def _line_of_cell(path: str, number: int, line: int) -> int:
+    """The line of the file that holds a line of a cell."""
+    notebook = _notebook(path, _read(path))
+    found = notebook.line_with(number, line) if notebook is not None else None
+    if found is None:
+        raise click.UsageError(f"{path} has no line {line} of code in cell {number}; cells count from 1.")
+    return found
 
 
 def _of_generated(generated: GeneratedFile, result: Rewrite, path: str, data: bytes, line: int) -> Iterator[str]:
@@ -81,7 +121,12 @@ def _of_source(session: Session, result: Rewrite, data: bytes, line: int) -> Ite
         if found is not None:
             yield from found
             return
-    yield from fate(result, line)
+    notebook = _notebook(result.path, data)
+    if notebook is None:
+        yield from fate(result, line)
+        return
+    number, lines = notebook.code_on(line) or (0, range(0))
+    yield from fate(result, line, (f"{result.path}, cell {number}", lines))
 
 
 def _rewritten(path: str, options: SourceOptions) -> tuple[Session, Rewrite]:

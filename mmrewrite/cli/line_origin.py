@@ -51,25 +51,36 @@ def generated_file(path: str) -> GeneratedFile | None:
         folder = parent
 
 
-def fate(result: Rewrite, line: int) -> Iterator[str]:
-    """What becomes of a line of a source."""
+def fate(result: Rewrite, line: int, cell: tuple[str, range] | None = None) -> Iterator[str]:
+    """What becomes of a line of a source.
+
+    Args:
+        result: The rewrite of the source.
+        line: The line, from 1.
+        cell: In a notebook, where messages say that this line is: the cell, as they name it, and the lines in it.
+    """
     source = SourceText.decode(result.original)
     lines = split_lines(source.text)
+    where, within = cell or (result.path, range(line, line + 1))
     yield _quoted(result.path, line, lines)
     if result.failure is not None:
         yield f"The file stays as it is: {result.failure}"
         return
     said = False
     for error in result.errors:
-        if error.line == line:
+        if error.path == where and error.line in within:
             yield f"An error: {error.message}{'' if error.message.endswith('?') else '.'}"
             said = True
     for refusal in result.refusals:
-        if line in (refusal.line, refusal.hint.line if refusal.hint else None):
+        hint = refusal.hint
+        # The hint of a cell ends with its number.
+        number = f"({where.rpartition(', ')[2]})" if cell else ""
+        is_hint = hint is not None and hint.line in within and hint.text.endswith(number)
+        if is_hint or (refusal.path == where and refusal.line in within):
             yield f"Refused by `{refusal.codemod}`: {refusal.reason}."
             said = True
     for left in result.left:
-        if left.line == line:
+        if left.path == where and left.line in within:
             yield f"`{left.text}` is left alone: {left.reason}."
             said = True
     shift = 0

@@ -69,6 +69,14 @@ class _Cell:
     def text(self) -> str:
         return "".join(line.value for line in self.lines)
 
+    def counted(self) -> Iterator[tuple[_Text, range]]:
+        """Each string with the lines of the cell that it holds, mostly one."""
+        first = 1
+        for text in self.lines:
+            last = first + text.value.removesuffix("\n").count("\n")
+            yield text, range(first, last + 1)
+            first += text.value.count("\n")
+
 
 @dataclass(frozen=True, eq=False)
 class Notebook:
@@ -114,6 +122,25 @@ class Notebook:
         text = "\n".join(masked(cell.text) for cell in self.cells)
         package, dot, name = self.file.module.removesuffix(SUFFIX).rpartition(".")
         return replace(self.file, data=text.encode(), module=f"{package}{dot}<{name}>")
+
+    def code_on(self, line: int) -> tuple[int, range] | None:
+        """The cell, and the lines in it, that a line of the file holds; None if it holds no code of a cell."""
+        for cell in self.cells:
+            for text, lines in cell.counted():
+                if self._line_of(text.start) == line:
+                    return cell.number, lines
+        return None
+
+    def line_with(self, number: int, line: int) -> int | None:
+        """The line of the file that holds a line of a cell; None if there is no such line of code."""
+        for cell in self.cells:
+            for text, lines in cell.counted():
+                if cell.number == number and line in lines:
+                    return self._line_of(text.start)
+        return None
+
+    def _line_of(self, offset: int) -> int:
+        return self.json.count("\n", 0, offset) + 1
 
     def hidden_lines(self) -> Iterator[tuple[int, int, str, bool]]:
         """Cell, line and text of each line that is masked, and whether a cell magic says what the cell is."""
