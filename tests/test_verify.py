@@ -217,6 +217,19 @@ def test_a_module_that_is_not_there(calls: list[Call]) -> None:
     assert "none of the files given is the module `trian`; give its file or folder as PATH" in result.stdout
 
 
+def test_fewer_devices_than_a_mesh_has(calls: list[Call]) -> None:
+    for command in ("verify", "plan"):
+        words = [command, "--entry", "train:step", "--args", "train:example", "--devices"]
+        result = CliRunner().invoke(cli, [*words, "8"], catch_exceptions=False)
+        assert result.exit_code == 2 and not calls
+        assert "Error: --devices 8: the mesh needs 16; give as many, or leave --devices out" in result.stderr
+    assert run("--devices", "16").exit_code == 0
+    # With another mesh, the step may be one of that.
+    Path("other.py").write_text("import jax\n# mm: mesh(stage=2)\n\n\n@jax.jit  # mm: mjit\ndef g(x):\n    return x\n")
+    result = run("--devices", "1")
+    assert "--devices 1: the smallest mesh needs 2" in result.stderr
+
+
 def test_no_function_is_named(calls: list[Call]) -> None:
     Path("train.py").write_text(STEP.replace("; verify(args=example)", ""))
     result = run()

@@ -10,7 +10,7 @@ from mmrewrite.files.select import Rules, select_files
 from mmrewrite.files.walk import load_file
 from mmrewrite.mirror.limits import USUAL, ProgramLimits
 from mmrewrite.plan.fit import Fit, fit
-from mmrewrite.plan.read_placement import devices_needed, may_place, read_regions
+from mmrewrite.plan.read_placement import devices_needed, may_place, read_regions, too_few_devices
 from mmrewrite.plan.sections import PlanSection
 from mmrewrite.plan.stages import plan_regions
 from mmrewrite.plan.traced import NotPlanned as NotPlanned
@@ -76,6 +76,9 @@ def make_plan(
     problems = tuple(problem for result in results for problem in _problems(result))
     if request.entry is None or request.arguments is None:
         return Planned(sections, None, problems)
+    few = too_few_devices(request.devices, regions)
+    if few is not None:
+        raise NotPlanned(few)
     devices = request.devices or devices_needed(regions)
     tracing = Tracing(request.entry, request.arguments, devices, request.measure, request.limits)
     traced = plan_entry(tracing, paths, rules, results)

@@ -71,8 +71,23 @@ def read_regions(
 
 def devices_needed(regions: Iterable[PlacedRegion]) -> int:
     """The number of virtual devices that the meshes of known size need; at least eight."""
+    return max([_DEVICES, *(count for count in _mesh_sizes(regions) if count is not None)])
+
+
+def too_few_devices(count: int | None, regions: Iterable[PlacedRegion]) -> str | None:
+    """Why no mesh can be made of so many virtual devices, None if one can, or the source does not tell."""
+    sizes = _mesh_sizes(regions)
+    known = [size for size in sizes if size is not None]
+    if count is None or not known or len(known) < len(sizes) or count >= min(known):
+        return None
+    whose = "the mesh needs" if len(known) == 1 else "the smallest mesh needs"
+    return f"--devices {count}: {whose} {min(known)}; give as many, or leave --devices out"
+
+
+def _mesh_sizes(regions: Iterable[PlacedRegion]) -> list[int | None]:
+    """The number of devices of each mesh, None where the source does not tell."""
     sizes = [region.mesh.sizes for region in regions if region.mesh is not None]
-    return max([_DEVICES, *(math.prod(known.values()) for known in sizes if known is not None)])
+    return [None if known is None else math.prod(known.values()) for known in sizes]
 
 
 def _regions(sites: Sites, project: Project, reach: Reach) -> tuple[PlacedRegion, ...]:

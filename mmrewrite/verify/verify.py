@@ -14,7 +14,7 @@ from mmrewrite.files.select import Rules, Selection, select_files
 from mmrewrite.files.walk import load_file
 from mmrewrite.mirror.child_process import Mirror, check_named, check_runtime, mirrored
 from mmrewrite.mirror.limits import USUAL, ProgramLimits
-from mmrewrite.plan.read_placement import devices_needed, may_place, read_regions
+from mmrewrite.plan.read_placement import devices_needed, may_place, read_regions, too_few_devices
 from mmrewrite.project.facts import Facts, has_mark, read_facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reach, holds
@@ -133,6 +133,9 @@ def verify(
     devices = None
     if not request.real:
         regions = read_regions(select_files(paths, rules, may_place).files, results, load_file, tuple(codemods))
+        few = too_few_devices(request.devices, regions)
+        if few is not None:
+            raise NotVerified(few)
         devices = request.devices or devices_needed(regions)
     coverage = _Coverage(modules, results, codemods)
     checks = []

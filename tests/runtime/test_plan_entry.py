@@ -163,7 +163,7 @@ def test_measured_costs_are_simulated():
         ),
         ("tiny.train:step", "tiny.train:too_few", (), "--entry tiny.train:step: cannot be planned: TypeError: "),
         ("tiny.train:step", "tiny.train:shapes", ("--measure",), "returned shapes; --measure runs the step"),
-        ("tiny.train:step", "tiny.train:arguments", ("--devices", "2"), "cannot be imported: ValueError: "),
+        ("tiny.train:step", "tiny.train:arguments", ("--devices", "2"), "--devices 2: the mesh needs 4; give as many"),
     ],
 )
 def test_what_goes_wrong_is_one_sentence(step, arguments, more, message):
