@@ -189,6 +189,27 @@ class TestStandardInput:
         result = run("diff", *arguments)
         assert (result.exit_code, "`-` and --stdin-filename go together" in result.stderr) == (2, True)
 
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (["diff", "-", "--stdin-filename", ""], "--stdin-filename has an empty name; give the file whose content"),
+            (["diff", "-", "--stdin-filename", "folder"], "folder is a folder; give the file whose content `-` is"),
+            (["diff", "-", "--stdin-filename", "a.py", "--since", "HEAD"], "--since compares files on the disk"),
+            (["apply", "-", "--stdin-filename", "a.py", "--format", "json"], "leave out --format, or use diff"),
+            (["plan", "-"], "`-` is for diff, check, apply and modernize; a file of that name is ./-"),
+            (["verify", "-"], "`-` is for diff, check, apply and modernize; a file of that name is ./-"),
+            (["build", "-", "--out", "out"], "`-` is for diff, check, apply and modernize; a file of that name is ./-"),
+        ],
+    )
+    def test_what_does_not_go_with_a_buffer(self, arguments: list[str], said: str) -> None:
+        os.mkdir("folder")
+        result = run(*arguments, stdin=TASK)
+        assert (result.exit_code, result.stdout) == (2, "") and said in result.stderr
+
+    def test_a_file_that_is_called_so(self) -> None:
+        put("-", TASK)
+        assert shown(run("diff", "./-")) == ["-"]
+
     def test_one_buffer_at_a_time(self) -> None:
         result = run("diff", "-", "b.py", "--stdin-filename", "a.py")
         assert (result.exit_code, "`-` stands alone" in result.stderr) == (2, True)
@@ -240,6 +261,41 @@ class TestConfiguration:
 
 
 class TestCommonOptions:
+    @pytest.mark.parametrize("option", ["--select", "--ignore"])
+    @pytest.mark.parametrize("value", ["", ",", " , "])
+    def test_a_list_without_a_name(self, option: str, value: str) -> None:
+        """As of a variable of a shell that is not set."""
+        put("a.py", TASK)
+        result = run("diff", option, value)
+        assert result.exit_code == 2 and f"{option} names no codemod; leave it out, or name one." in result.stderr
+
+    def test_names_that_no_file_has(self) -> None:
+        put("a.py", TASK)
+        for text, said in (
+            ('include = ["a\\u0000.py"]', r"'a\x00.py' is no name of a file or folder"),
+            ('include = [""]', "'' is no name of a file or folder"),
+            ('out = "a\\u0000"', r"'a\x00' is no name of a file or folder"),
+            ('axes = {batch = ""}', "axes.batch must be a device axis, or false for replicated, not ''"),
+        ):
+            put("mmrewrite.toml", text)
+            result = run("diff")
+            assert result.exit_code == 2 and said in result.stderr
+        put("pyproject.toml", '[tool.mmrewrite]\ninclude = ["a.py", "missing"]\n')
+        os.unlink("mmrewrite.toml")
+        result = run("diff")
+        assert result.exit_code == 2 and shown(result) == ["a.py"]
+        assert "missing: no such file or folder; `include` in pyproject.toml names it" in result.stderr
+        assert "missing: no such file or folder\n" in run("diff", "missing").stderr
+
+    def test_a_byte_order_mark(self) -> None:
+        put("a.py", TASK)
+        put("pyproject.toml", b"\xef\xbb\xbf[tool.mmrewrite]\nignore = ['place_task']\n")
+        assert "left alone on purpose" in run("diff").stderr
+        put("pyproject.toml", b"\xef\xbb\xbf[project]\nname = 'x'\n")
+        assert run("init").exit_code == 0
+        assert Path("pyproject.toml").read_bytes().startswith(b"\xef\xbb\xbf[project]")
+        assert run("diff").exit_code == 0
+
     def test_lists_with_commas(self) -> None:
         put("a.py", TASK + "\n\nxs = []\nfor x in xs:  # mm: stages\n    y = f(y)\n")
         assert run("diff", "--select", "stage_loop, place_task").stdout == run("diff").stdout
@@ -285,6 +341,11 @@ class TestCommonOptions:
         assert "\x1b" not in run("diff").output
         monkeypatch.setenv("NO_COLOR", "1")
         assert "\x1b" not in run("diff", color=True).output
+        monkeypatch.delenv("NO_COLOR")
+        monkeypatch.setenv("TERM", "dumb")
+        assert "\x1b" not in run("diff", color=True).output
+        assert "\x1b" not in run("dif", color=True).output
+        monkeypatch.setenv("NO_COLOR", "1")
         assert "\x1b" in run("diff", "--color", "always", color=True).output
         monkeypatch.delenv("NO_COLOR")
         monkeypatch.setenv("FORCE_COLOR", "1")
@@ -308,6 +369,11 @@ class TestCommonOptions:
                 ["\x1b[33mmore than one call", "\x1b[36m[place_task]\x1b[0m", "\x1b[33m2 refusals\x1b[0m"],
             ),
             (("--help",), ["\x1b[36mCommands\x1b[0m:"]),
+            (("--bogus",), ["\x1b[31mError\x1b[0m: No such option '--bogus'."]),
+            (("diff", "--bogus"), ["\x1b[31mError\x1b[0m: No such option '--bogus'."]),
+            (("dif",), ["\x1b[31mError\x1b[0m: No such command 'dif'."]),
+            (("diff", "--select", "x"), ["\x1b[31mError\x1b[0m: There is no codemod `x`"]),
+            (("diff", "--config", "nowhere"), ["\x1b[31mError\x1b[0m: Invalid value for '--config'"]),
             (("diff", "--help"), ["\x1b[36mOptions\x1b[0m:"]),
             (("modernize", "--check", "--upgrade-to", "0.10.0", "c.py"), ["\x1b[1mc.py:2:5\x1b[0m"]),
         ],

@@ -53,6 +53,14 @@ def test_check_fails_for_changes_and_for_refusals(folder: Path) -> None:
     assert modernize("--check").exit_code == 1
 
 
+@pytest.mark.parametrize("options", [("--check", "--diff"), ("--diff", "--check")])
+def test_check_and_diff_together_are_a_check(folder: Path, options: tuple[str, ...]) -> None:
+    """As with other formatters; the last one alone would count, and a check would pass."""
+    result = modernize(*options)
+    assert result.exit_code == 1 and "+x = jax.tree.map(len, [])" in result.stdout
+    assert (folder / "a.py").read_text() == OLD
+
+
 def test_calls_that_grow_are_broken_at_the_projects_line_length(folder: Path) -> None:
     (folder / "a.py").write_text("import jax\nx = jax.tree_map(len, (1, 2))\ny = jax.tree_map(len, ())\n")
     (folder / "pyproject.toml").write_text("[tool.ruff]\nline-length = 36\n")

@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -162,6 +163,26 @@ class TestBuild:
         assert files("gen") == [MANIFEST, "pkg/__init__.py"]
         assert run("build", "pkg", "--out", "gen").exit_code == 0
         assert run("check", "pkg", "--out", "gen").exit_code == 0
+
+    @pytest.mark.parametrize("name", ["pkg/a.py", "pkg/data.txt"])
+    def test_a_source_that_cannot_be_read_is_said_once(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        put("pkg/a.py", HINTED)
+        put("pkg/b.py", HINTED)
+        put("pkg/data.txt", "x")
+
+        def refuse(path: str, *rest: Any, **words: Any) -> Any:
+            if str(path).endswith(name):
+                raise PermissionError(13, "Permission denied", path)
+            return open(path, *rest, **words)
+
+        for module in ("mirror.build", "files.select", "files.walk"):
+            monkeypatch.setattr(f"mmrewrite.{module}.open", refuse, raising=False)
+        result = run("build", "pkg", "--out", "out", "--no-cache")
+        assert result.exit_code == 2 and result.stderr.count("Permission denied") == 1
+        assert f"{name}: Permission denied\n" in result.stderr and ", 1 error" in result.stderr
+        assert "mm.task(" in Path("out/b.py").read_text()
+        result = run("check", "pkg", "--out", "out", "--no-cache")
+        assert result.exit_code == 2 and result.stderr.count("Permission denied") == 1
 
     def test_a_place_that_cannot_be_a_folder(self) -> None:
         put("pkg/__init__.py", "")

@@ -55,6 +55,22 @@ def test_bash_completes(words: list[str], completed: str, environment: dict[str,
     assert done.stdout.split() == [completed]
 
 
+def test_explain_completes_files_as_well(environment: dict[str, str]) -> None:
+    """By the shell, which knows them, where no codemod begins so."""
+    asked = environment | {"_MMREWRITE_COMPLETE": "fish_complete", "COMP_WORDS": "mmrewrite explain src/mod"}
+    done = subprocess.run(
+        ["mmrewrite"], env=asked | {"COMP_CWORD": "src/mod"}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["file,src/mod"]
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not there")
+def test_fish_completes(environment: dict[str, str]) -> None:
+    asked = 'mmrewrite completion fish | source; complete -C "mmrewrite diff --format sa"; complete -C "mmrewrite mod"'
+    done = subprocess.run(["fish", "-N", "-c", asked], env=environment, capture_output=True, text=True, check=True)
+    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["sarif", "modernize"]
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_has_a_script(shell: str) -> None:
     script = run("completion", shell).stdout

@@ -19,10 +19,15 @@ def set_color(context: click.Context, option: click.Parameter, value: str) -> No
 
 
 def color_of_environment() -> bool | None:
-    """What NO_COLOR and FORCE_COLOR say: see https://no-color.org and https://force-color.org; None if nothing."""
+    """What NO_COLOR and FORCE_COLOR say: see https://no-color.org and https://force-color.org; None if nothing.
+
+    A terminal that calls itself dumb, as some editors have them, shows the codes of colors.
+    """
     if os.environ.get("NO_COLOR"):
         return False
-    return True if os.environ.get("FORCE_COLOR") else None
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return False if os.environ.get("TERM") == "dumb" else None
 
 
 def sees_color(stream: IO[Any]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -20,7 +20,7 @@ from mmrewrite.cli.options import (
     Number,
     color_option,
     common_options,
-    complete_codemods,
+    complete_place,
     evidence_option,
     format_option,
     limit_options,
@@ -67,6 +67,13 @@ class CommandGroup(click.Group):
     context_class = _CommandContext
     command_class = _Command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the options of the program itself."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as problem:
+            raise _in_color(problem) from None
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         try:
@@ -74,6 +81,8 @@ class CommandGroup(click.Group):
         except KeyboardInterrupt as interrupt:
             say(f"\nInterrupted: {str(interrupt) or 'nothing was written'}.")
             sys.exit(INTERRUPTED)
+        except click.UsageError as problem:
+            raise _in_color(problem) from None
         except BrokenPipeError as problem:
             raise last_resort.PipeBroken from problem
         except Exception as problem:
@@ -83,6 +92,24 @@ class CommandGroup(click.Group):
                 raise
             say(f"{style.error('Error')}: {problem}")
             sys.exit(2)
+
+
+class _ColoredUsageError(click.UsageError):
+    """A usage error that is shown in the colors of other errors."""
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print it on standard error, below the usage of the command."""
+        if self.ctx is not None:
+            click.echo(f"{self.ctx.get_usage()}\nTry '{self.ctx.command_path} --help' for help.\n", err=True)
+        # The context of the command is over.
+        say(
+            f"{style.error('Error')}: {self.message}",
+            color=color_of_environment() if self.ctx is None else self.ctx.color,
+        )
+
+
+def _in_color(problem: click.UsageError) -> click.UsageError:
+    return _ColoredUsageError(problem.format_message(), problem.ctx)
 
 
 def _session(options: Mapping[str, Any]) -> Session:
@@ -153,6 +180,7 @@ def check(out: str | None, **options: Any) -> None:
             found = stale(session.paths, out, session.rules, session.results, session.progress.track)
     except NotBuilt as problem:
         session.fail(str(problem))
+    session.add_unread(found.unread)
     session.show_rewrites("check", shows_patch=False, mirror=found)
     for sentence in found.problems:
         session.say(sentence)
@@ -180,6 +208,7 @@ def build(out: str | None, **options: Any) -> None:
     except NotBuilt as problem:
         session.fail(str(problem))
     session.unwritten += built.unwritten
+    session.add_unread(built.unread)
     session.show_rewrites("build", shows_patch=False)
     for sentence in built.problems:
         session.say(sentence)
@@ -259,8 +288,8 @@ def plan(
 @source_options
 @stdin_option
 @since_option
-@click.option("--diff", "mode", flag_value="diff", help="Print a git patch instead of writing.")
-@click.option("--check", "mode", flag_value="check", help="Print the patch and exit with 1 if there is one.")
+@click.option("--diff", "shows", is_flag=True, help="Print a git patch instead of writing.")
+@click.option("--check", "checks", is_flag=True, help="Print the patch and exit with 1 if there is one.")
 @click.option("--target-jax", metavar="VERSION", help="The oldest JAX that the result must run on; default 0.10.")
 @click.option(
     "--upgrade-to",
@@ -270,17 +299,24 @@ def plan(
 )
 @click.option("--explain-compat", is_flag=True, help="Say what keeps each use of mmruntime.compat from plain JAX.")
 def modernize(
-    mode: str | None, target_jax: str | None, upgrade_to: tuple[str, ...], explain_compat: bool, **options: Any
+    shows: bool,
+    checks: bool,
+    target_jax: str | None,
+    upgrade_to: tuple[str, ...],
+    explain_compat: bool,
+    **options: Any,
 ) -> None:
     """Replace names that JAX removed or deprecated, in place. Needs no hints."""
     from mmrewrite.cli.modernize import report_upgrade, run_modernize
     from mmrewrite.cli.source_options import SourceOptions
 
-    if upgrade_to and mode != "check":
+    if upgrade_to and not checks:
         raise click.UsageError("--upgrade-to is a report; give --check as well.")
     if upgrade_to:
         report_upgrade(SourceOptions(**options), upgrade_to, target_jax)
-    run_modernize(SourceOptions(**options), mode or "write", target_jax, explain_compat)
+    # Many are used to giving both, as to other formatters; a check shows the patch as well.
+    mode = "check" if checks else "diff" if shows else "write"
+    run_modernize(SourceOptions(**options), mode, target_jax, explain_compat)
 
 
 @cli.command(short_help="Run both programs and compare results.")
@@ -427,7 +463,7 @@ def codemods(output_format: str) -> None:
 
 
 @cli.command(short_help="Explain a codemod, or a line of a file.")
-@click.argument("what", metavar="CODEMOD|FILE:LINE", shell_complete=complete_codemods)
+@click.argument("what", metavar="CODEMOD|FILE:LINE", shell_complete=complete_place)
 @common_options
 def explain(what: str, **options: Any) -> None:
     """Show a codemod's page, or what becomes of a line, or where a generated line comes from.

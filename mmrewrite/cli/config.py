@@ -169,7 +169,8 @@ def _load(path: Path) -> dict[str, Any]:
     import tomllib
 
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        # Some editors write a byte order mark.
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
     except RecursionError:
@@ -204,6 +205,9 @@ def _config(path: Path, table: dict[str, Any], prefix: str, width: int) -> Confi
             raise ConfigError(f"{path}: {prefix} has no key `{key}`{nearest(key, KEYS)}")
     lists = {key: _strings(path, f"`{key}`", table.get(key, [])) for key in _LISTS}
     out = table.get("out")
+    for name in (*lists["include"], *([out] if isinstance(out, str) else [])):
+        if not name or "\0" in name:
+            raise ConfigError(f"{path}: {name!r} is no name of a file or folder")
     if out is not None and not isinstance(out, str):
         raise ConfigError(f"{path}: `out` must be a folder's name, not {out!r}")
     axes = table.get("axes", {})
@@ -211,7 +215,7 @@ def _config(path: Path, table: dict[str, Any], prefix: str, width: int) -> Confi
         raise ConfigError(f"{path}: `axes` must be a table such as [tool.mmrewrite.axes], not {axes!r}")
     pairs: list[tuple[str, str | None]] = []
     for logical, device in axes.items():
-        if device is not False and not isinstance(device, str):
+        if device is not False and not (isinstance(device, str) and device):
             raise ConfigError(f"{path}: axes.{logical} must be a device axis, or false for replicated, not {device!r}")
         pairs.append((logical, device or None))
     target = table.get("target-jax")

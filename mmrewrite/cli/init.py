@@ -61,7 +61,7 @@ def initialize(folder: str) -> Initialized:
 def _check_still_reads(data: bytes) -> None:
     """Where a project writes `tool = {...}`, TOML takes no `[tool.mmrewrite]` beside it."""
     try:
-        tomllib.loads(data.decode())
+        tomllib.loads(data.decode("utf-8-sig"))
     except ValueError as error:
         raise NotInitialized(
             f"{PYPROJECT}: takes no section at its end ({error}); write `mmrewrite init --print > {OWN_FILE}`"
@@ -96,7 +96,7 @@ def _project(folder: str) -> dict[str, Any] | None:
     if not os.path.lexists(path):
         return None
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise NotInitialized(f"{PYPROJECT}: {error}") from None
 

@@ -74,6 +74,13 @@ def complete_codemods(ctx: click.Context, param: click.Parameter, incomplete: st
     return [CompletionItem(f"{before}{comma}{name}") for name in codemod_names() if name.startswith(last)]
 
 
+def complete_place(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """What `explain` takes: the codemods whose names start as typed, else files."""
+    from click.shell_completion import CompletionItem
+
+    return complete_codemods(ctx, param, incomplete) or [CompletionItem(incomplete, type="file")]
+
+
 def format_option(command: _Command) -> _Command:
     """`--format`, with the formats that `cli/reports` has for the command."""
     return click.option(

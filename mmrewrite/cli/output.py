@@ -24,6 +24,6 @@ def encoded(output: str) -> bytes:
     return output.encode(errors="backslashreplace")
 
 
-def say(text: str) -> None:
-    """Print a message, on standard error."""
-    click.echo(visible(text), err=True)
+def say(text: str, *, color: bool | None = None) -> None:
+    """Print a message, on standard error; in color as said, else as the command does."""
+    click.echo(visible(text), err=True, color=color)

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
@@ -28,7 +29,7 @@ from mmrewrite.cli.options import ENTRY_AND_ARGS
 from mmrewrite.cli.output import encoded, print_output, say
 from mmrewrite.cli.progress import StatusLine
 from mmrewrite.cli.replay import Replay
-from mmrewrite.cli.reports import NotShown, render
+from mmrewrite.cli.reports import DEFAULT_FORMAT, NotShown, render
 from mmrewrite.cli.reports import _style as style
 from mmrewrite.cli.reports._report import RewriteReport
 from mmrewrite.cli.source_options import SourceOptions
@@ -43,7 +44,7 @@ from mmrewrite.files.select import (
     select_files,
     source_file,
 )
-from mmrewrite.files.walk import load_file
+from mmrewrite.files.walk import load_file, shown
 from mmrewrite.modernize.registry import ModernizeRegistry
 from mmrewrite.results import HintError, Rewrite
 
@@ -80,6 +81,7 @@ class Session:
         try:
             self.config: Config = read_config(Path.cwd(), Path(options.config) if options.config else None)
             self._check_stdin()
+            self._check_codemods()
             self._check_entry()
             self.paths = options.paths or self._included() or (".",)
             self.rules = Rules(self.config.folder, self.config.exclude)
@@ -89,7 +91,7 @@ class Session:
         except UnknownCodemod as error:
             if error.name in separated((*options.select, *options.ignore)):
                 raise click.UsageError(str(error)) from None
-            _stop(f"{options.config or find_config(Path.cwd())}: {error}")
+            _stop(f"{self._config_path}: {error}")
         except (ConfigError, BadPattern) as error:
             _stop(str(error))
         self.results: tuple[Rewrite, ...] = self._reported(results)
@@ -102,14 +104,31 @@ class Session:
         return tuple(str(self.config.folder / path) for path in self.config.include)
 
     def _check_stdin(self) -> None:
+        if STDIN in self.options.paths and not self._takes_stdin():
+            raise click.UsageError("`-` is for diff, check, apply and modernize; a file of that name is ./-.")
         if (STDIN in self.options.paths) != (self.options.stdin_filename is not None):
             raise click.UsageError(
-                "`-` and --stdin-filename go together: the buffer, and the file whose content it is."
+                "`-` and --stdin-filename go together: the buffer, and the file whose content it is. "
+                "A file that is called so is ./-."
             )
+        name = self.options.stdin_filename
+        if name is not None and (not name or os.path.isdir(name)):
+            what = f"{name} is a folder" if name else "--stdin-filename has an empty name"
+            raise click.UsageError(f"{what}; give the file whose content `-` is.")
         if self.reads_stdin and self.options.since is not None:
             raise click.UsageError("--since compares files on the disk; leave it out with standard input.")
         if self.reads_stdin and len(self.options.paths) > 1:
             raise click.UsageError("`-` stands alone; give other files to another run.")
+
+    def _takes_stdin(self) -> bool:
+        context = click.get_current_context(silent=True)
+        return context is None or any(each.name == "stdin_filename" for each in context.command.params)
+
+    def _check_codemods(self) -> None:
+        for option, names in (("--select", self.options.select), ("--ignore", self.options.ignore)):
+            # A variable of a shell that is not set, for instance. Silence would mean all codemods.
+            if any(not separated((name,)) for name in names):
+                raise click.UsageError(f"{option} names no codemod; leave it out, or name one.")
 
     def _check_entry(self) -> None:
         if (self.options.entry is None) != (self.options.arguments is None):
@@ -124,13 +143,28 @@ class Session:
 
     def _select(self) -> Selection:
         if self.options.stdin_filename is None:
-            return self.select()
+            return self._saying_who_names(self.select())
         name = self.options.stdin_filename
         if sys.stdin is None:
             raise click.UsageError("Standard input is closed, so there is nothing to read for `-`.")
         file = source_file(name, sys.stdin.buffer.read())
         self.paths = (name,)
         return Selection((file,), {os.path.realpath(name): (name, True)}, ())
+
+    def _saying_who_names(self, selection: Selection) -> Selection:
+        """Missing files with the configuration that names them, as the user has not just written them."""
+        if self.options.paths or not self.config.include:
+            return selection
+        names = f"; `include` in {shown(str(self._config_path))} names it"
+        included = {shown(path) for path in self._included()}
+        unreadable = tuple(
+            (path, reason + names if path in included else reason) for path, reason in selection.unreadable
+        )
+        return replace(selection, unreadable=unreadable)
+
+    @property
+    def _config_path(self) -> Path | None:
+        return Path(self.options.config) if self.options.config else find_config(Path.cwd())
 
     def _rewrite(self) -> tuple[Rewrite, ...]:
         try:
@@ -189,6 +223,12 @@ class Session:
             by_name=not self.reads_stdin and any(map(os.path.isfile, self.paths)),
             track=self.progress.track,
         )
+
+    def add_unread(self, unread: Iterable[tuple[str, str]]) -> None:
+        """Report files that could not be read as well, unless that is known: not only those with hints are copied."""
+        known = dict(self.selection.unreadable)
+        new = [(path, reason) for path, reason in unread if path not in known]
+        self.selection = replace(self.selection, unreadable=tuple(sorted([*known.items(), *new])))
 
     @property
     def caches(self) -> bool:
@@ -347,6 +387,8 @@ class Session:
 
     def write_to_stdout(self) -> NoReturn:
         """End the process with the result of standard input on standard output; with nothing if it has errors."""
+        if self.options.output_format != DEFAULT_FORMAT:
+            raise click.UsageError("With standard input the result itself is printed; leave out --format, or use diff.")
         self.print_messages("changed")
         if not any(result.failed for result in self.results):
             click.echo(self.results[0].result, nl=False)

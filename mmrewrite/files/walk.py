@@ -64,5 +64,6 @@ def load_file(path: str) -> bytes | None:
     try:
         with open(path, "rb") as file:
             return file.read()
-    except OSError:
+    except (OSError, ValueError):
+        # A name with a null byte, from a configuration or a manifest, is a ValueError.
         return None

@@ -51,10 +51,14 @@ class _Target:
 
 @dataclass(frozen=True)
 class BuiltMirror:
-    """What became of a mirror: how many files it has, and a sentence for each trouble that cost one file."""
+    """What became of a mirror: how many files it has, and a sentence for each trouble that cost one file.
+
+    `unread` and `unwritten` have path and reason of sources, and of files of the mirror.
+    """
 
     count: int
     problems: tuple[str, ...] = ()
+    unread: tuple[tuple[str, str], ...] = ()
     unwritten: tuple[tuple[str, str], ...] = ()
 
 
@@ -132,7 +136,7 @@ def build_mirror(
     if not failed and load_file(path) != done:
         write_new(path, done)
     unwritten = [(shown(os.path.join(out, place)), reason) for place, reason in failed.items()]
-    return BuiltMirror(len(targets), tuple(problems), tuple(unreadable + unwritten))
+    return BuiltMirror(len(targets), tuple(problems), tuple(unreadable), tuple(unwritten))
 
 
 def _write_target(target: _Target, out: str) -> None:
@@ -188,10 +192,12 @@ class StaleMirror:
     Attributes:
         problems: A sentence for each file that it would change, or that was edited by hand.
         changes: The path of each file that it would change, its content and what it would be; None is no file.
+        unread: Path and reason of sources that could not be read.
     """
 
     problems: tuple[str, ...] = ()
     changes: tuple[tuple[str, bytes | None, bytes | None], ...] = ()
+    unread: tuple[tuple[str, str], ...] = ()
 
 
 def stale(
@@ -206,7 +212,7 @@ def stale(
     targets = _targets(paths, out, rules, {result.path: result for result in results}, unreadable, track)
     manifest = _read_manifest(out)
     known = manifest.known
-    found = [*manifest.problems, *(f"{path}: {reason}" for path, reason in unreadable)]
+    found = [*manifest.problems]
     changes: list[tuple[str, bytes | None, bytes | None]] = []
     for target in targets:
         path = os.path.join(out, target.place)
@@ -222,7 +228,7 @@ def stale(
         found.append(f"{shown(path)}: its source is gone; run `mmrewrite build`")
         data = _removable(out, place, known)
         changes += [(path, data, None)] if data is not None else []
-    return StaleMirror(tuple(found), tuple(changes))
+    return StaleMirror(tuple(found), tuple(changes), tuple(unreadable))
 
 
 def _problems(target: _Target, out: str, known: Mapping[str, Sequence[str]]) -> list[str]:

@@ -104,8 +104,8 @@ def mirrored(paths: Sequence[str], rules: Rules, results: Iterable[Rewrite]) -> 
             built = build_mirror(paths, mirror, rules, results, headed=False)
         except NotBuilt as problem:
             raise NotRun(str(problem)) from None
-        if built.unwritten:
-            path, reason = built.unwritten[0]
+        if missing := (*built.unread, *built.unwritten):
+            path, reason = missing[0]
             raise NotRun(f"{path}: {reason}")
         with open(os.path.join(mirror, MANIFEST), encoding="utf-8") as file:
             files = json.load(file)["files"]
