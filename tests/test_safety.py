@@ -227,6 +227,26 @@ class TestHiding:
             Path("pkg").chmod(0o755)
         assert (result.exit_code, "pkg: Permission denied" in result.stderr) == (2, True)
 
+    @on_posix
+    def test_folders_may_be_deeper_than_calls(self, folder: Path) -> None:
+        for _ in range(1200):
+            os.mkdir("d")
+            os.chdir("d")
+        put("a.py", HINTED)
+        os.chdir(folder)
+        for command in (["diff"], ["modernize", "--diff"], ["plan"], ["init"], ["apply"]):
+            done = subprocess.run(
+                [sys.executable, "-m", "mmrewrite", *command], capture_output=True, text=True, check=False
+            )
+            assert (done.returncode, "Traceback" in done.stderr) == (0, False)
+        os.chdir("d/" * 1200)
+        assert "mm.task(" in Path("a.py").read_text()
+        os.unlink("a.py")
+        # Python and pytest cannot remove so many folders either.
+        for _ in range(1200):
+            os.chdir("..")
+            os.rmdir("d")
+
     def test_reported_by_the_walk(self, monkeypatch: pytest.MonkeyPatch) -> None:
         put("pkg/a.py", HINTED)
 

@@ -14,10 +14,7 @@ _HIDING = ("pyvenv.cfg", MANIFEST)
 
 
 def walk(
-    folder: str,
-    unreadable: dict[str, str] | None = None,
-    passed_over: dict[str, str] | None = None,
-    below: bool = False,
+    folder: str, unreadable: dict[str, str] | None = None, passed_over: dict[str, str] | None = None
 ) -> Iterator[str]:
     """Files below a folder, sorted by name in each folder. Links are not followed.
 
@@ -28,28 +25,34 @@ def walk(
         folder: The folder.
         unreadable: Takes the folders that cannot be read, with the reason.
         passed_over: Takes the folders that are skipped, with the file that marks them.
-        below: Whether the folder was come upon, and not named.
     """
+    # What is still to come of each folder on the way down. Folders may lie deeper than calls may.
+    rest = [iter(_entries(folder, unreadable))]
+    while rest:
+        entry = next(rest[-1], None)
+        if entry is None:
+            rest.pop()
+        elif entry.is_file(follow_symlinks=False):
+            yield entry.path
+        elif entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".") and entry.name not in _PRUNED:
+            entries = _entries(entry.path, unreadable)
+            names = {each.name for each in entries}
+            marker = next((each for each in _HIDING if each in names), None)
+            if marker is None:
+                rest.append(iter(entries))
+            elif passed_over is not None:
+                passed_over[shown(entry.path)] = marker
+
+
+def _entries(folder: str, unreadable: dict[str, str] | None) -> list[os.DirEntry[str]]:
+    """What a folder holds, by name; nothing if it cannot be read."""
     try:
         with os.scandir(folder) as found:
-            entries = sorted(found, key=lambda entry: entry.name)
+            return sorted(found, key=lambda entry: entry.name)
     except OSError as error:
         if unreadable is not None:
             unreadable[shown(folder)] = error.strerror or str(error)
-        return
-    if below:
-        names = {entry.name for entry in entries}
-        for marker in _HIDING:
-            if marker in names:
-                if passed_over is not None:
-                    passed_over[shown(folder)] = marker
-                return
-    for entry in entries:
-        if entry.is_dir(follow_symlinks=False):
-            if not entry.name.startswith(".") and entry.name not in _PRUNED:
-                yield from walk(entry.path, unreadable, passed_over, True)
-        elif entry.is_file(follow_symlinks=False):
-            yield entry.path
+        return []
 
 
 def shown(path: str) -> str:
