@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mmrewrite.mirror.child_process import NotRun, environment, run_module
-from mmrewrite.mirror.limits import EndedProgram, ProgramLimits, run_within
+from mmrewrite.mirror.limits import EndedProgram, ProgramLimits, program_limits, run_within
 
 pytestmark = [pytest.mark.python, pytest.mark.both_versions("processes and signals of Python")]
 
@@ -60,6 +60,28 @@ def test_memory() -> None:
         "x = bytearray(300_000_000)\nimport time; time.sleep(60)", ProgramLimits(seconds=60, memory=200_000_000)
     )
     assert found.ended == "it took more than 0.2 GB of memory"
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
+def test_memory_of_what_it_has_started() -> None:
+    child = "x = bytearray(150_000_000); import time; time.sleep(60)"
+    start = f"import subprocess, sys; both = [subprocess.Popen([sys.executable, '-c', {child!r}]) for _ in 'ab']"
+    found = run(f"{start}\nimport time; time.sleep(60)", ProgramLimits(seconds=60, memory=250_000_000))
+    assert found.ended == "it took more than 0.25 GB of memory"
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
+def test_memory_that_forks_share_counts_once() -> None:
+    program = "x = bytearray(b'x') * 150_000_000\nimport os, time\nfor _ in 'abc': os.fork()\ntime.sleep(2)"
+    assert run(program, ProgramLimits(seconds=60, memory=400_000_000)).ended is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+def test_memory_is_bounded_by_default() -> None:
+    memory = program_limits(1, None, 1).memory
+    assert memory is not None
+    assert 10**8 < memory < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert program_limits(1, 2, 1).memory == 2 * 10**9
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX")

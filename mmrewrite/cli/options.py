@@ -198,7 +198,7 @@ def limit_options(command: _Command) -> _Command:
         "--memory-limit",
         type=Number(0, _MOST, min_open=True),
         metavar="GB",
-        help="End a program that takes more (Linux).",
+        help="End a program that takes more; by default nine tenths of the machine's (Linux).",
     )(command)
     return click.option(
         "--time-limit",

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from mmrewrite.launch.watchman import Watchman
 
 _LOOK = 0.05
+_LOOK_AT_ALL = 0.5
 
 
 @dataclass(frozen=True)
 class ProgramLimits:
-    """Bounds of one process: seconds, bytes of resident memory, and bytes of each of its two outputs.
+    """Bounds of one program: seconds, bytes of memory of its processes, and bytes of each of its two outputs.
 
     Memory is looked at where the kernel shows it (Linux), several times a second; None is no bound.
     """
@@ -33,8 +34,24 @@ USUAL = ProgramLimits()
 
 
 def program_limits(seconds: float, gigabytes: float | None, megabytes: float) -> ProgramLimits:
-    """The limits as the command line gives them: seconds, GB of memory, and MB of output."""
-    return ProgramLimits(seconds, None if gigabytes is None else int(gigabytes * 1e9), int(megabytes * 1e6))
+    """The limits as the command line gives them: seconds, GB of memory, and MB of output.
+
+    Without a number of GB it is nine tenths of the machine's memory: beyond, the kernel ends any process, or swaps.
+    """
+    memory = machine_memory() if gigabytes is None else gigabytes * 1e9
+    return ProgramLimits(seconds, None if memory is None else int(memory), int(megabytes * 1e6))
+
+
+def machine_memory() -> float | None:
+    """Nine tenths of the bytes of memory that this machine, or its container, has; None where nothing shows them."""
+    try:
+        sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    except (AttributeError, OSError, ValueError):
+        return None
+    with contextlib.suppress(OSError, ValueError), open("/sys/fs/cgroup/memory.max", "rb") as file:
+        # The word `max` is no number.
+        sizes.append(int(file.read()))
+    return 0.9 * min(sizes)
 
 
 @dataclass(frozen=True)
@@ -105,9 +122,44 @@ def _beyond(limits: ProgramLimits, seconds: float, process: int, outputs: Sequen
         return f"it ran for more than {limits.seconds:g} s"
     if any(os.fstat(output).st_size > limits.output for output in outputs):
         return f"it wrote more than {limits.output / 1e6:g} MB"
-    if limits.memory is not None and (_resident(process) or 0) > limits.memory:
+    if limits.memory is not None and _takes_more(process, limits.memory, seconds):
         return f"it took more than {limits.memory / 1e9:g} GB of memory"
     return None
+
+
+def _takes_more(leader: int, limit: int, seconds: float) -> bool:
+    """Whether a program, or what it has started, takes more memory than a limit."""
+    if (_resident(leader) or 0) > limit:
+        return True
+    # All processes of the machine are looked at for that, so not each time.
+    if seconds % _LOOK_AT_ALL > 2 * _LOOK:
+        return False
+    members = [leader, *(process for process in _processes() if process != leader and _is_of_session(process, leader))]
+    if sum(_resident(process) or 0 for process in members) <= limit:
+        return False
+    # Forks share pages, which count as resident in each of them.
+    return sum(_proportional(process) for process in members) > limit
+
+
+def _processes() -> Iterator[int]:
+    with contextlib.suppress(OSError):
+        yield from (int(name) for name in os.listdir("/proc") if name.isdecimal())
+
+
+def _is_of_session(process: int, leader: int) -> bool:
+    try:
+        return os.getsid(process) == leader
+    except OSError:
+        return False
+
+
+def _proportional(process: int) -> int:
+    """Bytes of memory of a process, of shared pages its share; nothing where the kernel does not tell."""
+    try:
+        with open(f"/proc/{process}/smaps_rollup", "rb") as file:
+            return next((int(line.split()[1]) * 1024 for line in file if line.startswith(b"Pss:")), 0)
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def _resident(process: int) -> int | None:
