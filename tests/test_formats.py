@@ -371,6 +371,14 @@ def test_a_traced_step_is_for_formats_that_show_it() -> None:
     assert "--entry and --args go together" in result.stderr
 
 
+@pytest.mark.parametrize("name", ["text", "json", "sarif", "github"])
+def test_evidence_is_for_formats_that_show_it(name: str) -> None:
+    Path("evidence.json").write_text("{}")
+    result = run("check", "step.py", "--format", name, "--evidence", "evidence.json")
+    assert result.exit_code == 2
+    assert "--evidence is for --format markdown and html, which show it." in result.stderr
+
+
 class Page(HTMLParser):
     """The tags of a page, held to be closed in order, and its headings."""
 

@@ -135,6 +135,8 @@ class Session:
             raise click.UsageError(ENTRY_AND_ARGS)
         if self.options.entry is not None and self.options.output_format not in _SHOWING_PLANS:
             raise click.UsageError(f"--entry is for --format {' and '.join(_SHOWING_PLANS)}, which show the plan.")
+        if self.options.evidence is not None and self.options.output_format not in _SHOWING_PLANS:
+            raise click.UsageError(f"--evidence is for --format {' and '.join(_SHOWING_PLANS)}, which show it.")
 
     @property
     def reads_stdin(self) -> bool:
