@@ -53,6 +53,10 @@ class Refusal:
         return f"{self.path}:{self.line}:{self.column}: {self.reason} [{self.codemod}]"
 
 
+# Characters of a line of the source that messages show.
+_LONGEST = 160
+
+
 @dataclass(frozen=True, order=True)
 class HintError:
     """A hint that cannot be read. Its file is left alone.
@@ -70,13 +74,14 @@ class HintError:
 
     def __str__(self) -> str:
         """The message, the source line, and carets under the mistake."""
-        before = self.source_line[: self.column - 1]
+        # Of a line that somebody's program has written, what is around the mistake.
+        start = max(0, self.column - 1 - _LONGEST // 2) if len(self.source_line) > _LONGEST else 0
+        text = self.source_line[start : start + _LONGEST]
+        lead, tail = "..." * (start > 0), "..." * (start + _LONGEST < len(self.source_line))
+        before = lead + text[: self.column - 1 - start]
         indent = "".join("\t" if character == "\t" else " " for character in before)
-        return (
-            f"{self.path}:{self.line}:{self.column}: {self.message}\n"
-            f"  {self.source_line}\n"
-            f"  {indent}{'^' * max(1, self.length)}"
-        )
+        carets = max(1, min(self.length, len(lead + text) - len(before)))
+        return f"{self.path}:{self.line}:{self.column}: {self.message}\n  {lead}{text}{tail}\n  {indent}{'^' * carets}"
 
 
 @dataclass(frozen=True, order=True)
