@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -58,6 +59,21 @@ def test_a_count_where_nobody_knows_how_many(terminal: Terminal) -> None:
     line = StatusLine()
     assert len(list(line.track("Reading files", range(1_235), None))) == 1_235
     assert "Reading files 1,234 0 s" in terminal.getvalue()
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timers of POSIX")
+def test_one_item_may_take_long(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_AFTER", 0.05)
+    monkeypatch.setattr(progress, "_EVERY", 0.05)
+    line = StatusLine()
+    handler = signal.getsignal(signal.SIGALRM)
+    with line.erased_at_end():
+        for _ in line.track("Rewriting", ["one"], 1):
+            time.sleep(0.5)
+    states = [state for state in terminal.getvalue().split("\r") if state.startswith("Rewriting [>")]
+    assert 3 <= len(states) <= 11
+    assert terminal.getvalue().endswith(ERASE)
+    assert signal.getsignal(signal.SIGALRM) is handler and signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
 def test_nothing_within_the_first_second(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -16,6 +17,8 @@ from mmrewrite.tracking import Item
 _AFTER = 1.0
 # Seconds between two states of the line.
 _EVERY = 0.2
+# Seconds that a timer has at least: zero would stop it.
+_SOON = 0.001
 _WIDTH = 24
 _PART = _WIDTH // 4
 _ERASE = "\r\x1b[K"
@@ -32,21 +35,29 @@ class StatusLine:
         self._began = time.monotonic()
         self._next = self._began + _AFTER
         self._is_drawn = False
+        # What is tracked, how many are done, and of how many.
+        self._state: tuple[str, int, int | None] | None = None
 
     def track(self, what: str, items: Iterable[Item], total: int | None, /) -> Iterable[Item]:
         """The items, with a bar of how many are done: see `mmrewrite.tracking.Track`."""
-        # Drawn by whoever asks for the next item, without a thread: workers are forked meanwhile.
         return self._tracked(what, items, total) if self._shows else items
 
     def _tracked(self, what: str, items: Iterable[Item], total: int | None) -> Iterator[Item]:
         for done, item in enumerate(items):
-            now = time.monotonic()
-            if now >= self._next:
-                count = f"{done:,}" if total is None else f"{done:,}/{total:,}"
-                bar = "" if total is None else _bar(done / total)
-                self._draw(f"{what} {bar}{count}", now - self._began)
-                self._next = now + _EVERY
+            self._state = (what, done, total)
+            self._draw_state()
             yield item
+        self._state = None
+
+    def _draw_state(self) -> None:
+        """Draw how far it is, unless that has just been done."""
+        now = time.monotonic()
+        if self._state is not None and now >= self._next:
+            what, done, total = self._state
+            count = f"{done:,}" if total is None else f"{done:,}/{total:,}"
+            bar = "" if total is None else _bar(done / total)
+            self._draw(f"{what} {bar}{count}", now - self._began)
+            self._next = now + _EVERY
 
     @contextlib.contextmanager
     def phase(self, text: str) -> Iterator[None]:
@@ -75,9 +86,28 @@ class StatusLine:
     def erased_at_end(self) -> Iterator[None]:
         """A block in which items are tracked: however it ends, the line is gone."""
         try:
-            yield
+            with self._ticking():
+                yield
         finally:
             self.erase()
+
+    @contextlib.contextmanager
+    def _ticking(self) -> Iterator[None]:
+        """Draw the line now and then in the block, as one item may take long.
+
+        A signal does it, and no thread: workers are forked meanwhile, which would take over its locks, not itself.
+        """
+        in_main = threading.current_thread() is threading.main_thread()
+        if not (self._shows and in_main and hasattr(signal, "setitimer")):
+            yield
+            return
+        before = signal.signal(signal.SIGALRM, lambda *_: self._draw_state())
+        signal.setitimer(signal.ITIMER_REAL, max(_AFTER, _SOON), max(_EVERY, _SOON))
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
 
     def erase(self) -> None:
         """Leave the line as it was."""
@@ -93,8 +123,8 @@ class StatusLine:
         self._is_drawn = True
 
     def _write(self, text: str) -> None:
-        # A terminal that is gone is no reason to stop.
-        with contextlib.suppress(OSError):
+        # A terminal that is gone is no reason to stop, nor is a signal while it is written to.
+        with contextlib.suppress(OSError, RuntimeError):
             sys.stderr.write(text)
             sys.stderr.flush()
 
