@@ -208,6 +208,12 @@ class TestSelfChecks:
         result = rewrite_source("def f(x, y):\n    return x\n\n\nz = f(1,\n\f2)  # mm: task(stage=0)\n", REGISTRY)
         assert b"(1,\n\f2)\n" in result.result
 
+    def test_lines_of_old_macs_are_refused_with_what_to_do(self) -> None:
+        (refusal,) = rewrite_source(HINTED.replace("\n", "\r"), REGISTRY).refusals
+        assert refusal.reason == (
+            "LibCST reads no lines that end in a carriage return alone; save the file with line feeds"
+        )
+
     # No program is known for which the next two happen, so LibCST is made to read something else.
     def test_a_statement_that_libcst_prints_otherwise_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         other = cst.parse_module("y = f( 1)\n")

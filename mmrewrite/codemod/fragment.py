@@ -21,6 +21,8 @@ from mmrewrite.source.libcst_parser import parse_module
 from mmrewrite.source.line_breaking import fit, longest_line
 from mmrewrite.source.text import SourceText
 
+_ADVICE = "write the statement more plainly"
+
 
 class NotReproduced(ValueError):
     """LibCST cannot read a statement, or would not print it as it was."""
@@ -74,9 +76,13 @@ class Fragment:
         try:
             tree = parse_module(code)
         except cst.ParserSyntaxError:
-            raise NotReproduced("LibCST cannot read this statement, though Python can") from None
+            raise NotReproduced(f"LibCST cannot read this statement, though Python can; {_ADVICE}") from None
+        if tree.code != code and source.newline == "\r":
+            raise NotReproduced(
+                "LibCST reads no lines that end in a carriage return alone; save the file with line feeds"
+            )
         if tree.code != code:
-            raise NotReproduced("LibCST does not print this statement as it stands")
+            raise NotReproduced(f"LibCST does not print this statement as it stands; {_ADVICE}")
         return cls(statement, start, end, tree, indent, header, longest_line(code))
 
     @property

@@ -288,7 +288,7 @@ class Site:
             try:
                 self.draft.fragments[statement] = Fragment.parse(self.facts.source, statement, self.draft.cuts)
             except NotReproduced as problem:
-                self.refuse(f"{problem}; write the statement more plainly", statement)
+                self.refuse(str(problem), statement)
         return self.draft.fragments[statement]
 
     def call(self, statement: ast.stmt, wanted: ast.Call) -> cst.Call:
