@@ -684,6 +684,13 @@ class TestExplain:
         os.unlink("pkg/a.py")
         (line,) = self.explain("out/a.py:2")
         assert line.endswith("which is not there; run this where `build` was run.")
+        put("pkg/__init__.py", "")
+        put("pkg/a.py", PIPELINE)
+        run("build", "pkg", "--out", "other")
+        # There the source has the name of the file itself.
+        os.chdir("other")
+        (line,) = self.explain("pkg/a.py:2")
+        assert line.endswith("which is not there; run this where `build` was run.")
 
     def test_usage(self) -> None:
         put("a.py", "x = 1\n")

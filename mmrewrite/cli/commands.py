@@ -212,7 +212,8 @@ def build(out: str | None, **options: Any) -> None:
     session.show_rewrites("build", shows_patch=False)
     for sentence in built.problems:
         session.say(sentence)
-    session.print_messages(f"of {built.count} in {target} changed")
+    changed = sum(result.path not in built.outdated for result in session.changed)
+    session.print_messages(f"of {built.count} in {target} changed", changed)
     session.exit()
 
 

@@ -96,7 +96,8 @@ def _line_of_cell(path: str, number: int, line: int) -> int:
 
 
 def _of_generated(generated: GeneratedFile, result: Rewrite, path: str, data: bytes, line: int) -> Iterator[str]:
-    if load_file(generated.source) is None:
+    is_itself = os.path.realpath(generated.source) == os.path.realpath(path)
+    if is_itself or load_file(generated.source) is None:
         yield f"{shown(path)} was written from {generated.source}, which is not there; run this where `build` was run."
         return
     found = origin(result, shown(path), data, line)

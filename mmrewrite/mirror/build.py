@@ -53,13 +53,14 @@ class _Target:
 class BuiltMirror:
     """What became of a mirror: how many files it has, and a sentence for each trouble that cost one file.
 
-    `unread` and `unwritten` have path and reason of sources, and of files of the mirror.
+    `unread` has path and reason of sources, `unwritten` of files of the mirror; `outdated` are the sources of these.
     """
 
     count: int
     problems: tuple[str, ...] = ()
     unread: tuple[tuple[str, str], ...] = ()
     unwritten: tuple[tuple[str, str], ...] = ()
+    outdated: frozenset[str] = frozenset()
 
 
 def check_place(paths: Sequence[str], out: str) -> None:
@@ -113,7 +114,8 @@ def build_mirror(
     manifest = _read_manifest(out)
     foreign = [problem for target in targets for problem in _problems(target, out, manifest.known)]
     if foreign:
-        raise NotBuilt("\n".join(foreign))
+        # A link on the way to many files is in the way of each of them.
+        raise NotBuilt("\n".join(dict.fromkeys(foreign)))
     problems, failed = list(manifest.problems), dict[str, str]()
     path = os.path.join(out, MANIFEST)
     try:
@@ -136,7 +138,8 @@ def build_mirror(
     if not failed and load_file(path) != done:
         write_new(path, done)
     unwritten = [(shown(os.path.join(out, place)), reason) for place, reason in failed.items()]
-    return BuiltMirror(len(targets), tuple(problems), tuple(unreadable), tuple(unwritten))
+    outdated = frozenset(target.source for target in targets if target.place in failed)
+    return BuiltMirror(len(targets), tuple(problems), tuple(unreadable), tuple(unwritten), outdated)
 
 
 def _write_target(target: _Target, out: str) -> None:
@@ -219,7 +222,7 @@ def stale(
         data = load_file(path)
         problems = _problems(target, out, known)
         if problems:
-            found += problems
+            found += [problem for problem in problems if problem not in found]
         elif data != target.data:
             found.append(f"{shown(path)}: {'missing' if data is None else 'out of date'}; run `mmrewrite build`")
             changes.append((path, data, target.data))
