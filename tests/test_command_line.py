@@ -269,6 +269,18 @@ class TestCommonOptions:
         result = run("diff", option, value)
         assert result.exit_code == 2 and f"{option} names no codemod; leave it out, or name one." in result.stderr
 
+    @pytest.mark.parametrize("command", ["diff", "check", "apply", "modernize", "plan", "verify", "build --out out"])
+    @pytest.mark.parametrize("paths", [[""], ["a.py", ""]])
+    def test_an_empty_path(self, command: str, paths: list[str]) -> None:
+        put("a.py", TASK)
+        done = subprocess.run(
+            [sys.executable, "-m", "mmrewrite", *command.split(), *paths], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.endswith("Error: A PATH is empty; leave it out, or name a file or folder.\n")
+        result = run("check", "--out", "")
+        assert result.exit_code == 2 and "--out has an empty name; name the folder of the mirror." in result.stderr
+
     def test_names_that_no_file_has(self) -> None:
         put("a.py", TASK)
         for text, said in (

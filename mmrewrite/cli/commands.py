@@ -167,6 +167,8 @@ def check(out: str | None, **options: Any) -> None:
     """Exit with 1 if `apply` would change anything or, with --out, if `build` would, and if anything is refused."""
     if out is not None and (options["since"] is not None or options["stdin_filename"] is not None):
         raise click.UsageError("--out is about a whole mirror; leave out --since and --stdin-filename.")
+    if out == "":
+        raise click.UsageError("--out has an empty name; name the folder of the mirror.")
     session = _session(options)
     if out is None:
         session.show_rewrites("check", shows_patch=True)

@@ -39,7 +39,7 @@ def plain_paths(arguments: Sequence[str]) -> Sequence[str] | None:
     if command is None or sys.stderr is None or sys.stderr.isatty() or "_MMREWRITE_COMPLETE" in os.environ:
         return None
     paths = arguments[len(command) :] or (".",)
-    return None if any(path.startswith("-") for path in paths) else paths
+    return None if any(not path or path.startswith("-") for path in paths) else paths
 
 
 def _may_matter(paths: Iterable[str], *, old_names: bool) -> bool:

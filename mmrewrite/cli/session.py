@@ -80,6 +80,9 @@ class Session:
         self.unreported = 0
         try:
             self.config: Config = read_config(Path.cwd(), Path(options.config) if options.config else None)
+            if "" in options.paths:
+                # A variable of a shell that is not set, for instance. The current folder may be another thing.
+                raise click.UsageError("A PATH is empty; leave it out, or name a file or folder.")
             self._check_stdin()
             self._check_codemods()
             self._check_entry()
