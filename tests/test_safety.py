@@ -166,6 +166,20 @@ class TestBuild:
         assert run("build", "pkg", "--out", "gen").exit_code == 0
         assert run("check", "pkg", "--out", "gen").exit_code == 0
 
+    @on_posix
+    @pytest.mark.parametrize("folder_name", ["a\nraise SystemExit(7)\n#", "a\rb", "a\x0cb\u2028c", "\udcff"])
+    def test_a_name_of_a_folder_is_no_code(self, folder: Path, folder_name: str) -> None:
+        put(f"{folder_name}/pkg/__init__.py", "")
+        put(f"{folder_name}/pkg/a.py", "# coding: latin-1\n" + HINTED)
+        put("elsewhere/x", "")
+        os.chdir("elsewhere")
+        result = run("build", f"../{folder_name}", "--out", "../gen")
+        assert result.exit_code == 0, result.stderr
+        _, first, second, *_ = Path("../gen/pkg/a.py").read_text(encoding="latin-1").split("\n")
+        assert first.startswith("# Written by mmrewrite from ") and first.endswith("pkg/a.py")
+        assert second.startswith("import mmruntime")
+        assert run("check", f"../{folder_name}", "--out", "../gen").exit_code == 0
+
     @pytest.mark.parametrize("name", ["pkg/a.py", "pkg/data.txt"])
     def test_a_source_that_cannot_be_read_is_said_once(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         put("pkg/a.py", HINTED)

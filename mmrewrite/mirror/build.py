@@ -344,7 +344,9 @@ def _header(source: SourceText, path: str) -> Edit:
         line = next(number for number in (1, 2) if _COOKIE.match(source.line(number))) + 1
     offset = source.line_end(line - 1) if line > 1 else 0
     lead = source.newline if offset and source.text[offset - 1] not in "\r\n" else ""
-    name = path.encode(source.encoding, errors="backslashreplace").decode(source.encoding)
+    # A name of a folder may have lines, and none of them is code.
+    plain = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in path)
+    name = plain.encode(source.encoding, errors="backslashreplace").decode(source.encoding)
     return Edit(offset, offset, f"{lead}# Written by mmrewrite from {name}{source.newline}", (), ())
 
 
