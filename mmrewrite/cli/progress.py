@@ -107,7 +107,8 @@ class StatusLine:
             yield
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
+            # None is a handler that no Python has set, which none can put back.
+            signal.signal(signal.SIGALRM, signal.SIG_DFL if before is None else before)
 
     def erase(self) -> None:
         """Leave the line as it was."""
