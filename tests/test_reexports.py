@@ -164,6 +164,12 @@ CIRCLES: Mapping[str, Mapping[str, str]] = {
         "two.py": "from one import a\nb = a.y\n",
         "main.py": "from one import a\na.product(2)\n",
     },
+    # Four to the power of the depth, which no run would end.
+    "choices of longer names": {
+        "main.py": f"{COMPAT}def f(a, k):\n"
+        "    a = (a.b if k else a.c) or (a.d if k > 1 else a.e)\n"
+        "    a = a.update(a.b) if k else xp\n    a.product(2)\n"
+    },
 }
 
 

@@ -16,6 +16,7 @@ from mmrewrite.modernize.site import ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses, dotted_text
 from mmrewrite.modernize.version_guards import guard_of
 from mmrewrite.results import LeftAlone
+from mmrewrite.source.branches import branches
 from mmrewrite.source.names import Binding, Scope, dotted_name
 from mmrewrite.source.spans import span
 
@@ -136,7 +137,7 @@ def _meanings(module: ModuleUses, name: str, scope: Scope, seen: frozenset[str])
         if binding.target is not None:
             found.add(module.facts.names.follow(binding.target))
             continue
-        for value in _branches(binding.value):
+        for value in branches(binding.value):
             dotted = dotted_name(value)
             full = None if dotted is None else module.facts.names.resolve_dotted(dotted, scope)
             if full is not None and value is not binding.value and guard_of(module, value) is None:
@@ -149,18 +150,6 @@ def _meanings(module: ModuleUses, name: str, scope: Scope, seen: frozenset[str])
                     heads = _meanings(module, first, owner, seen | {first})
                     found |= {f"{head}.{rest}" if rest else head for head in heads}
     return found
-
-
-def _branches(value: ast.AST | None) -> Iterator[ast.expr]:
-    """The expressions that a value may be: both sides of a choice, else itself."""
-    if isinstance(value, ast.IfExp):
-        yield from _branches(value.body)
-        yield from _branches(value.orelse)
-    elif isinstance(value, ast.BoolOp):
-        for each in value.values:
-            yield from _branches(each)
-    elif isinstance(value, ast.expr):
-        yield value
 
 
 def _is_guarded(module: ModuleUses, binding: Binding, old_names: Collection[str]) -> bool:

@@ -7,16 +7,19 @@ attribute of a class.
 from __future__ import annotations
 
 import ast
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mmrewrite.modernize.analysis.passed_modules import PassedModules
 from mmrewrite.modernize.site import ModernizeContext
 from mmrewrite.project.facts import Facts
+from mmrewrite.source.branches import branches
 from mmrewrite.source.names import Scope, dotted_name
 
-# `a = b.x` beside `b = a.y` makes names without end; no module of a package has so many parts.
-_MOST_PARTS = 16
+# `a = b.x if flag else b.y` beside `b = a.z` makes names without end. Of what one binding is, so many are looked at,
+# the short ones first: no module lies so deep in its package that it comes later.
+_MOST_OF_ONE = 64
 
 
 @dataclass(frozen=True)
@@ -47,14 +50,17 @@ class ReexportedModules:
 
     def _reached(self, start: _Name) -> Iterator[str]:
         """The modules that a name leads to; names may lead to each other in a circle, as modules import each other."""
-        seen, waiting = {start}, [start]
+        seen, waiting, count = {start}, deque([start]), Counter[tuple[str, Scope]]()
         while waiting:
-            for found in self._next(waiting.pop()):
+            for found in self._next(waiting.popleft()):
                 if isinstance(found, str):
                     yield found
-                elif found not in seen and found.dotted.count(".") < _MOST_PARTS:
+                elif found not in seen:
                     seen.add(found)
-                    waiting.append(found)
+                    bound = found.dotted.partition(".")[0], found.scope
+                    count[bound] += 1
+                    if count[bound] <= _MOST_OF_ONE:
+                        waiting.append(found)
 
     def _next(self, name: _Name) -> Iterator[_Name | str]:
         """The names that one leads to by a single binding, and the modules of packages that it is."""
@@ -68,8 +74,8 @@ class ReexportedModules:
                 if inner is not None:
                     yield _Name(rest, inner, facts)
             elif binding.value is not None:
-                for value in ast.walk(binding.value) if _is_choice(binding.value) else (binding.value,):
-                    given = dotted_name(value) if isinstance(value, ast.expr) else None
+                for value in branches(binding.value):
+                    given = dotted_name(value)
                     if given is not None:
                         holder = scope.owner(given.partition(".")[0]) or facts.names.scope
                         yield _Name(_joined(given, rest), holder, facts)
@@ -100,7 +106,3 @@ class ReexportedModules:
 
 def _joined(name: str, rest: str) -> str:
     return f"{name}.{rest}" if rest else name
-
-
-def _is_choice(value: ast.expr) -> bool:
-    return isinstance(value, ast.IfExp | ast.BoolOp)
