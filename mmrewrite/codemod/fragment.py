@@ -77,12 +77,12 @@ class Fragment:
             tree = parse_module(code)
         except cst.ParserSyntaxError:
             raise NotReproduced(f"LibCST cannot read this statement, though Python can; {_ADVICE}") from None
-        if tree.code != code and source.newline == "\r":
-            raise NotReproduced(
-                "LibCST reads no lines that end in a carriage return alone; save the file with line feeds"
-            )
         if tree.code != code:
-            raise NotReproduced(f"LibCST does not print this statement as it stands; {_ADVICE}")
+            if source.newline == "\r":
+                reason = "LibCST reads no lines that end in a carriage return alone; save the file with line feeds"
+            else:
+                reason = f"LibCST does not print this statement as it stands; {_ADVICE}"
+            raise NotReproduced(reason)
         return cls(statement, start, end, tree, indent, header, longest_line(code))
 
     @property
