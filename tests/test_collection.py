@@ -1,0 +1,41 @@
+"""Python's search for cycles, which a run puts off: what runs before leave does not pile up."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+
+from mmrewrite.engine import collection
+
+
+class _Node:
+    """Something that only a search for cycles finds."""
+
+    def __init__(self) -> None:
+        self.others = [_Node.__new__(_Node) for _ in range(10)]
+        self.others[0].others = [self]
+
+
+def _run(count: int) -> weakref.ref[_Node]:
+    with collection.no_collection():
+        nodes = [_Node() for _ in range(count)]
+    return weakref.ref(nodes[-1])
+
+
+def test_what_blocks_leave_is_found_once_it_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collection, "_MOST_LEFT", 1000)
+    monkeypatch.setattr(collection, "_left", 0)
+    first = _run(10)
+    second = _run(1000)
+    assert first() is not None and second() is not None
+    _run(1)
+    assert first() is None and second() is None
+
+
+def test_a_block_leaves_the_search_as_it_was() -> None:
+    assert gc.isenabled()
+    with collection.no_collection(), collection.no_collection():
+        assert not gc.isenabled()
+    assert gc.isenabled()
