@@ -53,18 +53,19 @@ def test_a_hinted_module() -> None:
     after = result.result.decode()
     changed = sorted(set(after.splitlines()) - set(BEFORE.splitlines()))
     assert changed == [
-        '            encode, task=mm.Task(name="encode", mesh_slice={"stage": 0})',
+        "            (f'{len(a['b'])} {",
+        "            x,",
         '            y = mm.task(block, task=mm.stage(layer, len(self.blocks), axis="stage"))(y)',
-        "        )(x, (f'{len(a['b'])} {",
+        "        )",
         "        for layer, block in enumerate(self.blocks):",
-        "        y = mm.task(",
+        '        y = mm.task(encode, task=mm.Task(name="encode", mesh_slice={"stage": 0}))(',
         "import mmruntime as mm",
         'mesh = mm.MultiMesh(axis_sizes=(4,), axis_names=("stage",))',
         "step = mm.mjit(Model(), mesh=mesh)",
-        "x}', 1))",
+        "x}', 1),",
     ]
     # `i`, which only the strings read, is no name for the loop's index.
-    assert len(after.splitlines()) == len(BEFORE.splitlines()) + 3
+    assert len(after.splitlines()) == len(BEFORE.splitlines()) + 4
     assert not rewrite_source(after, Registry()).changed
 
 
