@@ -5,11 +5,15 @@ from __future__ import annotations
 import ast
 
 import pytest
+from fixture_files import source_files
 
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import rewrite_source
+from mmrewrite.modernize.registry import ModernizeRegistry
+from mmrewrite.modernize.rewrite import modernize_project
 from mmrewrite.project.facts import Facts, SourceFile, read_facts
-from mmrewrite.source.newer_syntax import parse_any
+from mmrewrite.source.newer_syntax import parse_any, without_newer_nodes
+from mmrewrite.source.walk import walk
 
 pytestmark = [pytest.mark.python, pytest.mark.both_versions("what this Python can parse")]
 
@@ -164,3 +168,71 @@ def test_what_is_a_comment_next_to_strings(text: str, hints: int) -> None:
 def test_what_nobody_can_parse(text: str) -> None:
     with pytest.raises(SyntaxError):
         parse_any(text)
+
+
+GENERIC = """\
+import jax
+
+type Y[jax] = list[jax.random.KeyArray]
+type Z[T: jax.random.KeyArray] = dict[T, "jax.random.KeyArray"]
+
+
+def f[T: jax.random.KeyArray](x: T) -> "jax.random.KeyArray":
+    return jax.tree_map(abs, x)
+
+
+def g[jax: int](x: jax.random.KeyArray, y=jax.tree_map) -> jax.random.KeyArray:
+    return jax.tree_map(abs, x)
+
+
+class A[jax](list[jax.random.KeyArray]):
+    y = jax.tree_map
+
+
+class B[T: (jax.random.KeyArray, int) = jax.random.KeyArray](list[T]):
+    def h[U](self: U, x: "list['jax.random.KeyArray']") -> None: ...
+
+
+print(f"{x['a']} {jax.tree_map(abs, x['a'])=}")
+"""
+GENERIC_AFTER = """\
+import jax
+
+type Y[jax] = list[jax.random.KeyArray]
+type Z[T: jax.Array] = dict[T, "jax.Array"]
+
+
+def f[T: jax.Array](x: T) -> "jax.Array":
+    return jax.tree.map(abs, x)
+
+
+def g[jax: int](x: jax.random.KeyArray, y=jax.tree.map) -> jax.random.KeyArray:
+    return jax.tree_map(abs, x)
+
+
+class A[jax](list[jax.random.KeyArray]):
+    y = jax.tree_map
+
+
+class B[T: (jax.Array, int) = jax.Array](list[T]):
+    def h[U](self: U, x: "list['jax.Array']") -> None: ...
+
+
+print(f"{x['a']} {jax.tree.map(abs, x['a'])=}")
+"""
+
+
+def test_old_names_beside_type_parameters() -> None:
+    (result,) = modernize_project(source_files({"a.py": GENERIC.encode()}), ModernizeRegistry())
+    assert result.result.decode() == GENERIC_AFTER
+    assert [left.line for left in result.left] == [23]
+
+
+def test_type_parameters_are_read_on_every_python() -> None:
+    """What an older Python gets is where that of a newer one is."""
+    tree = parse_any("class A[\n    É: (int, b.c) = d.e(f), *U\n]: pass\ntype X[T: g] = h\n")
+    found = [type(each).__name__ for each in tree.body]
+    assert found == ["ClassDef", "TypeAlias"]
+    compile(without_newer_nodes(tree), "a.py", "exec")
+    places = {each.id: (each.lineno, each.col_offset) for each in walk(tree) if isinstance(each, ast.Name)}
+    assert places == {"int": (2, 9), "b": (2, 14), "d": (2, 21), "f": (2, 25), "X": (4, 5), "g": (4, 10), "h": (4, 15)}

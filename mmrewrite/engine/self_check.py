@@ -11,6 +11,7 @@ from mmrewrite.engine.edits import undo_edits
 from mmrewrite.engine.outcome import bug
 from mmrewrite.project.facts import Facts, SourceFile, Unreadable
 from mmrewrite.results import Rewrite
+from mmrewrite.source.newer_syntax import without_newer_nodes
 from mmrewrite.source.text import SourceText
 from mmrewrite.tracking import Track, untracked
 
@@ -72,7 +73,13 @@ def _why_not_compiled(facts: Facts) -> str | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             # Cells of a notebook may wait.
-            compile(facts.tree, facts.path, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+            compile(
+                without_newer_nodes(facts.tree),
+                facts.path,
+                "exec",
+                flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT,
+                dont_inherit=True,
+            )
     except (SyntaxError, ValueError) as error:
         return str(error)
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,12 +14,24 @@ from typing import NamedTuple, TypeVar, overload
 
 from mmrewrite.project.facts import Facts
 from mmrewrite.source.names import Binding, Scope
+from mmrewrite.source.newer_syntax import TypeAlias, TypeParameter
 from mmrewrite.source.spans import span
 from mmrewrite.source.walk import children, walk
 
 _Node = TypeVar("_Node", bound=ast.AST)
 _Other = TypeVar("_Other", bound=ast.AST)
-_ANNOTATED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.arg, ast.AnnAssign)
+# Where types stand that no code evaluates. Not every Python has a class for each.
+_TYPES: dict[type[ast.AST], tuple[str, ...]] = {
+    ast.AnnAssign: ("annotation",),
+    ast.AsyncFunctionDef: ("returns",),
+    ast.FunctionDef: ("returns",),
+    ast.arg: ("annotation",),
+    TypeAlias: ("value",),
+    TypeParameter: ("bound", "default_value"),
+}
+if sys.version_info >= (3, 12):
+    _TYPES |= {ast.ParamSpec: ("default_value",), ast.TypeAlias: ("value",)}
+    _TYPES |= {ast.TypeVar: ("bound", "default_value"), ast.TypeVarTuple: ("default_value",)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +96,9 @@ class ModuleUses:
                 self.parents[child] = node
                 self.nodes.append(child)
         self.quoted: dict[ast.Constant, ast.expr] = {}
-        for string in list(self._annotation_strings()):
+        typed = [node for node in self.nodes if type(node) in _TYPES]
+        strings = list(self._strings_among([part for node in typed for part in _types_at(node)]))
+        for string in strings:
             expression = self._unquoted(string)
             if expression is not None:
                 self.quoted[string] = expression
@@ -91,6 +106,8 @@ class ModuleUses:
                 for node in walk(expression):
                     self.nodes.append(node)
                     self.parents |= dict.fromkeys(children(node), node)
+                # As in `"Optional['Key']"`.
+                strings += self._strings_among([expression])
 
     def look_ahead(self) -> None:
         """Find what `uses` asks of the tree alone, before names are resolved."""
@@ -124,12 +141,8 @@ class ModuleUses:
             found[type(node)].append(place)
         return found
 
-    def _annotation_strings(self) -> Iterator[ast.Constant]:
-        """The strings that stand for types in annotations."""
-        queue: list[ast.AST] = []
-        for node in self.nodes:
-            if isinstance(node, _ANNOTATED):
-                queue += [part for part in (getattr(node, "annotation", None), getattr(node, "returns", None)) if part]
+    def _strings_among(self, queue: list[ast.AST]) -> Iterator[ast.Constant]:
+        """The strings that stand for types in some annotations."""
         while queue:
             node = queue.pop()
             if isinstance(node, ast.Constant):
@@ -164,10 +177,10 @@ class ModuleUses:
         return expression
 
     def in_annotation(self, node: ast.AST) -> bool:
-        """Whether a node is part of an annotation."""
+        """Whether a node is part of an annotation, or of a type that stands for itself."""
         inner = node
         for holder in self.above(node):
-            if inner in (getattr(holder, "annotation", None), getattr(holder, "returns", None)):
+            if type(holder) in _TYPES and inner in _types_at(holder):
                 return True
             if isinstance(holder, ast.stmt):
                 return False
@@ -200,7 +213,8 @@ class ModuleUses:
                     found = names.inner[holder]
                     break
             else:
-                found = names.scopes[holder]
+                is_generic = holder in names.generic and part is not holder and _is_among_types(holder, part, below)
+                found = names.generic[holder] if is_generic else names.scopes[holder]
             self._scopes[node] = found
         return found
 
@@ -357,6 +371,12 @@ class ModuleUses:
             yield OldNameUse(node, name, written, scope, self.statement_of(head))
 
 
+def _types_at(node: ast.AST) -> list[ast.AST]:
+    """The types that a node holds."""
+    found = [getattr(node, name, None) for name in _TYPES.get(type(node), ())]
+    return [part for part in found if part is not None]
+
+
 def _is_plain(binding: Binding, scope: Scope) -> bool:
     """Whether a binding gives a name no full name, whatever else binds it."""
     if binding.target is not None:
@@ -372,6 +392,13 @@ def _is_evaluated_outside(holder: ast.AST, part: ast.AST, below: ast.AST) -> boo
         return isinstance(part, ast.arguments) and not isinstance(below, ast.arg)
     generators: list[ast.comprehension] = getattr(holder, "generators", [])
     return generators[:1] == [part] and below is generators[0].iter
+
+
+def _is_among_types(holder: ast.stmt, part: ast.AST, below: ast.AST) -> bool:
+    """Whether a part of a generic statement sees its type parameters: decorators and defaults do not."""
+    if isinstance(part, ast.arguments):
+        return isinstance(below, ast.arg)
+    return part not in getattr(holder, "decorator_list", ())
 
 
 def _imported(statement: ast.Import | ast.ImportFrom, binding: Binding) -> Iterator[ImportedName]:

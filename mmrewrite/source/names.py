@@ -31,6 +31,9 @@ SYNONYMS = {
     "flax.linen.module.Module": "flax.linen.Module",
 }
 
+# The kind of the scope around a generic function or class, or a generic `type` statement (PEP 695).
+TYPE_PARAMETERS = "type parameters"
+
 _BUILTINS = frozenset(dir(builtins))
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -51,7 +54,7 @@ class Binding:
 
 @dataclass(eq=False)
 class Scope:
-    """The scope of a module, class, function, lambda or comprehension.
+    """The scope of a module, class, function, lambda or comprehension, or of the type parameters of a statement.
 
     `loads` are the names that its own code reads, `outer` those that it declares `global` or `nonlocal`.
     """
@@ -69,9 +72,9 @@ class Scope:
         yield self
         scope = self.parent
         while scope is not None:
-            # Functions do not see the names of a class around them:
+            # Functions do not see the names of a class around them, but type parameters do:
             # https://docs.python.org/3/reference/executionmodel.html#resolution-of-names
-            if scope.kind != "class":
+            if scope.kind != "class" or (self.kind == TYPE_PARAMETERS and scope is self.parent):
                 yield scope
             scope = scope.parent
 
@@ -81,6 +84,8 @@ class Scope:
         if name in self.bindings:
             return self
         scope = self.parent
+        if self.kind == TYPE_PARAMETERS and scope is not None and name in scope.bindings:
+            return scope
         while scope is not None:
             if name in scope.bindings and scope.kind != "class":
                 return scope
@@ -119,6 +124,7 @@ class Module:
         scopes: The scope in which each statement runs.
         parents: The statement around each nested statement.
         inner: The scope that a function, class, lambda or comprehension opens.
+        generic: The scope of the type parameters that a statement has.
         calls: The calls of each statement that has some, without those of the statements inside it.
         read_in: The scope in which each name that is read is looked up.
         name: Its dotted name.
@@ -148,6 +154,7 @@ class Module:
     read_in: dict[ast.AST, Scope] = field(default_factory=dict)
     star_gives: Callable[[ast.ImportFrom, str], bool] = field(default=lambda star, name: True)
     star_target: Callable[[ast.ImportFrom, str], str | None] = field(default=lambda star, name: None)
+    generic: dict[ast.stmt, Scope] = field(default_factory=dict)
     _resolved: dict[tuple[Scope, str], str | None] = field(default_factory=dict, init=False, repr=False)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -286,7 +293,7 @@ class Module:
         found: dict[str, list[tuple[int, int]]] = {}
         for node, scope in self.read_in.items():
             outer: Scope | None = scope
-            while outer is not None and outer.kind in ("class", "comprehension"):
+            while outer is not None and outer.kind in ("class", "comprehension", TYPE_PARAMETERS):
                 outer = outer.parent
             if outer is self.scope and isinstance(node, ast.Name):
                 found.setdefault(node.id, []).append((node.lineno, node.col_offset))
@@ -504,12 +511,11 @@ class _ScopeBuilder:
         self.bind(scope, node.name, "function", node)
         for decorator in node.decorator_list:
             self.visit(decorator, scope)
+        around = self._type_parameters(node, scope)
         if node.returns is not None:
-            self.visit(node.returns, scope)
-        inner = self.enter("function", node, scope)
-        for parameter in getattr(node, "type_params", ()):
-            self.bind(inner, parameter.name, "other", parameter)
-        self._arguments(node.args, scope, inner)
+            self.visit(node.returns, around)
+        inner = self.enter("function", node, around)
+        self._arguments(node.args, scope, around, inner)
         for statement in node.body:
             self.visit(statement, inner)
 
@@ -517,25 +523,46 @@ class _ScopeBuilder:
 
     def visit_Lambda(self, node: ast.Lambda, scope: Scope) -> None:
         inner = self.enter("function", node, scope)
-        self._arguments(node.args, scope, inner)
+        self._arguments(node.args, scope, scope, inner)
         self.visit(node.body, inner)
 
-    def _arguments(self, arguments: ast.arguments, outer: Scope, inner: Scope) -> None:
+    def _type_parameters(self, node: ast.stmt, scope: Scope) -> Scope:
+        """The scope of a statement's type parameters, which see each other; `scope` if it has none."""
+        parameters: list[ast.AST] = getattr(node, "type_params", [])
+        if not parameters:
+            return scope
+        around = Scope(TYPE_PARAMETERS, node, scope)
+        scope.children.append(around)
+        self.module.generic[node] = around
+        for parameter in parameters:
+            self.bind(around, getattr(parameter, "name", ""), "other", parameter)
+            self.children(parameter, around)
+        return around
+
+    def visit_TypeAlias(self, node: Any, scope: Scope) -> None:
+        """A `type` statement (PEP 695): what it binds is no other name for its value."""
+        around = self._type_parameters(node, scope)
+        for child in children(node):
+            if child not in node.type_params:
+                self.visit(child, scope if child is node.name else around)
+
+    def _arguments(self, arguments: ast.arguments, outer: Scope, annotations: Scope, inner: Scope) -> None:
         for default in (*arguments.defaults, *arguments.kw_defaults):
             if default is not None:
                 self.visit(default, outer)
         for argument in all_arguments(arguments):
             if argument.annotation is not None:
-                self.visit(argument.annotation, outer)
+                self.visit(argument.annotation, annotations)
             self.bind(inner, argument.arg, "parameter", argument)
 
     def visit_ClassDef(self, node: ast.ClassDef, scope: Scope) -> None:
         self.bind(scope, node.name, "class", node)
-        for outside in (*node.decorator_list, *node.bases, *node.keywords):
-            self.visit(outside, scope)
-        inner = self.enter("class", node, scope)
-        for parameter in getattr(node, "type_params", ()):
-            self.bind(inner, parameter.name, "other", parameter)
+        for decorator in node.decorator_list:
+            self.visit(decorator, scope)
+        around = self._type_parameters(node, scope)
+        for outside in (*node.bases, *node.keywords):
+            self.visit(outside, around)
+        inner = self.enter("class", node, around)
         for statement in node.body:
             self.visit(statement, inner)
 
