@@ -135,6 +135,36 @@ def run(text: str, *, has_old_name: bool) -> dict[int, str]:
     return found
 
 
+IMPORTS = "import jax\nimport other\n\n\n"
+# Texts below these imports, what becomes of them if they change, and the lines that are reported.
+CASES = {
+    "a global name below one of the function around": (
+        "def outer(jax):\n    def inner():\n        global jax\n        return jax.tree_map\n    return inner\n",
+        "def outer(jax):\n    def inner():\n        global jax\n        return jax.tree.map\n    return inner\n",
+        set(),
+    ),
+    "a name of a function that becomes a global one": (
+        "def f():\n    import other as jax\n    global m\n    m = jax\n\n\ndef g():\n    return m.tree_map\n",
+        None,
+        set(),
+    ),
+    "a name that is bound by nonlocal above": (
+        "def f():\n    def g():\n        nonlocal m\n        m = jax\n    m = None\n    g()\n    return m.tree_map\n",
+        None,
+        {11},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_name_has_the_meaning_of_its_scope(name: str) -> None:
+    text, after, told = CASES[name]
+    (result,) = modernize_project(source_files({"a.py": f"{IMPORTS}{text}".encode()}), REGISTRY)
+    assert result.failure is None
+    assert result.result.decode() == IMPORTS + (text if after is None else after)
+    assert {item.line for item in (*result.refusals, *result.left)} == told
+
+
 @pytest.mark.parametrize("start", range(0, 400, 100))
 def test_no_program_is_rewritten_wrongly_or_in_silence(start: int) -> None:
     tried = changed = lost = 0

@@ -138,14 +138,14 @@ def _meanings(module: ModuleUses, name: str, scope: Scope, seen: frozenset[str])
             found.add(module.facts.names.follow(binding.target))
             continue
         for value in branches(binding.value):
-            dotted = dotted_name(value)
-            full = None if dotted is None else module.facts.names.resolve_dotted(dotted, scope)
+            dotted, reader = dotted_name(value), module.scope_of(value)
+            full = None if dotted is None else module.facts.names.resolve_dotted(dotted, reader)
             if full is not None and value is not binding.value and guard_of(module, value) is None:
                 # Of `xp = jnp if on_device else np` either; a name that is old itself is a site where it is written.
                 found |= {full} - index().keys()
             elif full is None and dotted is not None:
                 first, _, rest = dotted.partition(".")
-                owner = scope.owner(first)
+                owner = reader.owner(first)
                 if owner is not None and first not in seen:
                     heads = _meanings(module, first, owner, seen | {first})
                     found |= {f"{head}.{rest}" if rest else head for head in heads}

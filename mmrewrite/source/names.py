@@ -56,7 +56,8 @@ class Binding:
 class Scope:
     """The scope of a module, class, function, lambda or comprehension, or of the type parameters of a statement.
 
-    `loads` are the names that its own code reads, `outer` those that it declares `global` or `nonlocal`.
+    `loads` are the names that its own code reads, `outer` those that it declares `global` or `nonlocal`, and `globals`
+    the first of these.
     """
 
     kind: str
@@ -65,6 +66,7 @@ class Scope:
     bindings: dict[str, list[Binding]] = field(default_factory=dict)
     loads: set[str] = field(default_factory=set)
     outer: set[str] = field(default_factory=set)
+    globals: set[str] = field(default_factory=set)
     children: list[Scope] = field(default_factory=list)
 
     def chain(self) -> Iterator[Scope]:
@@ -83,14 +85,26 @@ class Scope:
         # The most frequent question of all, so `chain` is written out.
         if name in self.bindings:
             return self
+        if name in self.globals:
+            return self.module_with(name)
         scope = self.parent
         if self.kind == TYPE_PARAMETERS and scope is not None and name in scope.bindings:
             return scope
         while scope is not None:
-            if name in scope.bindings and scope.kind != "class":
-                return scope
+            if scope.kind != "class":
+                if name in scope.bindings:
+                    return scope
+                if name in scope.globals:
+                    return self.module_with(name)
             scope = scope.parent
         return None
+
+    def module_with(self, name: str) -> Scope | None:
+        """The scope of the module, if it binds `name`."""
+        scope = self
+        while scope.parent is not None:
+            scope = scope.parent
+        return scope if name in scope.bindings else None
 
     @property
     def function(self) -> Scope:
@@ -308,8 +322,15 @@ class Module:
         if dotted is None:
             return None
         first, _, rest = dotted.partition(".")
-        found = self._resolve_name(first, scope, seen)
+        found = self._resolve_name(first, self.evaluates(binding, scope), seen)
         return None if found is None else self._canonical(f"{found}.{rest}" if rest else found)
+
+    def evaluates(self, binding: Binding, owner: Scope) -> Scope:
+        """The scope that reads the dotted name which a binding assigns: that of a function for a `global` of it."""
+        head: ast.AST | None = binding.value
+        while isinstance(head, ast.Attribute):
+            head = head.value
+        return self.read_in.get(head, owner) if head is not None else owner
 
 
 def _only_imports(statement: ast.stmt) -> bool:
@@ -364,13 +385,15 @@ class _ScopeBuilder:
         self.module = Module(tree, scope, {}, {}, {tree: scope}, {}, name, is_package, set())
         self.statement: ast.stmt | None = None
         self._handlers: dict[type[ast.AST], Callable[[Any, Scope], None]] = {}
+        # What functions bind by `nonlocal` before the function around them does.
+        self._unplaced: list[tuple[Scope, Binding]] = []
         for statement in tree.body:
             self.visit(statement, scope)
+        for inner, binding in self._unplaced:
+            (self._outer_scope(inner, binding.name) or scope).bindings.setdefault(binding.name, []).append(binding)
 
     def bind(self, scope: Scope, name: str, kind: str, node: ast.AST, **details: ast.expr | str | None) -> None:
         self.module.identifiers.add(name)
-        if name in scope.outer:
-            scope = self._outer_scope(scope, name)
         value, target = details.get("value"), details.get("target")
         binding = Binding(
             name,
@@ -380,13 +403,17 @@ class _ScopeBuilder:
             value if isinstance(value, ast.expr) else None,
             target if isinstance(target, str) else None,
         )
-        scope.bindings.setdefault(name, []).append(binding)
+        holder = self._outer_scope(scope, name) if name in scope.outer else scope
+        if holder is None:
+            self._unplaced.append((scope, binding))
+        else:
+            holder.bindings.setdefault(name, []).append(binding)
 
-    def _outer_scope(self, scope: Scope, name: str) -> Scope:
-        for outer in scope.chain():
-            if outer is not scope and (name in outer.bindings or outer.parent is None):
-                return outer
-        return self.module.scope
+    def _outer_scope(self, scope: Scope, name: str) -> Scope | None:
+        """The scope that holds a name which `scope` declares `global` or `nonlocal`; None if none binds it yet."""
+        if name in scope.globals:
+            return self.module.scope
+        return next((outer for outer in scope.chain() if outer is not scope and name in outer.bindings), None)
 
     def enter(self, kind: str, node: ast.AST, parent: Scope) -> Scope:
         scope = Scope(kind, node, parent)
@@ -484,6 +511,7 @@ class _ScopeBuilder:
 
     def visit_Global(self, node: ast.Global, scope: Scope) -> None:
         scope.outer.update(node.names)
+        scope.globals.update(node.names)
 
     def visit_Nonlocal(self, node: ast.Nonlocal, scope: Scope) -> None:
         scope.outer.update(node.names)
