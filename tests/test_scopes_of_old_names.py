@@ -153,6 +153,36 @@ CASES = {
         None,
         {11},
     ),
+    "a class that reads a name above its own": (
+        "class C:\n    y = other.tree_map\n    import jax as other\n    z = other.tree_map\n",
+        None,
+        {6, 8},
+    ),
+    "a class that reads a name below its own alone": (
+        "class C:\n    import jax as other\n    z = [other.tree_map, other.tree_map]\n",
+        "class C:\n    import jax as other\n    z = [jax.tree.map, jax.tree.map]\n",
+        set(),
+    ),
+    "a class that may bind a name": (
+        "class C:\n    if len('a'):\n        import other as jax\n    y = jax.tree_map\n",
+        None,
+        {8},
+    ),
+    "a class that takes a name of the module": (
+        "def f(jax):\n    class C:\n        jax = jax\n        y = jax.tree_map\n    return C\n",
+        None,
+        {8},
+    ),
+    "a class that deletes its name": (
+        "class C:\n    import other as jax\n    del jax\n    y = jax.tree_map\n",
+        None,
+        {8},
+    ),
+    "the first parameter of a method that has a default": (
+        "class C:\n    def f(jax=jax):\n        return jax.tree_map\n    y = f()\n    jax = 1\n",
+        None,
+        {7},
+    ),
 }
 
 

@@ -36,6 +36,17 @@ TYPE_PARAMETERS = "type parameters"
 
 _BUILTINS = frozenset(dir(builtins))
 
+# What binds its names whenever it runs.
+_BINDS_SURELY = (
+    ast.Import,
+    ast.ImportFrom,
+    ast.Assign,
+    ast.AnnAssign,
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.ClassDef,
+)
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Block = Function | ast.ClassDef | ast.For | ast.AsyncFor | ast.With | ast.AsyncWith | ast.If | ast.While | ast.Try
 
@@ -91,11 +102,10 @@ class Scope:
         if self.kind == TYPE_PARAMETERS and scope is not None and name in scope.bindings:
             return scope
         while scope is not None:
-            if scope.kind != "class":
-                if name in scope.bindings:
-                    return scope
-                if name in scope.globals:
-                    return self.module_with(name)
+            if name in scope.bindings and scope.kind != "class":
+                return scope
+            if name in scope.globals and scope.kind != "class":
+                return self.module_with(name)
             scope = scope.parent
         return None
 
@@ -240,6 +250,20 @@ class Module:
         found = owner.bindings[name] if owner else []
         return found[0] if len(found) == 1 else None
 
+    def _outside_class(self, name: str, owner: Scope) -> Scope | None:
+        """The module's scope if code of a class may read a name there, as `owner`, the class, may not bind it above."""
+        outside = owner.module_with(name)
+        if outside is None:
+            return None
+        binding = owner.bindings[name][0]
+        first = binding.statement
+        is_sure = isinstance(first, _BINDS_SURELY) and not isinstance(binding.node, ast.NamedExpr)
+        if first is not None and is_sure and self.parents.get(first) is owner.node:
+            end = (first.end_lineno or first.lineno, first.end_col_offset or 0)
+            if not any((node.lineno, node.col_offset) < end for node, _ in self.reads_of(name, owner)):
+                return None
+        return outside
+
     def reads_of(self, name: str, owner: Scope) -> Iterator[tuple[ast.Name, Scope]]:
         """Where the name that `owner` binds is read, and the scope that reads it there."""
         return ((node, scope) for node, scope in self._reads.get(name, ()) if scope.owner(name) is owner)
@@ -269,6 +293,9 @@ class Module:
         if key in seen:
             return None
         found = {self._resolve_binding(binding, owner, seen | {key}) for binding in owner.bindings[name]}
+        outside = self._outside_class(name, owner) if owner.kind == "class" else None
+        if outside is not None:
+            found.add(self._resolve_name(name, outside, seen))
         if owner is self.scope:
             found |= {self._of_star(star, name) for star in self.stars if self._is_bound_by(star, name)}
         if len(found) > 1:

@@ -137,9 +137,9 @@ class HeldModules:
         match node:
             case ast.Name():
                 owner = module.scope_of(node).owner(node.id)
-                if owner is not None and owner.kind == "class" and owner.parent is not None:
-                    # A name is that of the code around a class until the class binds it.
-                    outer = owner.parent.owner(node.id)
+                if owner is not None and owner.kind == "class":
+                    # A name is that of the module until the class binds it, whatever functions around the class bind.
+                    outer = owner.module_with(node.id)
                     yield from ((module, each) for each in (outer.bindings[node.id] if outer is not None else ()))
                 for star in module.facts.names.stars if owner is None or owner.kind == "module" else ():
                     names = module.facts.names
@@ -256,9 +256,9 @@ class HeldModules:
         assert isinstance(arguments, ast.arguments)
         in_order = [*arguments.posonlyargs, *arguments.args]
         is_method = isinstance(module.parents.get(function), ast.ClassDef) and not _is_static(function)
+        yield from ((module, each) for each in _defaults(arguments, parameter))
         if is_method and in_order[:1] == [parameter]:
             return
-        yield from ((module, each) for each in _defaults(arguments, parameter))
         rest = parameter in (arguments.vararg, arguments.kwarg)
         place = in_order.index(parameter) - is_method if parameter in in_order else None
         holder = module.parents.get(function)
