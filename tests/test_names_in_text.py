@@ -121,3 +121,18 @@ def test_code_beside_other_text(text: str) -> None:
 @pytest.mark.parametrize("text", NONE)
 def test_other_names_are_not_told(text: str) -> None:
     assert not told_in(text)
+
+
+@pytest.mark.both_versions("where the parts of an f-string are")
+def test_labels_of_strings_are_reported_where_they_change() -> None:
+    text = (
+        "import jax\nfrom jax import tree_map as m\n\n\ndef f(x):\n"
+        '    return (\n        f"{jax.tree_map(abs, x)=}",\n        f"{m(abs, x)=}",\n'
+        '        f"{x} {(jax.tree_map) = !r:>9}",\n'
+        '        f"jax.tree_map= {jax.tree_map}",\n        f"{jax.tree_map(abs, x)}={x=}",\n    )\n'
+    )
+    (result,) = modernize_project(source_files({"a.py": text.encode()}), REGISTRY)
+    assert 'f"{jax.tree.map(abs, x)=}"' in result.result.decode()
+    shown = "the string shows this text, so that what it shows changes once `jax.tree_map` is rewritten"
+    written = "it stands in a string; edit it by hand if code runs it"
+    assert [(left.line, left.reason) for left in sorted(result.left)] == [(7, shown), (9, shown), (10, written)]

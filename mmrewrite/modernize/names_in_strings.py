@@ -10,6 +10,7 @@ import io
 import re
 import tokenize
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from mmrewrite.modernize.analysis.run_text import RunTexts, has_examples, names_in_code, text_in, texts_of
 from mmrewrite.modernize.analysis.told_names import ToldNames
@@ -17,7 +18,10 @@ from mmrewrite.modernize.site import ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.results import LeftAlone
 from mmrewrite.source.names import Scope
+from mmrewrite.source.spans import span
+from mmrewrite.source.walk import walk
 
+_EQUALS_SIGN = re.compile(r"[\s)]*=")
 _DOTTED = re.compile(r"(?<![\w.])[^\W\d]\w*(?:[.:][^\W\d]\w*)+")
 _WORD = re.compile(r"(?<![\w.])[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _FROM = re.compile(r"\bfrom[ \t]+([a-z][\w.]*)[ \t]+import[ \t]+(\([^)]*|[\w, \t]+)")
@@ -34,7 +38,7 @@ def mentions(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlon
     for node in module.nodes_of(ast.Constant):
         if not isinstance(node.value, str | bytes) or node in module.quoted:
             continue
-        text = text_in(node)
+        text = text_in(node).removesuffix(_label_in(module, node))
         run_by = run.get(node)
         names = told.names if run_by is not None else context.owners
         kind = "a docstring" if isinstance(module.parents.get(node), ast.Expr) else "a string"
@@ -52,6 +56,44 @@ def mentions(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlon
     yield from _in_type_comments(module, context.owners)
     for hidden in context.hidden.get(module.facts.path, ()):
         yield from _in_hidden(module, hidden, told)
+
+
+def names_in_labels(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone]:
+    """Old names in `f"{jax.tree_map(f, x)=}"`, which shows the text of the expression."""
+    source, names = module.facts.source, module.facts.names
+    labels = [value for node in module.nodes_of(ast.JoinedStr) for value in _labelled(module, node)]
+    for node in (each for value in labels for each in walk(value) if isinstance(each, ast.Attribute)):
+        found = names.resolve(node, module.scope_of(node))
+        if found is not None and found in context.owners:
+            start, end = span(source, node)
+            line, column = source.position(start)
+            reason = f"the string shows this text, so that what it shows changes once `{found}` is rewritten"
+            yield LeftAlone(module.facts.path, line, column, source.text[start:end], reason, found)
+
+
+def _labelled(module: ModuleUses, string: ast.JoinedStr) -> Iterator[ast.expr]:
+    """The expressions of `{x=}` in a string."""
+    for before, value in pairwise(string.values):
+        if isinstance(before, ast.Constant) and isinstance(value, ast.FormattedValue) and _label_in(module, before):
+            yield value.value
+
+
+def _label_in(module: ModuleUses, node: ast.Constant) -> str:
+    """The text `x=` of `{x=}` at the end of what stands before it in a string, else nothing."""
+    string = module.parents.get(node)
+    if not isinstance(string, ast.JoinedStr):
+        return ""
+    value = next((after for before, after in pairwise(string.values) if before is node), None)
+    if not isinstance(value, ast.FormattedValue):
+        return ""
+    source = module.facts.source
+    first, last = span(source, value.value)
+    # `{x}` may stand behind the same text.
+    if _EQUALS_SIGN.match(source.text, last) is None:
+        return ""
+    text = text_in(node)
+    start = text.rfind(source.text[first:last])
+    return text[start:] if start >= 0 else ""
 
 
 def _in_hidden(module: ModuleUses, lines: Mapping[int, str], told: ToldNames) -> Iterator[LeftAlone]:
