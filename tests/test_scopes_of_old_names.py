@@ -178,6 +178,13 @@ CASES = {
         None,
         {8},
     ),
+    "names for a module that something may have kept from being bound": (
+        "try:\n    jax.none\n    j = jax\nexcept AttributeError:\n    pass\n\n\n"
+        "def f(jax):\n    import jax as of_jax\n    return other.f(jax, of_jax.tree_map)\n",
+        "try:\n    jax.none\n    j = jax\nexcept AttributeError:\n    pass\n\n\n"
+        "def f(jax):\n    import jax as of_jax\n    return other.f(jax, of_jax.tree.map)\n",
+        set(),
+    ),
     "the first parameter of a method that has a default": (
         "class C:\n    def f(jax=jax):\n        return jax.tree_map\n    y = f()\n    jax = 1\n",
         None,

@@ -131,10 +131,11 @@ class Imports:
         """The shortest name that means `qualified` in `scope` and is bound above a line and column, else None."""
         names = self._facts.names
         visible = self._visible(scope, line, column)
-        found = [name for name in visible if names.resolve_dotted(name, scope) == qualified]
-        return min(found, key=lambda name: (len(name), name)) if found else None
+        found = [each for each in visible if names.resolve_dotted(each[1], scope) == qualified]
+        return min(found)[1] if found else None
 
-    def _visible(self, scope: Scope, line: int, column: int = 0) -> Iterator[str]:
+    def _visible(self, scope: Scope, line: int, column: int = 0) -> Iterator[tuple[tuple[bool, int], str]]:
+        """The names, each with what says which comes first: one that is imported, then the shortest."""
         for holder in scope.chain():
             if holder not in self._assigned:
                 firsts = ((name, bindings[0]) for name, bindings in holder.bindings.items())
@@ -150,12 +151,16 @@ class Imports:
                 begin = (binding.statement.lineno, binding.statement.col_offset)
                 if scope.owner(name) is not holder or begin >= (line, column):
                     continue
-                if not self._is_conditional(binding.statement):
-                    yield name
+                if not self._is_conditional(binding):
+                    yield (binding.kind != "import", len(name)), name
 
-    def _is_conditional(self, statement: ast.stmt) -> bool:
-        holders = self._facts.names.around(statement)
-        return any(isinstance(holder, ast.If | ast.For | ast.While | ast.Match | ast.ClassDef) for holder in holders)
+    def _is_conditional(self, binding: Binding) -> bool:
+        """Whether a binding may not have been made below it: a value that raises in a `try` binds nothing."""
+        kinds: tuple[type[ast.stmt], ...] = (ast.If, ast.For, ast.While, ast.Match, ast.ClassDef)
+        if binding.kind != "import":
+            kinds += (ast.Try, ast.TryStar, ast.With)
+        holders = self._facts.names.around(binding.statement) if binding.statement is not None else ()
+        return any(isinstance(holder, kinds) for holder in holders)
 
 
 @dataclass(frozen=True)
