@@ -1,7 +1,8 @@
 """Random programs of scopes and bindings, run before and after `modernize`: none is rewritten wrongly or in silence.
 
 The programs run on a JAX of three modules. On one that has the old name and the new one, a rewritten program must give
-what it gave before, wherever it gave something; on one without the old name, what is lost must have been reported.
+what it gave before, wherever it gave something; on one without the old name, each use that is lost must have been
+reported at its line. On Python 3.12 they have type parameters as well.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from fixture_files import source_files, told_lines
 from mmrewrite.modernize.registry import ModernizeRegistry
 from mmrewrite.modernize.rewrite import modernize_project
 
-pytestmark = pytest.mark.text
+pytestmark = [pytest.mark.text, pytest.mark.both_versions("which programs there are")]
 
 REGISTRY = ModernizeRegistry()
 NAMES = ("jax", "m", "t")
@@ -50,6 +51,7 @@ _USES = (
     "[{name}.tree_map for {name} in ({other},)][0]",
     "({name} := {other}).tree_map",
 )
+_GENERICS = ("", "[jax]", "[m]", "[*t]", "[T: {type}]", "[jax, T: {type}]") if sys.version_info >= (3, 12) else ("",)
 _VALUES = ("{name}", "{name}", "{name}.tree_map", "None", "({name} if flag else {other})", "({name} or {other})")
 
 
@@ -72,9 +74,27 @@ class Program:
         body = [f"{indent}    {line}", f"{indent}    note(0)"]
         self.lines += [f"{indent}try:", *body, f"{indent}except Exception:", f"{indent}    note(0)"]
 
-    def _use(self, indent: str) -> None:
+    def _note(self) -> str:
         self._uses += 1
-        self._try(indent, f"note({self._uses}, {self._fill(_USES)})")
+        return f"note({self._uses}, {self._fill(_USES)})"
+
+    def _use(self, indent: str) -> None:
+        self._try(indent, self._note())
+
+    def _type(self) -> str:
+        # An annotation cannot bind a name.
+        note = self._note()
+        return "None" if ":=" in note else note
+
+    def _alias(self, indent: str) -> None:
+        """A `type` statement, whose value is evaluated late."""
+        name = f"A_{len(self.lines)}"
+        self.lines.append(f"{indent}type {name}{self._generic()} = {self._type()}")
+        self._try(indent, f"{name}.__value__")
+
+    def _generic(self) -> str:
+        choice = self._random.choice(_GENERICS)
+        return choice.format(type=self._type()) if "{" in choice else choice
 
     def _block(self, indent: str, depth: int, kind: str) -> None:
         inner, pick = f"{indent}    ", self._random.choice
@@ -86,16 +106,27 @@ class Program:
                 self._try(indent, self._fill(_BINDINGS))
             elif what < 0.7 or depth > 2:
                 self._use(indent)
+            elif what < 0.73 and len(_GENERICS) > 1:
+                self._alias(indent)
             elif what < 0.8:
                 self.lines.append(f"{indent}if {pick(('flag', 'not flag'))}:")
                 self._block(inner, depth + 1, kind if kind == "class" else "if")
             elif what < 0.92:
                 name, parameter = f"f_{len(self.lines)}", pick(("", "", "jax=jax", "m=t", "t"))
-                self.lines.append(f"{indent}def {name}({parameter}):")
+                generic = self._generic()
+                if generic:
+                    typed = f"{parameter}{', ' if parameter else ''}*a_: {self._type()}"
+                    self.lines.append(f"{indent}def {name}{generic}({typed}) -> {self._type()}:")
+                else:
+                    self.lines.append(f"{indent}def {name}({parameter}):")
                 self._block(inner, depth + 1, "function")
+                if ": " in generic:
+                    self._try(indent, f"{name}.__type_params__[-1].__bound__")
                 self._try(indent, f"{name}({pick(NAMES) if parameter == 't' else ''})")
             else:
-                self.lines.append(f"{indent}class C_{len(self.lines)}:")
+                generic = self._generic()
+                bases = f"({self._type()} or B_)" if generic else ""
+                self.lines.append(f"{indent}class C_{len(self.lines)}{generic}{bases}:")
                 self._block(inner, depth + 1, "class")
         self._use(indent)
 
@@ -129,9 +160,9 @@ def run(text: str, *, has_old_name: bool) -> dict[int, str]:
             found[number] = value
 
     code = compile(text, "program.py", "exec")
-    # A default may be a name that nothing has bound yet, which ends the program.
-    with _modules(has_old_name=has_old_name), contextlib.suppress(NameError):
-        exec(code, {"note": note, "nullcontext": contextlib.nullcontext, "__name__": "p"})
+    # A default or a type may be a name that nothing has bound yet, or that has no such member, which ends the program.
+    with _modules(has_old_name=has_old_name), contextlib.suppress(NameError, AttributeError):
+        exec(code, {"note": note, "B_": type("B_", (), {}), "nullcontext": contextlib.nullcontext, "__name__": "p"})
     return found
 
 
@@ -218,10 +249,13 @@ def test_no_program_is_rewritten_wrongly_or_in_silence(start: int) -> None:
         after = run(result.result.decode(), has_old_name=True)
         assert before.items() <= after.items(), f"{seed}: {text}"
         today = run(result.result.decode(), has_old_name=False)
-        is_lost = not after.items() <= today.items()
-        tried, changed, lost = tried + 1, changed + result.changed, lost + is_lost
-        assert told_lines(result) or not is_lost, f"{seed}: {text}"
+        gone = [number for number, value in after.items() if today.get(number) != value]
+        tried, changed, lost = tried + 1, changed + result.changed, lost + bool(gone)
+        told = told_lines(result)
+        for number in gone:
+            places = {place for place, line in enumerate(lines, 1) if f"note({number}, " in line}
+            assert places & told, f"{seed}, line {places}: {text}"
     # The programs are worth something: most have an old name that is rewritten, and many one that is told.
     assert tried > 60
-    assert changed > 30
+    assert changed > 25
     assert lost > 15
