@@ -77,6 +77,11 @@ ADVICE = {
 }
 
 # Of keywords, members and flags: what to write, by owner and part.
+_OF_TREES = (
+    *("tree_has_only_ndarrays", "tree_is_on_device", "tree_is_on_host", "tree_is_sharded", "tree_shape_prefix"),
+    *("tree_shape_suffix", "trees_all_equal_comparator", "trees_all_equal_dtypes", "trees_all_equal_shapes"),
+    *("trees_all_equal_shapes_and_dtypes", "trees_all_equal_sizes"),
+)
 PART_ADVICE = {
     "jax.Array.device_buffers": "write `[shard.data for shard in x.addressable_shards]`",
     "jax.Array.split": "write `jnp.split(x, ...)`",
@@ -108,6 +113,7 @@ PART_ADVICE = {
     "flax.nnx.jit.constrain_state": "write `jax.lax.with_sharding_constraint` in the function",
     "flax.nnx.LoRA.kernel_init": "write `a_initializer=` and `b_initializer=`",
     "flax.nnx.bridge.ToLinen.metadata_type": "write `metadata_fn=`",
+    **{f"chex.assert_{name}.ignore_nones": "it did nothing in chex 0.1.82; leave it out" for name in _OF_TREES},
     "jax_cpu_enable_gloo_collectives": 'write `jax.config.update("jax_cpu_collectives_implementation", "gloo")`',
     "jax_spmd_mode": "arrays over several processes may be computed with anywhere; leave it out",
     "jax_enable_key_reuse_checks": 'write `jax.config.update("jax_debug_key_reuse", ...)`',

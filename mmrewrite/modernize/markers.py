@@ -236,6 +236,8 @@ HOMES = {
     b'Dropout': b'nnx stochastic',
     b'DynamicJaxprTrace': b'partial_eval pe',
     b'DynamicJaxprTracer': b'partial_eval pe',
+    b'DynamicScale': b'dynamic_scale optim',
+    b'DynamicScaleResult': b'dynamic_scale optim',
     b'EMPTY': b'nnx',
     b'Effect': b'core',
     b'Effects': b'core',

@@ -8,7 +8,7 @@
 
 Imported names keep their alias. These are the same objects, or functions that computed the same: parts of `jax.core`
 that are in `jax.extend.core` and `jax.errors` today, `jax.extend.ffi`, random generators, `jax.lib.xla_bridge`, refs,
-names of `jax.numpy` that NumPy dropped, and a few of optax and chex.
+names of `jax.numpy` that NumPy dropped, `DynamicScale`, and a few of optax and chex.
 
 To check: `jax.core.get_aval` gave the value itself a type of its own before JAX 0.4.36; a test for `ConcreteArray` is
 reported.
@@ -89,6 +89,8 @@ _MOVES = {
     ("jax.experimental.pallas.tpu", "jax.experimental.pallas", "0.6.0"): (
         "run_scoped semaphore_read semaphore_signal semaphore_wait"
     ),
+    ("flax.optim", "flax.training.dynamic_scale", "0.5.0"): "DynamicScale DynamicScaleResult",
+    ("flax.optim.dynamic_scale", "flax.training.dynamic_scale", "0.5.0"): "DynamicScale DynamicScaleResult",
     ("optax", "optax", "0.1.8"): ("additive_weight_decay:add_decayed_weights AdditiveWeightDecayState:EmptyState"),
     ("optax", "optax", "0.2.3"): ("maybe_update:conditionally_transform MaybeUpdateState:ConditionallyTransformState"),
     ("optax", "optax.tree", "0.2.5"): "global_norm:norm",
@@ -115,8 +117,15 @@ _RENAMED: Mapping[str, Mapping[str, str]] = {
 # How many arguments by position are taken as before, where the parameters are called otherwise.
 _TAKEN = {"jax.core.ClosedJaxpr": 2}
 
+# All parameters, in their places: their names are others today.
+_BY_POSITION = {"jax.core.ClosedJaxpr": ("jaxpr", "consts")}
+
+# So many arguments, all by position, only a release took that had the parameters of today.
+_OF_TODAY = {"jax.core.Var": 1}
+
 # Modules that are to be imported by themselves, and their aliases: the first is written, others are recognized.
 _IMPORTED = {
+    "flax.training.dynamic_scale": ("dynamic_scale_lib", "flax_dynamic_scale"),
     "jax.extend.backend": ("jex_backend",),
     "jax.extend.core": ("jex_core",),
     "jax.extend.core.primitives": ("jex_primitives",),
@@ -174,6 +183,8 @@ class MoveNames(ModernizeCodemod):
                 new = _RENAMED.get(name, {}).get(keyword.arg or "")
                 if new is not None:
                     site.rename_keyword(keyword, new)
+                if keyword.arg in _places(name, found):
+                    site.edit(site.span(keyword)[0], site.span(keyword.value)[0], "")
         is_given = isinstance(site.module.parents.get(node), ast.Call)
         if self.use.is_direct and not is_given and name in moved_calls():
             # As in `V = core.Var`, where `V(0, "", aval)` stays.
@@ -199,19 +210,28 @@ def _is_refused_alias(module: ModuleUses, use: OldNameUse) -> bool:
 
 def _changes(name: str, found: FoundCall) -> bool:
     """Whether a call is to be written otherwise under the new name, if it can be."""
-    renamed = _RENAMED.get(name, {})
-    return _problem(name, found) is not None or any(keyword.arg in renamed for keyword in found.call.keywords)
+    changed = {**_RENAMED.get(name, {}), **_places(name, found)}
+    return _problem(name, found) is not None or any(keyword.arg in changed for keyword in found.call.keywords)
+
+
+def _places(name: str, found: FoundCall) -> Mapping[str, int]:
+    """The keywords of a call that are written without their names today, if they stand in their places, with these."""
+    order = _BY_POSITION.get(name, ())
+    named = [keyword.arg for keyword in found.call.keywords]
+    is_in_order = found.is_whole and [*named] == [*order[found.positional :]]
+    return {each: place for place, each in enumerate(order) if each in named} if is_in_order else {}
 
 
 def _problem(name: str, found: FoundCall) -> str | None:
     """Why the new name does not take a call, as the rest of a sentence; None if it does."""
     today = moved_calls().get(name)
-    if today is None:
+    if today is None or (found.is_whole and found.positional == _OF_TODAY.get(name) and not found.call.keywords):
         return None
-    gone = today.lost - _RENAMED.get(name, {}).keys()
+    gone = today.lost - _RENAMED.get(name, {}).keys() - _places(name, found).keys()
     for keyword in found.call.keywords:
         if keyword.arg in gone or (keyword.arg and today.only is not None and keyword.arg not in today.only):
-            return f"has no `{keyword.arg}=`"
+            by_position = "; pass the arguments by position" if keyword.arg in _BY_POSITION.get(name, ()) else ""
+            return f"has no `{keyword.arg}=`{by_position}"
     if found.keyword(None) is not None and today.lost:
         return f"has no `{'=`, `'.join(sorted(today.lost))}=`, and `**` may hide one; write the keywords out"
     same = _TAKEN.get(name, today.same)

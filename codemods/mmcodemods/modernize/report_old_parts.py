@@ -90,7 +90,7 @@ class ReportOldParts(ModernizeCodemod):
                 # Called by its class, a method is given the object first.
                 if not _is_method(use.name) and _is_changed(use.name, found, age):
                     yield Location(module, use.node, use)
-        packages = {item.name.partition(".")[0] for item in module.imported}
+        packages = context.analysis(_Packages).names
         for call in module.nodes_of(ast.Call):
             name, is_certain = _method(module, call, packages, own)
             if name is not None:
@@ -153,7 +153,7 @@ class ReportOldParts(ModernizeCodemod):
         return self._method(self.site.module.parents.get(self.site.node))
 
     def _method(self, call: ast.AST | None) -> tuple[str | None, bool]:
-        packages = {item.name.partition(".")[0] for item in self.site.module.imported}
+        packages = self.site.context.analysis(_Packages).names
         return _method(self.site.module, call, packages, self.site.context.analysis(OwnMembers).names)
 
     def _rewrite_keyword(self, keyword: ast.keyword) -> None:
@@ -197,7 +197,7 @@ class ReportOldParts(ModernizeCodemod):
 
     def _rewrite_member(self, node: ast.Attribute) -> None:
         site = self.site
-        packages = {item.name.partition(".")[0] for item in site.module.imported}
+        packages = site.context.analysis(_Packages).names
         found = _owner(site.module, node, packages, site.context.analysis(OwnMembers).names)
         assert found is not None
         owner, is_certain = found
@@ -215,6 +215,14 @@ class ReportOldParts(ModernizeCodemod):
 def _functions() -> Mapping[str, None]:
     """What is called with other arguments today."""
     return dict.fromkeys((*old_keywords(), *changed_places(), *new_requirements()))
+
+
+class _Packages:
+    """What a project imports: an object may come to a file that does not import its package."""
+
+    def __init__(self, context: ModernizeContext) -> None:
+        modules = context.modules.values()
+        self.names = frozenset(item.name.partition(".")[0] for module in modules for item in module.imported)
 
 
 @functools.cache
