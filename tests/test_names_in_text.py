@@ -136,3 +136,23 @@ def test_labels_of_strings_are_reported_where_they_change() -> None:
     shown = "the string shows this text, so that what it shows changes once `jax.tree_map` is rewritten"
     written = "it stands in a string; edit it by hand if code runs it"
     assert [(left.line, left.reason) for left in sorted(result.left)] == [(7, shown), (9, shown), (10, written)]
+
+
+def test_names_of_the_project_that_text_takes_an_old_name_by() -> None:
+    core = (
+        "import jax\nfrom jax.core import get_aval\nfrom jax.experimental.pjit import pjit\n"
+        "from jax.random import KeyArray\n\n\ndef f(x: KeyArray):\n    return pjit(get_aval)(jax.tree_map(abs, x))\n"
+    )
+    test = (
+        'def test(mocker):\n    mocker.patch("compat.core.KeyArray")\n    mocker.patch("compat.core:pjit")\n'
+        '    mocker.patch("compat.core.jax.tree_map")\n    mocker.patch("compat.core.get_aval")\n'
+        '    mocker.patch("compat.core.f")\n    mocker.patch("other.core.KeyArray")\n'
+    )
+    files = {"compat/__init__.py": b"", "compat/core.py": core.encode(), "test_core.py": test.encode()}
+    results = {result.path: result for result in modernize_project(source_files(files), REGISTRY)}
+    assert "KeyArray" not in results["compat/core.py"].result.decode()
+    assert [(left.line, left.name) for left in sorted(results["test_core.py"].left)] == [
+        (2, "jax.random.KeyArray"),
+        (3, "jax.experimental.pjit.pjit"),
+        (4, "jax.tree_map"),
+    ]

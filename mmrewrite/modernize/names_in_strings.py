@@ -53,9 +53,29 @@ def mentions(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlon
             column = source.line(shown[0]).find(shown[1]) + 1
             reason = f"it stands in {kind}; edit it by hand if code runs it"
             yield LeftAlone(module.facts.path, shown[0], max(column, 1), found, reason)
+        if not spelled:
+            yield from _by_way_of_project(module, context, node, text)
     yield from _in_type_comments(module, context.owners)
     for hidden in context.hidden.get(module.facts.path, ()):
         yield from _in_hidden(module, hidden, told)
+
+
+def _by_way_of_project(
+    module: ModuleUses, context: ModernizeContext, node: ast.Constant, text: str
+) -> Iterator[LeftAlone]:
+    """Text that is a name of the project which stands for an old one, as in `mock.patch("compat.core.KeyArray")`."""
+    qualified = text.replace(":", ".")
+    if "." not in qualified or _DOTTED.fullmatch(text) is None or not context.project.holds(qualified, module.facts):
+        return
+    found = module.facts.names.follow(qualified)
+    home, _, own = qualified.rpartition(".")
+    inner = context.project.module(home, module.facts)
+    # An imported name keeps its alias where it moves.
+    is_kept = inner is not None and own in inner.names.scope.bindings and found in context.moved
+    if found in context.owners and not is_kept:
+        line, column = module.facts.source.position(span(module.facts.source, node)[0])
+        reason = f"it is `{found}` by way of the project's modules, which may lose the name or use it no more"
+        yield LeftAlone(module.facts.path, line, column, text, reason, found)
 
 
 def names_in_labels(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone]:
