@@ -334,14 +334,20 @@ class Origins:
         self, function: ast.AST, name: str, attribute: str | None, frame: RunningFunction
     ) -> Iterator[tuple[ast.expr, RunningFunction]]:
         """What a function puts into an attribute of what a name is, also by methods that it calls on that."""
-        for stored in self._stored_by(function):
-            if stored.name == name and stored.attribute is not None and attribute in (None, stored.attribute):
-                yield stored.value, frame
-        for call in self._calls_on(function, name):
-            for method, inner in self._called(call, frame):
-                first = positional_names(method)[:1]
-                if first and method is not function and isinstance(method, ast.FunctionDef):
-                    yield from self._stored_in(method, first[0], attribute, inner)
+        # Methods may call each other in a circle, which adds nothing.
+        seen = {(function, frame)}
+        reached = [(function, name, frame)]
+        while reached:
+            function, name, frame = reached.pop()
+            for stored in self._stored_by(function):
+                if stored.name == name and stored.attribute is not None and attribute in (None, stored.attribute):
+                    yield stored.value, frame
+            for call in self._calls_on(function, name):
+                for method, inner in self._called(call, frame):
+                    first = positional_names(method)[:1]
+                    if first and isinstance(method, ast.FunctionDef) and (method, inner) not in seen:
+                        seen.add((method, inner))
+                        reached.append((method, first[0], inner))
 
     def _given_by(
         self, maker: ast.Call, attribute: str | None, frame: RunningFunction
