@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 
 import mmruntime as mm
 
@@ -61,6 +62,11 @@ class Meter:
 
 class Extended(Meter):
     pass
+
+
+class Layer(nn.Module):
+    def __call__(self, x):
+        return x
 
 
 class Counting:
@@ -180,6 +186,7 @@ UNCHANGED = {
     "made once": (dict, lambda it: it.setdefault("table", np.tri(3))),
     "same value": (Meter, lambda it: setattr(it, "total", 5)),
     "logger": (lambda: logging.getLogger("a.logger"), lambda it: it.debug("a message")),
+    "class of linen that another is derived from": (lambda: Layer, nn.remat),
     "lock": (threading.Lock, lambda it: it.acquire(blocking=False) and it.release()),
 }
 

@@ -43,6 +43,8 @@ _PLAIN = frozenset((bool, bytes, complex, float, int, str, types.NoneType))
 # What they are called with is an attribute that no method computes.
 _CALLING = frozenset((property, staticmethod, classmethod, functools.cached_property, functools.partialmethod))
 _CALLED = ("__func__", "fdel", "fget", "fset", "func")
+# What Python keeps in a class. Linen takes fields out and puts them back when it derives one, as for `nn.remat`.
+_OF_PYTHON = frozenset(("__annotations__", "__annotations_cache__", "__dataclass_fields__"))
 _MOST_NAMED = 100
 _MISSING = object()
 
@@ -160,9 +162,9 @@ class PythonState:
         if kind is types.FunctionType:
             return _View(tuple(self._of_function(value)))
         if issubclass(kind, type):
-            names = () if self._is_of_a_library(value.__module__) else tuple(vars(value).items())
-            others = (kind, *value.__bases__)
-            return _View((*((f".{name}", each) for name, each in names), *(("", each) for each in others)))
+            attributes = () if self._is_of_a_library(value.__module__) else tuple(vars(value).items())
+            names = ((f".{name}", each) for name, each in attributes if name not in _OF_PYTHON)
+            return _View((*names, *(("", each) for each in (kind, *value.__bases__))))
         if issubclass(kind, types.ModuleType | jax.Array | jax.sharding.Mesh | jax.core.Tracer):
             return None
         is_followed = callable(value) or issubclass(kind, threading.local)
