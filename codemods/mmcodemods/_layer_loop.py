@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -25,7 +25,7 @@ from mmrewrite.source.libcst_parser import parse_statement
 _ONCE_ONLY = frozenset(f"builtins.{name}" for name in ("map", "filter", "iter", "zip", "enumerate", "reversed"))
 
 # These have the length of their first argument.
-_AS_LONG = frozenset(f"builtins.{name}" for name in ("list", "tuple", "sorted", "reversed"))
+_AS_LONG = frozenset(f"builtins.{name}" for name in ("enumerate", "list", "tuple", "sorted", "reversed"))
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,15 @@ def _has_stars(node: ast.List | ast.Tuple) -> bool:
 
 def count(site: Site, loop: ast.For) -> Count:
     """The index and the number of iterations; refuses a loop where they have no exact expression."""
-    found = _count(site, loop)
+    return _checked(site, loop, _count(site, loop, _total))
+
+
+def index(site: Site, loop: ast.For) -> Count:
+    """The index alone, of a loop whose number of iterations nothing needs; the total is empty."""
+    return _checked(site, loop, _count(site, loop, lambda site, iterable: ""))
+
+
+def _checked(site: Site, loop: ast.For, found: Count) -> Count:
     for node in ast.walk(ast.parse(found.total)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("len", "min"):
             _check_builtin(site, loop, node.func.id)
@@ -216,7 +224,7 @@ def _names(text: str) -> set[str]:
     return {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
 
 
-def _count(site: Site, loop: ast.For) -> Count:
+def _count(site: Site, loop: ast.For, total_of: Callable[[Site, ast.expr], str]) -> Count:
     iterable = loop.iter
     if isinstance(iterable, ast.Call):
         name = site.resolve(iterable.func)
@@ -225,10 +233,8 @@ def _count(site: Site, loop: ast.For) -> Count:
         if name == "builtins.range" and plain and not keywords and isinstance(loop.target, ast.Name):
             return _of_range(site, loop, iterable)
         if name == "builtins.enumerate" and plain and keywords <= {"start"}:
-            return _of_enumerate(site, loop, iterable)
-        if name == "builtins.zip" and plain and keywords <= {"strict"} and iterable.args:
-            return _with_index(site, loop, _total_of_zip(site, iterable))
-    return _with_index(site, loop, _total(site, iterable))
+            return _of_enumerate(site, loop, iterable, total_of)
+    return _with_index(site, loop, total_of(site, iterable))
 
 
 def _with_index(site: Site, loop: ast.For, total: str) -> Count:
@@ -266,16 +272,14 @@ def _of_range(site: Site, loop: ast.For, call: ast.Call) -> Count:
     return Count(f"{index} // {step}", f"len({site.text(call)})", *renamed)
 
 
-def _of_enumerate(site: Site, loop: ast.For, call: ast.Call) -> Count:
+def _of_enumerate(site: Site, loop: ast.For, call: ast.Call, total_of: Callable[[Site, ast.expr], str]) -> Count:
     starts = [*call.args[1:], *(keyword.value for keyword in call.keywords)]
     target = loop.target
     if not (isinstance(target, ast.Tuple) and len(target.elts) == 2 and isinstance(target.elts[0], ast.Name)):
         site.refuse("`enumerate` without an index of its own; write `for i, layer in enumerate(...)`", loop)
     if len(call.args) == 0 or len(starts) > 1:
         site.refuse("this `enumerate` cannot be read; write `enumerate(layers)`", loop)
-    inner = call.args[0]
-    is_zip = isinstance(inner, ast.Call) and site.resolve(inner.func) == "builtins.zip"
-    total = _total_of_zip(site, inner) if isinstance(inner, ast.Call) and is_zip else _total(site, inner)
+    total = total_of(site, call.args[0])
     index = target.elts[0].id
     if starts:
         if not _is_repeatable(site, starts[0]):
@@ -324,6 +328,8 @@ def _read_total(site: Site, iterable: ast.expr) -> str | None:
                 and not keywords
             ):
                 return site.text(inner)
+            if name == "builtins.zip":
+                return _total_of_zip(site, iterable)
             if name in _AS_LONG:
                 return _total(site, inner)
     return None

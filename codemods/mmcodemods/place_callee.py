@@ -15,7 +15,7 @@ import ast
 
 import libcst as cst
 
-from mmcodemods._layer_loop import count
+from mmcodemods._layer_loop import index
 from mmcodemods._task import TaskCodemod
 from mmrewrite.analysis.layer_calls import callee_name
 from mmrewrite.directives.vocabulary import CALL
@@ -53,7 +53,7 @@ class PlaceCallee(TaskCodemod):
         plain = self.site.task_name(callee_name(callee))
         loop = next((holder for holder in self.site.facts.names.around(self.site.statement)), None)
         if isinstance(loop, ast.For) and not all(isinstance(argument.value, ast.Constant) for _, argument in self.axes):
-            position = count(self.site, loop)
+            position = index(self.site, loop)
             if position.target is None:
                 return f'f"{plain}_{{{position.index}}}"'
         return f'"{plain}"'

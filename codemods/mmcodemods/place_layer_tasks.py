@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import ast
 
-from mmcodemods._layer_loop import LoopCodemod, count
+from mmcodemods._layer_loop import LoopCodemod, index
 from mmrewrite.analysis.layer_calls import callee_name, layer_call
 from mmrewrite.analysis.outlining import outline_of
 
@@ -38,7 +38,7 @@ class PlaceLayerTasks(LoopCodemod):
             plain = self.site.task_name(called)
             name = f'"{plain}"'
             if not all(isinstance(argument.value, ast.Constant) for _, argument in self.axes):
-                position = count(self.site, loop)
+                position = index(self.site, loop)
                 name = f'f"{plain}_{{{position.index}}}"'
         if layer is not None:
             self.place_call(layer.statement, layer.call, self.task_text(name))
