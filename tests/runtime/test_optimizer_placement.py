@@ -386,6 +386,40 @@ def test_state_away_from_its_stage_is_a_warning_with_names_bytes_and_line(update
     assert re.match(f"WARNING: {text}", str(compiled.explain()))
 
 
+@pytest.mark.parametrize("is_placed", [False, True])
+def test_a_layer_between_tasks_of_several_stages_is_advised_to_have_one(is_placed):
+    def dot(w, x):
+        return x @ w
+
+    def net(weights, x):
+        x = (mm.task(dot, task=on(0)) if is_placed else dot)(weights[0], x)
+        for index in range(2):
+            x = jnp.tanh(mm.task(dot, task=on(index))(weights[1 + index], x))
+        return (mm.task(dot, task=on(1)) if is_placed else dot)(weights[3], x)
+
+    def critics(d, real, fake):
+        return (net(d, real) ** 2 - net(d, fake)).mean()
+
+    def generators(g, d, z):
+        return net(d, net(g, z)).mean()
+
+    def step(g, d, z, real):
+        d_grads = jax.grad(critics)(d, real, net(g, z))
+        g_grads = jax.grad(generators)(g, d, z)
+        return [[w - 0.1 * v for w, v in zip(*each, strict=True)] for each in ((g, g_grads), (d, d_grads))]
+
+    layers = [normal(4, 4, seed=seed, dtype=np.float32) for seed in range(8)]
+    arguments = (layers[:4], layers[4:], *(normal(8, 4, seed=seed, dtype=np.float32) for seed in (8, 9)))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = mm.mjit(step, mesh=stages(2))(*arguments)
+    assert_close(found, jax.jit(step)(*arguments), 1e-5)
+    told = [str(each.message) for each in caught if "state of several stages lives on" in str(each.message)]
+    assert bool(told) != is_placed
+    for text in told:
+        assert "a layer of the model has its parameters on a stage by the hint task(stage=...), or by mm.task" in text
+
+
 def _adversaries(*, in_branch: bool, tasks: str = "gd"):
     """A step of a generator and its critic, in which the generator is updated in every other step."""
     optimizer = optax.adam(1e-2)

@@ -55,8 +55,9 @@ class PulledState:
             )
         return (
             f"state of several stages lives on submesh {self.submesh}, {self.size:,} bytes: {shown}. It is pulled "
-            f"there by {self.operation!r}{where}, which works on arrays of several submeshes at once. Update each "
-            "parameter by itself, with nothing but scalars in common, for state to live on its stage."
+            f"there by {self.operation!r}{where}, which works on arrays of several submeshes at once. For state to "
+            "live on its stage, update each parameter by itself, with nothing but scalars in common; a layer of the "
+            "model has its parameters on a stage by the hint task(stage=...), or by mm.task."
         )
 
 
