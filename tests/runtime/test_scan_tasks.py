@@ -121,6 +121,51 @@ def test_tasks_that_need_each_other_from_turn_to_turn_stay_together_and_that_is_
         train(loss, stages(2), {"low": weights(1), "high": weights(4)}, sequences())
 
 
+def _loss_of_two_tasks(params, x):
+    for index in range(2):
+        x = by_task(index)(lambda w, x: jnp.tanh(x @ w))(params[index], x)
+    return jnp.mean(x**2)
+
+
+def _trained(params, x):
+    grads = mm.microbatch(jax.grad(_loss_of_two_tasks), count=2, argnum=1, reduce="exact")(params, x)
+    return [w - 0.1 * g for w, g in zip(params, grads, strict=True)]
+
+
+# Programs with all of a step in one operation of JAX, and its name.
+WHOLE = {
+    "epoch": ("scan", lambda p, x: jax.lax.scan(lambda p, x: (_trained(p, x), None), p, x.reshape(2, 2, -1))[0]),
+    "while": ("while", lambda p, x: jax.lax.while_loop(
+        lambda s: s[0] < 2, lambda s: (s[0] + 1, _trained(s[1], x)), (0, p))),
+    "branch": ("cond", lambda p, x: jax.lax.cond(x[0, 0] < 9, _trained, lambda p, x: p, p, x)),
+    "forward": ("cond", lambda p, x: jax.lax.cond(x[0, 0] < 9, _loss_of_two_tasks, lambda p, x: 0.0, p, x)),
+    "solver": ("custom_linear_solve", lambda p, x: jax.scipy.sparse.linalg.cg(
+        lambda v: v + 0 * _loss_of_two_tasks(p, v[None]), x[0])[0]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", WHOLE)
+def test_a_loop_or_branch_of_whole_steps_is_said_to_run_on_one_submesh(what):
+    operation, step = WHOLE[what]
+    params, x = [normal(WIDTH, WIDTH, seed=seed) for seed in (1, 2)], normal(4, WIDTH, seed=3)
+    text = rf"^mjit: the {operation} at .*test_scan_tasks.py.* one program in one place, .*'layer0', 'layer1' are in it"
+    with pytest.warns(UserWarning, match=text):
+        found = mm.mjit(step, mesh=stages(2))(params, x)
+    assert_close(found, jax.jit(step)(params, x), 1e-12)
+
+
+def test_branches_that_are_cut_into_those_of_their_stages_are_not_spoken_of():
+    def step(params, x):
+        def doubled(params):
+            return [mm.task(lambda w: w @ w, task=on(index))(w) for index, w in enumerate(params)]
+
+        return _loss_of_two_tasks(params, x), jax.lax.cond(x[0, 0] < 9, doubled, lambda params: params, params)
+
+    params, x = [normal(WIDTH, WIDTH, seed=seed) for seed in (1, 2)], normal(4, WIDTH, seed=3)
+    _, kept = mm.mjit(step, mesh=stages(2))(params, x)
+    assert list(map(ids, kept)) == [{0}, {1}]
+
+
 def random_network(seed):
     """A loss of layers that read, in each turn, slices, constants, earlier layers and states of earlier layers."""
     draw = random.Random(seed)

@@ -103,7 +103,8 @@ class TaskFinder:
         warn(
             f"mjit: the scan{at_line(eqn)} runs as one program on one submesh, with all parameters that it reads, "
             f"though the tasks {names} are in its body: each turn of one needs what another makes in the turn before, "
-            "or the body has effects. Put all of them on one stage, or the tasks around scans of their own."
+            "or the body has effects. If a turn is a step of training, compile that by mm.mjit, and write the loop in "
+            "Python; in a model, put all of them on one stage, or the tasks around scans of their own."
         )
 
     def inside(self, jaxpr: Any, test: Callable[[Any], bool]) -> bool:

@@ -217,7 +217,7 @@ class _Flattener:
         if op.eqn.primitive is not _compat.scan_p:
             return [op]
         inner, consts = split(op.eqn.params["jaxpr"])
-        if _holds_loop(inner) or not self.finder.may_be_inside(inner):
+        if holds_loop(inner) or not self.finder.may_be_inside(inner):
             return [op]
         env: dict[Var, Atom] = {var: _compat.new_var(var.aval) for var in inner.invars}
         self._bind_constants(inner, consts, env)
@@ -307,9 +307,9 @@ def _is_loop(eqn: Any) -> bool:
     return eqn.primitive is _compat.jit_p and LOOPS.find(eqn.params["name"]) is not None
 
 
-def _holds_loop(jaxpr: Any) -> bool:
+def holds_loop(jaxpr: Any) -> bool:
     """Whether a microbatch loop is in a jaxpr, at whatever depth."""
-    return any(_is_loop(eqn) or any(map(_holds_loop, _compat.inner_jaxprs(eqn))) for eqn in jaxpr.eqns)
+    return any(_is_loop(eqn) or any(map(holds_loop, _compat.inner_jaxprs(eqn))) for eqn in jaxpr.eqns)
 
 
 def _is_mapped_only(eqn: Any) -> bool:

@@ -46,6 +46,7 @@ from mmruntime._partition.segment import Segments, segment
 from mmruntime._partition.shard import Shardings, propagate_segments, propagate_whole
 from mmruntime._partition.single_program import compute_results
 from mmruntime._partition.stack_homes import astray_stacks, parts_laid_out_alike, warn_of_whole_stacks
+from mmruntime._partition.tasks_inside import warn_of_tasks_inside
 from mmruntime._partition.trace import trace
 from mmruntime._partition.variants import expand_replicas, expand_variants
 from mmruntime._processes.group import group_of
@@ -165,6 +166,7 @@ def make_plan(
         names = stacks.part_names(leaf_names)
         warn_of_whole_stacks(stacks, leaf_names, call.leaves)
         warn_of_pulled_state(step, placement, names)
+        warn_of_tasks_inside(step, placement, multimesh, registrations(multimesh.context))
         members = processes(multimesh.mesh)
         alone = members == (jax.process_index(),)
         if to_run:
