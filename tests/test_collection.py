@@ -24,7 +24,9 @@ def no_search_of_its_own() -> Iterator[None]:
     """Python searches when it is asked to, and not when it sees fit."""
     before = gc.get_threshold()
     gc.set_threshold(0)
+    others: list[list[int]] = [[] for _ in range(5000)]
     yield
+    others.clear()
     gc.set_threshold(*before)
 
 

@@ -25,11 +25,12 @@ def no_collection() -> Iterator[None]:
         gc.collect()
         _left = 0
     gc.disable()
+    before = gc.get_count()[0]
     try:
         yield
     finally:
         # Those that the block made and that are still there.
-        _left += gc.get_count()[0]
+        _left += max(0, gc.get_count()[0] - before)
         # Both together make all objects old ones, which the next search leaves out. Else it would look at every one.
         gc.freeze()
         gc.unfreeze()
