@@ -365,6 +365,16 @@ def call_of_trace(
     return results
 
 
+def is_well_typed(closed: Any) -> bool:
+    """Whether each equation of a closed jaxpr gives what its operands and parameters make of it."""
+    try:
+        core.check_jaxpr(split(closed)[0])
+    except Exception:
+        # Whatever the rule of an operation raises for operands that it cannot take.
+        return False
+    return True
+
+
 def is_jaxpr(value: Any) -> bool:
     """Whether an equation's parameter is a jaxpr, open or closed."""
     return isinstance(value, jex.Jaxpr | jex.ClosedJaxpr)

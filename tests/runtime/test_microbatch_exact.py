@@ -461,11 +461,41 @@ def test_a_metric_that_is_not_exact_is_named_alone_with_its_operation_and_advice
     jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5), found, expected)
 
 
+def _of_tokens(params, batch):
+    """Attention and cross-entropy by position, of which JAX writes another program for one example."""
+    x = batch["x"][..., None] * jnp.ones((1, 1, 8))
+    x = x + jax.nn.softmax(jnp.einsum("bqd,bkd->bqk", x, x)) @ x
+    logits = jax.nn.log_softmax(model(params, x))
+    picked = jnp.take_along_axis(logits, (batch["y"] > 0).astype(int)[..., None], axis=-1)[..., 0]
+    keep = batch["keep"].astype(picked.dtype)
+    return -(picked * keep).sum() / keep.sum(), {"rows": picked.mean(axis=-1), "tokens": batch["keep"].sum()}
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_microbatches_of_one_example_in_a_pipeline(schedule):
+    grad = jax.value_and_grad(_of_tokens, has_aux=True)
+    batch = batch_of(4)
+    expected = jax.jit(grad)(params_of(), batch)
+    step = mm.mjit(exactly(grad, size=1, schedule=schedule), mesh=stages(STAGES))
+    found = step(params_of(), batch)
+    same_types(found, expected)
+    assert_close(found, expected, 1e-12)
+    assert {f"layer_{index}" for index in range(STAGES)} <= {name for row in step.explain().tasks for name in row.tasks}
+
+
+def test_two_microbatches_of_one_example():
+    batch = jnp.ones((2, 3, 2)) * jnp.arange(1, 3.0)[:, None, None]
+    found = mm.microbatch(jax.grad(_of_labels), count=2, argnum=1, reduce="exact")(jnp.ones((2, 2)), batch)
+    assert_close(found, jax.grad(_of_labels)(jnp.ones((2, 2)), batch), 1e-12)
+
+
 def test_a_microbatch_of_one_example_that_is_another_program_is_said_to_be_one():
-    batch = jnp.ones((4, 3, 2))
-    mm.microbatch(jax.grad(_of_labels), count=2, argnum=1, reduce="exact")(jnp.ones((2, 2)), batch)
+    def loss(params, batch):
+        x = batch @ params
+        return (jnp.tanh(x) if len(batch) > 2 else x).mean()
+
     with pytest.raises(ValueError, match=r"each microbatch is one example: give it two or more, by a smaller count="):
-        mm.microbatch(jax.grad(_of_labels), count=4, argnum=1, reduce="exact")(jnp.ones((2, 2)), batch)
+        mm.microbatch(jax.grad(loss), count=4, argnum=1, reduce="exact")(jnp.ones((2, 2)), jnp.ones((4, 3, 2)))
 
 
 def _dropped(params, batch, key):

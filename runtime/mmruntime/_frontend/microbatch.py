@@ -258,7 +258,7 @@ def microbatch(
                 check_reduce(traced, written, hows, dim)
             said = describe_given(traced, written, given, hows, is_bare=is_bare)
         if written is None or len(positions) < len(given):
-            proof = traced.prove(parameters, own_statistics=batch_stats is not None)
+            proof = traced.prove(parameters, own_statistics=batch_stats is not None, is_all=not positions)
             check_exact(traced, proof, hows, parameters)
             # What the proof of the function as it is written agrees with is exact in any way.
             is_agreed = [check and written is not None and written.verdicts[p].is_proved for p in positions]

@@ -19,6 +19,7 @@ from mmruntime._core.warn import warn
 from mmruntime._exactness.lattice import Kind, Reason
 from mmruntime._exactness.messages import because, contradiction, given_summary, not_exact, summary
 from mmruntime._exactness.prove import ArgumentSpec, Proof, Verdict, prove
+from mmruntime._exactness.resize import for_one_example
 from mmruntime._exactness.rules.equation import Edits
 from mmruntime._exactness.split import no_derivative, reads_edits, split
 from mmruntime._frontend.python_state import watched
@@ -47,6 +48,8 @@ class TracedFunction:
         names: What messages call each leaf of the result.
         values: Leaves of the whole batch, then of the keys.
         label: The function's name.
+        resized: Makes the program for one example of that for more, where microbatches are one example; it gives None
+            if that cannot be.
     """
 
     part: Any
@@ -58,14 +61,24 @@ class TracedFunction:
     names: list[str]
     values: list[Any]
     label: str
+    resized: Callable[[], Any] | None = None
 
-    def prove(self, parameters: Sequence[Any], *, as_written: bool = False, own_statistics: bool = False) -> Proof:
+    def prove(
+        self,
+        parameters: Sequence[Any],
+        *,
+        as_written: bool = False,
+        own_statistics: bool = False,
+        is_all: bool = False,
+    ) -> Proof:
         """Prove how results of microbatches make up those of the whole batch.
 
         Args:
             parameters: Arrays that the function captures and that may be differentiated.
             as_written: Whether the function itself is meant, with nothing hoisted.
             own_statistics: Whether microbatches use their own statistics of examples.
+            is_all: Whether all results are put together as the proof says, so that microbatches of one example may run
+                another program, which makes the results of the whole batch as well.
         """
         if self.whole is None:
             reason = Reason("", "", f"cannot be traced for the whole batch: {self.failure}")
@@ -86,7 +99,16 @@ class TracedFunction:
         # What may wait until the loop is over is a whole call, or an equation outside of calls: of
         # `jnp.linalg.norm(x)`, a compiled function, only the square root may.
         opened = prove_programs(opened_program(self.part), opened_program(self.whole))
-        return opened if opened.is_exact else proof
+        if opened.is_exact:
+            return opened
+        resized = self.resized() if is_all and self.resized is not None else None
+        if resized is None:
+            return proof
+        again = prove_programs(resized, self.whole)
+        if not again.is_exact:
+            again = prove_programs(opened_program(resized), opened_program(self.whole))
+        # Of the two, what the function does for more examples is plainer.
+        return again
 
     def types(self) -> list[Any]:
         """The abstract value of each leaf of a microbatch's result."""
@@ -127,15 +149,15 @@ def trace_both(
         _check_arrays(shape, label)
         return jax.tree.leaves(shape)
 
-    def abstract(leaf: Any, parts: int) -> Any:
+    def abstract(leaf: Any, size: int) -> Any:
         sizes = list(np.shape(leaf))
-        sizes[dim] //= parts
+        sizes[dim] = size
         return jax.ShapeDtypeStruct(tuple(sizes), jnp.result_type(leaf))
 
     rest = [jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype) for leaf in key_leaves]
 
-    def at_size(parts: int) -> Any:
-        return trace(flat, [*(abstract(leaf, parts) for leaf in leaves), *rest])
+    def at_size(size: int) -> Any:
+        return trace(flat, [*(abstract(leaf, size) for leaf in leaves), *rest])
 
     whole_size = np.shape(leaves[0])[dim]
     sizes = f"a microbatch of {whole_size // count} examples", f"the whole batch of {whole_size}"
@@ -145,12 +167,12 @@ def trace_both(
         # First, as the one-device program traces it: a function that takes numbers from state of Python, such as a
         # counter or `random`, then gives the whole batch the same ones. Those that differ are taken from this trace.
         try:
-            whole = at_size(1)
+            whole = at_size(whole_size)
         except Exception as raised:
             error = raised
     try:
         with watched("microbatch", label, *reached) if whole is not None else contextlib.nullcontext():
-            part = at_size(count)
+            part = at_size(whole_size // count)
     except Exception as raised:
         if count > 1 and error is None:
             raised.add_note(
@@ -168,10 +190,32 @@ def trace_both(
         failure = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
     elif count == 1:
         whole = part
+
+    def resized() -> Any:
+        few = 2 if whole_size > 2 else 3
+        try:
+            with watched("microbatch", label, *reached):
+                program = at_size(few)
+        except Exception:
+            # Whatever the function raises for a size that nobody asked for.
+            return None
+        return for_one_example(program, whole, (few, whole_size))
+
     names = [f"result{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(shape)]
     tree = jax.tree.structure(shape)
     arguments = (*(ArgumentSpec(dim, hoistable=True) for _ in leaves), *(ArgumentSpec() for _ in rest))
-    return TracedFunction(part, whole, failure, arguments, count, tree, names, [*leaves, *key_leaves], label)
+    return TracedFunction(
+        part,
+        whole,
+        failure,
+        arguments,
+        count,
+        tree,
+        names,
+        [*leaves, *key_leaves],
+        label,
+        resized if whole is not None and count == whole_size > 1 else None,
+    )
 
 
 def trace(function: Callable[..., Any], shapes: Sequence[Any]) -> Any:

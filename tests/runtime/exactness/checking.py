@@ -14,6 +14,7 @@ import numpy as np
 from mmruntime import _compat
 from mmruntime._exactness.lattice import Kind
 from mmruntime._exactness.prove import ArgumentSpec, Proof, Verdict, prove
+from mmruntime._exactness.resize import for_one_example
 from mmruntime._exactness.split import split
 from tests.runtime.exactness.combine import combine, microbatch_of
 
@@ -46,8 +47,12 @@ def case_of(
     hoists: bool = True,
     as_written: bool = False,
     waits: bool = False,
+    of_more: int | None = None,
 ) -> Case:
-    """Trace a function at both sizes and prove it."""
+    """Trace a function at both sizes and prove it.
+
+    With `of_more`, microbatches are one example, and theirs is the program that is made of that for so many examples.
+    """
     positions = {batch} if isinstance(batch, int) else set(batch)
     leaves, tree = jax.tree.flatten(jax.tree.map(jnp.asarray, tuple(args)))
     arguments: list[ArgumentSpec] = []
@@ -61,8 +66,19 @@ def case_of(
     def first(value: Any, argument: ArgumentSpec) -> Any:
         return value if argument.dim is None else jnp.asarray(microbatch_of(value, argument.dim, num_microbatches, 0))
 
-    part = jax.make_jaxpr(flat)(*map(first, leaves, arguments))
+    def of_size(value: Any, argument: ArgumentSpec, size: int) -> Any:
+        shape = list(value.shape)
+        if argument.dim is not None:
+            shape[argument.dim] = size
+        return jax.ShapeDtypeStruct(shape, value.dtype)
+
     whole = jax.make_jaxpr(flat)(*leaves)
+    if of_more is None:
+        part = jax.make_jaxpr(flat)(*map(first, leaves, arguments))
+    else:
+        few = jax.make_jaxpr(flat)(*(of_size(*pair, of_more) for pair in zip(leaves, arguments, strict=True)))
+        part = for_one_example(few, whole, (of_more, num_microbatches))
+        assert part is not None
     return Case(
         flat,
         leaves,
