@@ -413,7 +413,8 @@ def test_processes_at_once_and_one_after_them(tmp_path):
     first, second = map(said, [open_process(tmp_path, 2, seed) for seed in (1, 2)])
     third = said(open_process(tmp_path, 2, 3))
     assert first["results"] == second["results"] == third["results"]
-    assert first["lowered"]
+    # Either may have been so much faster that the other found all that it needs.
+    assert first["lowered"] or second["lowered"]
     assert not third["lowered"]
     assert not list((tmp_path / "mmruntime").glob("*.tmp"))
     # With more devices on the host, the same two of them are another place.
