@@ -408,12 +408,13 @@ def _expression(source: SourceText, place: tuple[int, int] | None) -> ast.expr |
     assert isinstance(statement, ast.Expr)
     line, column = source.position(place[0])
     first = len(source.line(line)[: column - 1].encode())
-    placed: Iterator[Any] = (each for each in ast.walk(statement.value) if hasattr(each, "lineno"))
-    for node in placed:
-        node.col_offset += first if node.lineno == 2 else 0
-        node.end_col_offset += first if node.end_lineno == 2 else 0
-        node.lineno += line - 2
-        node.end_lineno += line - 2
+    for node in ast.walk(statement.value):
+        if isinstance(node, ast.expr | ast.arg | ast.keyword):
+            end_line, end_column = node.end_lineno or node.lineno, node.end_col_offset or 0
+            node.col_offset += first if node.lineno == 2 else 0
+            node.end_col_offset = end_column + (first if end_line == 2 else 0)
+            node.lineno += line - 2
+            node.end_lineno = end_line + line - 2
     return statement.value
 
 

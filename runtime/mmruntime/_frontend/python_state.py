@@ -27,6 +27,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from mmruntime import _compat
 
@@ -165,7 +166,7 @@ class PythonState:
             attributes = () if self._is_of_a_library(value.__module__) else tuple(vars(value).items())
             names = ((f".{name}", each) for name, each in attributes if name not in _OF_PYTHON)
             return _View((*names, *(("", each) for each in (kind, *value.__bases__))))
-        if issubclass(kind, types.ModuleType | jax.Array | jax.sharding.Mesh | jax.core.Tracer):
+        if issubclass(kind, types.ModuleType | jax.Array | jax.sharding.Mesh | Tracer):
             return None
         is_followed = callable(value) or issubclass(kind, threading.local)
         if _package_of(kind.__module__) in _NOT_FOLLOWED and not is_followed:
