@@ -513,6 +513,7 @@ def _user_line(info: Any) -> str:
 
 
 def is_of_a_library(file_name: str) -> bool:
+    """Whether a file is of an installed package, by where it lies."""
     return any(f"{os.sep}{folder}{os.sep}" in file_name for folder in ("site-packages", "dist-packages"))
 
 

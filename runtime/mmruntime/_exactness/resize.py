@@ -10,16 +10,14 @@ any other program is (`mmruntime._exactness.prove`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any, TypeGuard
 
 import numpy as np
 
 from mmruntime import _compat
 from mmruntime._exactness.rules.equation import LOOSE
-from mmruntime._exactness.sizes import same_literal, same_program, same_value
-
-# Numbers in a program are divided by the number of examples, or multiplied by it, seldom by its square.
-_POWERS = (-1, 1, -2, 2)
+from mmruntime._exactness.sizes import power_between, same_literal, same_program, same_value
 
 
 class _NotResized(Exception):
@@ -124,16 +122,13 @@ class _Resizer:
             return few
         if np.shape(few.val) or np.shape(whole.val):
             raise _NotResized
+        power = power_between(few.val, whole.val, Fraction(self.whole, self.few))
+        if power is None:
+            return whole
+        found = Fraction(float(few.val)) / Fraction(self.few) ** power
         dtype = few.aval.dtype
-        if dtype.kind in "iuf":
-            one, other = float(few.val), float(whole.val)
-            tolerance = 2 * float(np.finfo(dtype).eps) if dtype.kind == "f" else 0.0
-            for power in _POWERS:
-                found = one * float(self.few) ** -power
-                is_one = dtype.kind == "f" or found.is_integer()
-                if is_one and abs(found * float(self.whole) ** power - other) <= tolerance * abs(other):
-                    return _compat.Literal(dtype.type(found), few.aval)
-        return whole
+        is_one = dtype.kind == "f" or found.denominator == 1
+        return _compat.Literal(dtype.type(float(found)), few.aval) if is_one else whole
 
 
 def _is_number(value: Any) -> TypeGuard[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
+from fractions import Fraction
 from typing import Any
 
 import jax
@@ -115,7 +116,7 @@ def same_literal(one: Any, other: Any) -> bool:
     return same_value(one.val, other.val) or _same_array(np.asarray(one.val), np.asarray(other.val))
 
 
-def power_between(part: Any, whole: Any, n: int) -> int | None:
+def power_between(part: Any, whole: Any, n: int | Fraction) -> int | None:
     """The `k` for which one number is `n**k` times the other, up to its rounding; None if there is none.
 
     Numbers of less precision than `float32` have to be equal: a ratio of roundings says too little.
@@ -130,7 +131,7 @@ def power_between(part: Any, whole: Any, n: int) -> int | None:
         return None
     tolerance = 0.0 if small.dtype.kind in "iu" else 2 * float(np.finfo(small.dtype).eps)
     for power in (-1, 1, -2, 2):
-        scaled = one * float(n) ** power
+        scaled = float(Fraction(one) * Fraction(n) ** power)
         if abs(scaled - other) <= tolerance * abs(other):
             return power
     return None

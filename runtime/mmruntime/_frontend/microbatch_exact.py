@@ -93,22 +93,22 @@ class TracedFunction:
             waits=not as_written,
             parameters={id(leaf) for leaf in parameters},
         )
-        proof = prove_programs(self.part, self.whole)
-        if proof.is_exact or as_written:
+
+        def proof_of(part: Any) -> Proof:
+            proof = prove_programs(part, self.whole)
+            if proof.is_exact or as_written:
+                return proof
+            # What may wait until the loop is over is a whole call, or an equation outside of calls: of
+            # `jnp.linalg.norm(x)`, a compiled function, only the square root may.
+            opened = prove_programs(opened_program(part), opened_program(self.whole))
+            return opened if opened.is_exact else proof
+
+        proof = proof_of(self.part)
+        if proof.is_exact or not is_all or self.resized is None:
             return proof
-        # What may wait until the loop is over is a whole call, or an equation outside of calls: of
-        # `jnp.linalg.norm(x)`, a compiled function, only the square root may.
-        opened = prove_programs(opened_program(self.part), opened_program(self.whole))
-        if opened.is_exact:
-            return opened
-        resized = self.resized() if is_all and self.resized is not None else None
-        if resized is None:
-            return proof
-        again = prove_programs(resized, self.whole)
-        if not again.is_exact:
-            again = prove_programs(opened_program(resized), opened_program(self.whole))
-        # Of the two, what the function does for more examples is plainer.
-        return again
+        resized = self.resized()
+        # Of what cannot be proved, the program for more examples says more plainly why.
+        return proof if resized is None else proof_of(resized)
 
     def types(self) -> list[Any]:
         """The abstract value of each leaf of a microbatch's result."""
