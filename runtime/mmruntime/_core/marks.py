@@ -76,3 +76,8 @@ class LoopSpec:
 
 TASKS: _Marks[Task] = _Marks("mm_task_")
 LOOPS: _Marks[LoopSpec] = _Marks("mm_microbatch_")
+
+
+def is_marked(name: str) -> bool:
+    """Whether a name marks a task or a microbatch loop."""
+    return TASKS.find(name) is not None or LOOPS.find(name) is not None

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mmruntime import _compat
-from mmruntime._core.marks import LOOPS, TASKS
+from mmruntime._core.marks import is_marked
 from mmruntime._frontend.loop_carry import Addend
 from mmruntime._jaxpr.equal import parameters
 
@@ -141,7 +141,7 @@ class _Aligner:
         for cause in sorted(differing):
             for position in _sources(cause, rows, made_by) - early:
                 name = rows[position][-1].params.get("name") if rows[position][-1].primitive is _compat.jit_p else None
-                if name is not None and (TASKS.find(name) is not None or LOOPS.find(name) is not None):
+                if name is not None and is_marked(name):
                     what = (
                         f"computes `{rows[cause][-1].primitive}` with other settings than the first, in or after a task"
                     )

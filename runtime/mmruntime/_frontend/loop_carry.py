@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mmruntime import _compat
-from mmruntime._core.marks import LOOPS, TASKS
+from mmruntime._core.marks import is_marked
 from mmruntime._jaxpr.inline import inlined
 
 _ADDITIONS = (_compat.add_p, _compat.add_any_p)
@@ -99,7 +99,7 @@ def open_helpers(closed: Any, carried: Collection[int]) -> Any:
         eqn = waiting.pop()
         if not any(_compat.is_var(atom) and atom in tainted for atom in eqn.invars):
             eqns.append(eqn)
-        elif eqn.primitive is _compat.jit_p and not _is_marked(eqn):
+        elif eqn.primitive is _compat.jit_p and not is_marked(eqn.params["name"]):
             inner, inner_consts = _compat.split(eqn.params["jaxpr"])
             fresh = [_compat.new_var(var.aval) for var in inner.constvars]
             constvars += fresh
@@ -110,11 +110,6 @@ def open_helpers(closed: Any, carried: Collection[int]) -> Any:
             eqns.append(eqn)
             tainted.update(var for var in eqn.outvars if _compat.is_var(var))
     return _compat.with_consts(jaxpr.replace(constvars=constvars, eqns=eqns), values)
-
-
-def _is_marked(eqn: Any) -> bool:
-    name = eqn.params["name"]
-    return TASKS.find(name) is not None or LOOPS.find(name) is not None
 
 
 def needed(jaxpr: Any, wanted: Iterable[Any]) -> tuple[list[Any], set[Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
-from mmruntime._core.marks import LOOPS, TASKS
+from mmruntime._core.marks import is_marked
 from mmruntime._jaxpr.ir import Op
 
 
@@ -44,7 +44,7 @@ def opened_program(closed: Any) -> Any:
 
 
 def _open_unmarked(eqn: Any) -> list[Any]:
-    if eqn.primitive is not _compat.jit_p or _is_marked(eqn):
+    if eqn.primitive is not _compat.jit_p or _holds_mark(eqn):
         return [eqn]
     inner, consts = _compat.split(eqn.params["jaxpr"])
     if consts:
@@ -52,11 +52,11 @@ def _open_unmarked(eqn: Any) -> list[Any]:
     return [each for one in inlined(inner, eqn.invars, eqn.outvars, eqn) for each in _open_unmarked(one)]
 
 
-def _is_marked(eqn: Any) -> bool:
-    name = str(eqn.params.get("name", ""))
-    if eqn.primitive is _compat.jit_p and (TASKS.find(name) is not None or LOOPS.find(name) is not None):
+def _holds_mark(eqn: Any) -> bool:
+    """Whether an equation is a task or a microbatch loop, or has one inside."""
+    if eqn.primitive is _compat.jit_p and is_marked(eqn.params["name"]):
         return True
-    return any(_is_marked(each) for inner in _compat.inner_jaxprs(eqn) for each in inner.eqns)
+    return any(_holds_mark(each) for inner in _compat.inner_jaxprs(eqn) for each in inner.eqns)
 
 
 def inlined(inner: Any, invars: Sequence[Atom], outvars: Sequence[Any], like: Any) -> list[Any]:
