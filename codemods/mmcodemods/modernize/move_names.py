@@ -237,10 +237,8 @@ def _problem(name: str, found: FoundCall) -> str | None:
     same = _TAKEN.get(name, today.same)
     if same is not None and (found.has_star or found.positional > same):
         return f"takes {same or 'no'} arguments by position as before; write the call anew"
-    for asked, place in today.required.items() if found.is_whole else ():
-        if found.keyword(asked) is None and (place is None or found.positional <= place):
-            return f"needs `{asked}`"
-    return None
+    lacking = next((asked for asked, place in today.required.items() if found.lacks(asked, place)), None)
+    return f"needs `{lacking}`" if lacking is not None else None
 
 
 def _is_of_jax(name: str) -> bool:

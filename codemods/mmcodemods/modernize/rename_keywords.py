@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterator
 from typing import ClassVar
 
-from mmrewrite.modernize.analysis.old_names import PARTIALS
+from mmrewrite.modernize.analysis.calls import calls_of
 from mmrewrite.modernize.analysis.renamed_keywords import (
     BETA,
     CHECKPOINT,
@@ -126,10 +126,4 @@ class RenameKeywords(ModernizeCodemod):
 
 def _keywords(module: ModuleUses, function: ast.expr) -> list[ast.keyword]:
     """The keywords that a function is called with, or will be: `f(a_min=0)`, `functools.partial(f, a_min=0)`."""
-    call = module.parents.get(function)
-    if not isinstance(call, ast.Call):
-        return []
-    is_partial = (
-        call.args[:1] == [function] and module.facts.names.resolve(call.func, module.scope_of(call)) in PARTIALS
-    )
-    return call.keywords if call.func is function or is_partial else []
+    return [keyword for found in calls_of(module, function) for keyword in found.call.keywords]

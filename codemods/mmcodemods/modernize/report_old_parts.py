@@ -302,10 +302,7 @@ def _change(name: str, found: FoundCall) -> ChangedPlaces | None:
 
 def _missing(name: str, found: FoundCall) -> Iterator[NewRequirement]:
     """The parameters of today that a call does not give."""
-    for asked in new_requirements().get(name, ()) if found.is_whole else ():
-        is_placed = asked.place is not None and found.positional > asked.place
-        if not is_placed and found.keyword(asked.name) is None:
-            yield asked
+    return (asked for asked in new_requirements().get(name, ()) if found.lacks(asked.name, asked.place))
 
 
 def _owner(

@@ -37,6 +37,11 @@ class FoundCall:
         """The argument of a name, None if it is not given; `**` has none."""
         return next((each for each in self.call.keywords if each.arg == name), None)
 
+    def lacks(self, name: str, place: int | None) -> bool:
+        """Whether an argument is surely not given, by name or in its place; None if it has no place."""
+        is_placed = place is not None and self.positional > place
+        return self.is_whole and not is_placed and self.keyword(name) is None
+
 
 def calls_of(module: ModuleUses, function: ast.expr) -> Iterator[FoundCall]:
     """The calls of what an expression stands for."""
