@@ -10,7 +10,7 @@ from mmrewrite.modernize.analysis.components import bits, combined, marks_of
 from mmrewrite.modernize.analysis.mesh_contexts import STATEMENT, WITH, MeshContext, rest_of
 from mmrewrite.modernize.analysis.named_definitions import NamedDefinitions
 from mmrewrite.modernize.analysis.old_names import PARTIALS, PJIT
-from mmrewrite.modernize.analysis.reach import DefinitionReach, Unit, WideReach
+from mmrewrite.modernize.analysis.reach import Unit, WideReach
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.source.names import all_arguments
 
@@ -85,9 +85,8 @@ class ContextExtents:
         ]
         if not taking:
             return {}
-        reach = DefinitionReach(self._reach)
-        calls = self._calls(reach)
-        leading = reach.leading(marks_of(around[context] for context in taking))
+        calls = self._calls()
+        leading = self._reach.leading(marks_of(around[context] for context in taking))
         by_contexts: dict[int, list[Unit]] = {}
         for module, targets, functions in calls:
             by_contexts.setdefault(combined(leading, targets), []).append((module, functions))
@@ -105,10 +104,10 @@ class ContextExtents:
             return True
         return any(self._named.may_be(context.module.facts, node) for node in _around(context, _TAKE_FUNCTIONS))
 
-    def _calls(self, reach: WideReach) -> list[tuple[ModuleUses, Collection[ast.AST], tuple[ast.AST, ...]]]:
+    def _calls(self) -> list[tuple[ModuleUses, Collection[ast.AST], tuple[ast.AST, ...]]]:
         """The calls that take functions: the definitions that are called, and the functions."""
         return [
-            (module, reach.targets(module, function), functions)
+            (module, self._reach.targets(module, function), functions)
             for module in self._modules.values()
             for function, functions in _handing(module)
         ]

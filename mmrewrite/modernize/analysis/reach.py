@@ -18,13 +18,19 @@ from mmrewrite.source.walk import children
 # Nodes of one module.
 Unit = tuple[ModuleUses, Sequence[ast.AST]]
 
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
 
 class _Several(ast.AST):
     """Stands for several nodes where much leads to all of them."""
 
 
 class WideReach(Reach):
-    """Over-approximates further: `trainer.step(x)` leads to every method `step` and every `self.step = ...`."""
+    """Over-approximates further: `trainer.step(x)` leads to every method `step` and every `self.step = ...`.
+
+    Functions and classes lead to no assignment of their own. What such an assignment mentions, the definition around it
+    mentions as well, in the same scope; and of most projects these are nine in ten nodes.
+    """
 
     def __init__(self, project: Project, modules: Mapping[str, ModuleUses]) -> None:
         super().__init__(project)
@@ -44,6 +50,15 @@ class WideReach(Reach):
                 self.members.setdefault(name, []).append(Reached(module.facts, statement))
 
     def _names_in(self, reached: Reached) -> Iterable[Reached]:
+        found = self._mentioned_in(reached)
+        names = reached.facts.names
+        inner = names.inner.get(reached.node)
+        if inner is None:
+            return found
+        return [other for other in found if not _is_assigned_in(other.node, inner, names.scopes)]
+
+    def _mentioned_in(self, reached: Reached) -> list[Reached]:
+        """All that the names in a node lead to."""
         scope, known = self._scope(reached), self._known
         # Most attributes are those of a few names.
         owners: dict[str | None, Scope | None] = {None: None}
@@ -165,46 +180,25 @@ class NarrowReach(WideReach):
         return own or found
 
 
-class _SharingReach(WideReach):
-    """Takes what names and members lead to from `whole`, where that was found once."""
+class _PartReach(WideReach):
+    """Goes into parts of the code only. Nodes that hold nothing else lead to the same nodes as in `whole`.
 
-    def __init__(self, whole: WideReach) -> None:
+    What names and members lead to is taken from there, too, where it was found once.
+    """
+
+    def __init__(self, whole: WideReach, different: Collection[ast.AST]) -> None:
         super().__init__(whole.project, {})
         self.members, self._by_facts, self._known = whole.members, whole._by_facts, whole._known
         self._members, self._several = whole._members, whole._several
-        self._whole = whole
-
-
-class DefinitionReach(_SharingReach):
-    """Leads to the same functions and classes as `whole`, and not to all that they assign.
-
-    What a local assignment mentions, the function around it mentions as well, in the same scope. So functions lead to
-    no assignment of their own: of most projects these are nine in ten nodes.
-    """
-
-    def _names_in(self, reached: Reached) -> Iterable[Reached]:
-        names = reached.facts.names
-        inner = names.inner.get(reached.node)
-        for found in super()._names_in(reached):
-            node = found.node
-            is_own = inner is not None and isinstance(node, ast.stmt) and names.scopes.get(node) is inner
-            if not is_own or isinstance(node, _DEFINITIONS):
-                yield found
-
-
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-
-
-class _PartReach(_SharingReach):
-    """Goes into parts of the code only. Nodes that hold nothing else lead to the same nodes as in `whole`."""
-
-    def __init__(self, whole: WideReach, different: Collection[ast.AST]) -> None:
-        super().__init__(whole)
-        self._different = different
+        self._whole, self._different = whole, different
 
     def direct(self, reached: Reached) -> tuple[Reached, ...]:
         """The nodes that the names in a node lead to, without repetition."""
         return super().direct(reached) if reached.node in self._different else self._whole.direct(reached)
+
+    def _names_in(self, reached: Reached) -> Iterable[Reached]:
+        # An assignment of its own may stand in another part, and bind a function that this one calls.
+        return self._mentioned_in(reached)
 
     def _mentions(self, reached: Reached) -> Iterable[Mention]:
         return reached.facts.mentions.of(self._nodes_of(reached))
@@ -261,6 +255,11 @@ def _members_in(module: ModuleUses) -> Iterator[tuple[str, ast.stmt]]:
                 is_value = binding.value is not None and not isinstance(binding.value, ast.Constant)
                 if binding.statement is not None and (is_value or binding.kind in ("function", "class", "import")):
                     yield name, binding.statement
+
+
+def _is_assigned_in(node: ast.AST, scope: Scope, scopes: Mapping[ast.stmt, Scope]) -> bool:
+    """Whether a node is a statement of a scope that defines no function and no class."""
+    return isinstance(node, ast.stmt) and not isinstance(node, _DEFINITIONS) and scopes.get(node) is scope
 
 
 def _class_of(module: ModuleUses, node: ast.AST) -> ast.AST | None:
