@@ -12,6 +12,7 @@ from mmrewrite.engine.rewrite import rewrite_source
 from mmrewrite.modernize.registry import ModernizeRegistry
 from mmrewrite.modernize.rewrite import modernize_project
 from mmrewrite.project.facts import Facts, SourceFile, read_facts
+from mmrewrite.source import newer_syntax
 from mmrewrite.source.newer_syntax import parse_any, without_newer_nodes
 from mmrewrite.source.walk import walk
 
@@ -168,6 +169,13 @@ def test_what_is_a_comment_next_to_strings(text: str, hints: int) -> None:
 def test_what_nobody_can_parse(text: str) -> None:
     with pytest.raises(SyntaxError):
         parse_any(text)
+
+
+def test_prose_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Docstrings are read as code by the thousand.
+    monkeypatch.setattr(newer_syntax, "parse_module", pytest.fail)
+    with pytest.raises(SyntaxError):
+        parse_any("Returns the type of `x`, as a class does: see [1] for the def.\n\nIt may be `f`.\n")
 
 
 GENERIC = """\

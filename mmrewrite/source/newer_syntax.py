@@ -51,6 +51,12 @@ class TypeAlias(ast.stmt):
 
 _Node = TypeVar("_Node", ast.Constant, TypeParameter)
 
+# What newer syntax begins with: PEP 758, 695, and 701 with 750.
+_NEWER = re.compile(
+    r"\bexcept\b | (?:^|[;:]) \s* type\b | \b(?:def|class)\b [^(:]* \[ | \b(?:[ft]r?|r[ft])['\"]",
+    re.VERBOSE | re.MULTILINE | re.IGNORECASE,
+)
+
 
 def parse_any(text: str) -> ast.Module:
     """`ast.parse`, extended to syntax that only LibCST can parse.
@@ -147,6 +153,9 @@ class _Older:
 
 
 def _as_older(text: str) -> _Older | None:
+    if not _NEWER.search(text):
+        # Strings that are read as code mostly are prose.
+        return None
     import libcst as cst
 
     try:
