@@ -6,6 +6,7 @@ Modules are told apart by the last part of their names alone, so more files may 
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import os
 import re
@@ -23,7 +24,7 @@ _REST = re.compile(rb"[^\n;#]*")
 _ASSIGNED = re.compile(rb"^([ \t]*+)(\w[\w, \t]*+)(?::[^=\n]*+)?=(?!=)[ \t]*\(?([^\n(]++)$", re.MULTILINE)
 _WORD = re.compile(rb"\w+")
 _DOTTED = re.compile(rb"[A-Za-z_][\w.]*")
-_CLASS = re.compile(rb"class[ \t]+(\w+)")
+_CLASS = re.compile(rb"^class[ \t]+(\w+)", re.MULTILINE)
 _ATTRIBUTE = re.compile(rb"[.\"'][ \t\r\n\\]*(\w+)")
 _QUOTED = re.compile(rb"[\"'](\w+(?:[.:]\w+)*)[\"']")
 # What names a module by its text: `mock.patch("compat.xp")`, `import_module("compat")`, `sys.modules["compat"]`.
@@ -275,12 +276,14 @@ class _File:
     def _find_assigned(self) -> dict[bytes, list[tuple[bytes, set[bytes]]]]:
         """The dotted names that are assigned, by their first part, each with the names that may have them."""
         found: dict[bytes, list[tuple[bytes, set[bytes]]]] = {}
+        classes = list(_CLASS.finditer(self.data))
+        starts = [match.start() for match in classes]
         for match in _ASSIGNED.finditer(self.data):
             targets = set(_WORD.findall(match[2]))
-            if match[1]:
+            above = bisect.bisect_left(starts, match.start())
+            if match[1] and above:
                 # It may be an attribute of the class above.
-                holder = _CLASS.match(self.data, self.data.rfind(b"\nclass ", 0, match.start()) + 1)
-                targets |= {holder[1]} if holder is not None else set()
+                targets.add(classes[above - 1][1])
             for value in _DOTTED.findall(match[3]):
                 found.setdefault(value.partition(b".")[0], []).append((value, targets))
         return found

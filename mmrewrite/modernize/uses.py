@@ -6,7 +6,7 @@ import ast
 import copy
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -347,9 +347,10 @@ class ModuleUses:
     def uses(self, names: Collection[str]) -> Iterator[OldNameUse]:
         """Expressions that stand for one of `names`; of two in one chain of attributes the longer."""
         longest: dict[int, tuple[str, str, _Place]] = {}
-        wanted = dict.fromkeys(names)
-        for name in wanted:
-            for meaning in self._meanings.get(name, ()):
+        wanted = names.keys() if isinstance(names, Mapping) else names if isinstance(names, Set) else set(names)
+        # A module has few of the names that are asked for, and often more names than those.
+        for name in self._meanings.keys() & wanted:
+            for meaning in self._meanings[name]:
                 for place in meaning.places:
                     other = longest.get(place[0])
                     if other is None or len(meaning.dotted) > len(other[1]):
