@@ -14,7 +14,10 @@ from mmrewrite.engine.outcome import Outcome, failure_of, rewritten, unread
 from mmrewrite.engine.self_check import SecondRun, self_check
 from mmrewrite.modernize.ambiguous_names import members_of_passed, members_of_reexported, names_by_star, unclear_uses
 from mmrewrite.modernize.analysis.mesh_regions import MeshRegions
+from mmrewrite.modernize.analysis.own_members import OwnMembers
+from mmrewrite.modernize.analysis.passed_modules import PassedModules
 from mmrewrite.modernize.analysis.patched_names import PatchedNames
+from mmrewrite.modernize.analysis.project_age import ProjectAge
 from mmrewrite.modernize.analysis.told_names import ToldNames
 from mmrewrite.modernize.analysis.xmap_chains import has_xmaps, leave_chains
 from mmrewrite.modernize.carried_decision import CarriedDecision, carried, restored
@@ -271,6 +274,10 @@ def _outcomes_beside_regions(
             outcome = None
         return _BesideRegions(carried(decisions, module), besides, outcome)
 
+    try:
+        _prepare(context, run)
+    except Exception:
+        return None
     found: dict[str, Outcome] = {}
     order = {name: index for index, name in enumerate(codemods)}
     with Workers(do, to_do, settings.jobs - 1) as workers:
@@ -292,6 +299,15 @@ def _outcomes_beside_regions(
         except _ModuleError:
             return None
     return found
+
+
+def _prepare(context: ModernizeContext, run: _ModernizeRun) -> None:
+    """Make what every process would make for itself otherwise."""
+    context.look_ahead()
+    for kind in (ProjectAge, OwnMembers, PatchedNames):
+        context.analysis(kind)
+    if not run.is_check:
+        context.analysis(PassedModules)
 
 
 def _by_module(decisions: Iterable[Decision], paths: Iterable[str]) -> dict[str, list[Decision]]:

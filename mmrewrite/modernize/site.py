@@ -165,6 +165,10 @@ class ModernizeContext:
                     found.setdefault(part, []).append((module, text))
         return found
 
+    def look_ahead(self) -> None:
+        """Read all modules for what these tables hold, before other processes are to share them."""
+        _ = self._below, self._importing, self._reading, self._saying
+
     def everything(self) -> Sequence[Facts] | None:
         """All modules that code of the project leads to, those that may not change among them; None if not known."""
         if self.came_upon is None:
