@@ -51,11 +51,10 @@ class TypeAlias(ast.stmt):
 
 _Node = TypeVar("_Node", ast.Constant, TypeParameter)
 
-# What newer syntax begins with: PEP 758, 695, and 701 with 750.
-_NEWER = re.compile(
-    r"\bexcept\b | (?:^|[;:]) \s* type\b | \b(?:def|class)\b [^(:]* \[ | \b(?:[ft]r?|r[ft])['\"]",
-    re.VERBOSE | re.MULTILINE | re.IGNORECASE,
-)
+# What newer syntax begins with: `type` statements, generic definitions, and strings with expressions in them.
+_ALIAS = re.compile(r"(?:^|[;:])\s*type\b", re.MULTILINE)
+_GENERIC = re.compile(r"\b(?:def|class)\b[^(:]*\[")
+_FORMATTED = re.compile(r"['\"](?:(?<=\b[ft]['\"])|(?<=\b[ft]r['\"])|(?<=\br[ft]['\"]))", re.IGNORECASE)
 
 
 def parse_any(text: str) -> ast.Module:
@@ -152,9 +151,18 @@ class _Older:
     aliases: dict[int, tuple[_ParameterPlaces, ...]] = field(default_factory=dict)
 
 
+def _may_be_newer(text: str) -> bool:
+    """Whether a text may have newer syntax. Strings that are read as code are prose for the most part."""
+    return (
+        "except" in text
+        or ("type" in text and _ALIAS.search(text) is not None)
+        or ("[" in text and _GENERIC.search(text) is not None)
+        or _FORMATTED.search(text) is not None
+    )
+
+
 def _as_older(text: str) -> _Older | None:
-    if not _NEWER.search(text):
-        # Strings that are read as code mostly are prose.
+    if not _may_be_newer(text):
         return None
     import libcst as cst
 
