@@ -37,6 +37,7 @@ from mmrewrite.analysis.placed_values import evaluations
 from mmrewrite.analysis.plain_steps import PlainStep, plain_steps
 from mmrewrite.analysis.set_meshes import set_meshes
 from mmrewrite.codemod.base import MeshCodemod
+from mmrewrite.codemod.refused import SiteRefused
 from mmrewrite.directives.collect import Hint
 from mmrewrite.directives.vocabulary import DEF, DIRECTIVES, STATEMENT, Role
 from mmrewrite.project.facts import RUNTIME, Facts, place_of
@@ -71,7 +72,8 @@ class CompileForMesh(MeshCodemod):
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
             found = jit_decorator(self.site, statement)
             if found is None:
-                self.refuse("`mjit` replaces `jax.jit`, and this function has no such decorator; add `@jax.jit`")
+                reason = "`mjit` replaces `jax.jit`, and this function has no such decorator; add `@jax.jit`"
+                self.refuse("; and ".join((reason, *self._without_mesh())))
             self.position, used, keywords = found
             self.arguments = carried(self.site, used, keywords, statement.decorator_list[self.position])
         else:
@@ -80,6 +82,13 @@ class CompileForMesh(MeshCodemod):
             self.target = self.site.call(statement, jit.call)
         self.arguments = {"mesh": mesh_expression(self.site), **self.arguments}
         self.site.transform(statement, self)
+
+    def _without_mesh(self) -> Iterator[str]:
+        """Why the step has no mesh, if it has none, to be said along with what else is in the way."""
+        try:
+            mesh_expression(self.site)
+        except SiteRefused as refused:
+            yield refused.reason
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
         """`jax.jit(step, ...)` becomes `mm.mjit(step, mesh=mesh, ...)`."""
