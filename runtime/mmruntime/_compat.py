@@ -734,6 +734,29 @@ def copier(shardings: Sequence[Any], *, keys: bool = False) -> Callable[[Sequenc
     return copies
 
 
+def offerer(server: Any) -> Callable[[int, Sequence[Any]], Any]:
+    """`await_pull` of a transfer server for lists of arrays, which need not be flattened as trees."""
+    offer: Callable[[int, Sequence[Any]], Any] = getattr(server, "_await_pull_flat", server.await_pull)
+    return offer
+
+
+def puller(connection: Any, structs: list[Any], client: Any) -> Callable[[int], list[Any]]:
+    """`pull` of a connection to a transfer server for one list of structs, which need not be flattened for each call.
+
+    Args:
+        connection: The connection.
+        structs: Shape, type and layout of each array.
+        client: The client of the devices in the layouts.
+
+    Returns:
+        The function, of the number of the message.
+    """
+    pull = getattr(connection, "_pull_flat", None)
+    if pull is None:
+        return lambda number: connection.pull(number, structs)
+    return lambda number: pull(number, client, structs)
+
+
 def key_name(dtype: Any) -> str:
     """What a type of PRNG keys is called in `jax.random.wrap_key_data`."""
     name: str = dtype._impl.name

@@ -47,6 +47,8 @@ class Channel(Protocol):
     rendezvous: bool
     # Whether a receiving call waits for the message, so that it is better made late.
     waits: bool
+    # Whether a parcel may be an array on several devices; see `Parcel.layout`.
+    takes_arrays: bool
 
     def bind(self, messages: Sequence[Message], /) -> Carry:
         """Plan messages of which this process sends or receives some.

@@ -28,6 +28,7 @@ class CollectiveChannel:
     name = "collectives"
     rendezvous = True
     waits = False
+    takes_arrays = False
 
     def __init__(self) -> None:
         self._me = jax.process_index()

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, count
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -60,7 +60,8 @@ class Crossing:
         intact: Sequence[bool] = (),
         kept: Sequence[bool] = (),
     ) -> None:
-        plan = plan_crossing(sources, targets, avals, kept)
+        direct = [stays and not is_key(aval.dtype) for stays, aval in zip(intact, avals, strict=bool(intact))]
+        plan = plan_crossing(sources, targets, avals, kept, direct if channel.takes_arrays else ())
         sent = [message for message in plan.messages if message.source == me]
         received = [message for message in plan.messages if message.target == me]
         self.senders = tuple(message.source for message in received)
@@ -70,11 +71,10 @@ class Crossing:
         self.tickets: list[Any] = []
         self.offered: list[Any] = []
         shard_of = [_positions(source, me) for source in sources]
-        direct = [stays and not is_key(aval.dtype) for stays, aval in zip(intact, avals, strict=bool(intact))]
         self._cuts = _plan_cuts(sent, shard_of, direct)
-        # What is sent as it is: the place among what is sent, the array, and the position of its shard.
+        # What is sent as it is: the place among what is sent, the array, and the position of its shard; None for all.
         self._whole = [
-            (place, parcel.array, shard_of[parcel.array][parcel.source])
+            (place, parcel.array, shard_of[parcel.array][parcel.source] if parcel.layout is None else None)
             for place, parcel in enumerate(parcel for message in sent for parcel in message.parcels)
             if _is_whole(parcel, direct)
         ]
@@ -108,17 +108,27 @@ class Crossing:
             self._carry.ask(number)
 
     def _issue(self, arrays: Sequence[Any], number: int) -> list[Any]:
-        sent: list[Any] = [None] * self._num_sent
-        for place, index, position in self._whole:
-            sent[place] = _compat.own_shards(arrays[index])[position]
-        for program, operands, places in self._cuts:
-            shards = [_compat.own_shards(arrays[index])[position] for index, position in operands]
-            for place, copy in zip(places, program(*shards), strict=True):
-                sent[place] = copy
+        sent = [
+            arrays[index] if position is None else _compat.own_shards(arrays[index])[position]
+            for _, index, position in self._whole
+        ]
+        if self._cuts:
+            sent = self._with_copies(arrays, sent)
         received = [] if self._carry is None else self._carry(number, sent)
         self.tickets = [received[index] for index in self._witnesses]
         self.offered = [sent[index] for index in self._offers]
         return self._rebuild(arrays, received)
+
+    def _with_copies(self, arrays: Sequence[Any], whole: Sequence[Any]) -> list[Any]:
+        """All that is sent: what is sent as it is, and copies, each in its place."""
+        sent: list[Any] = [None] * self._num_sent
+        for (place, _, _), value in zip(self._whole, whole, strict=True):
+            sent[place] = value
+        for program, operands, places in self._cuts:
+            shards = [_compat.own_shards(arrays[index])[position] for index, position in operands]
+            for place, copy in zip(places, program(*shards), strict=True):
+                sent[place] = copy
+        return sent
 
 
 def witnesses(messages: Sequence[Message]) -> list[int]:
@@ -135,7 +145,7 @@ def _positions(source: NamedSharding, me: int) -> dict[Any, int]:
 
 
 def _is_whole(parcel: Parcel, direct: Sequence[bool]) -> bool:
-    """Whether a parcel is sent as it is: a whole shard of an array that may be."""
+    """Whether a parcel is sent as it is: a whole shard, or all, of an array that may be."""
     return parcel.array != TICKET and parcel.box is None and bool(direct) and direct[parcel.array]
 
 
@@ -216,6 +226,14 @@ class _Shard:
     empty: tuple[Any, tuple[int, ...], Any] | None
 
 
+class _Assembly(NamedTuple):
+    """How an array is put together: its type, what makes it of its shards, and these."""
+
+    dtype: Any
+    assemble: Callable[[Sequence[Any]], Any]
+    shards: list[_Shard]
+
+
 class _Rebuild:
     """Puts arrays together from what was received and from what this process has.
 
@@ -255,8 +273,13 @@ class _Rebuild:
                         self._own.append((index, shard_of[index][holder], box))
         moved: dict[tuple[int, Any], int] = {}
         start = len(parcels) + len(self._own)
-        self._arrays: list[tuple[Any, Callable[[Sequence[Any]], Any], list[_Shard]] | None] = []
+        # For each array its place in the pool if it came in one; None if nothing of it is here.
+        self._arrays: list[_Assembly | int | None] = []
+        arrived = {parcel.array: place for place, parcel in enumerate(parcels) if parcel.layout is not None}
         for index, (layout, aval) in enumerate(zip(layouts, avals, strict=True)):
+            if index in arrived:
+                self._arrays.append(arrived[index])
+                continue
             shards = []
             for device, cuts, grid in layout.rows:
                 if device.process_index != me:
@@ -269,18 +292,31 @@ class _Rebuild:
                 empty = None if parts else (device, *on_the_wire(shape, aval.dtype))
                 shards.append(_Shard(tuple(parts), grid, empty))
             assemble = _compat.assembler(aval.shape, aval.dtype, layout.target)
-            self._arrays.append((aval.dtype, assemble, shards) if shards else None)
+            self._arrays.append(_Assembly(aval.dtype, assemble, shards) if shards else None)
         self.runs_programs = bool(
             self._keys
             or any(box is not None for _, _, box in self._own)
-            or any(len(shard.parts) != 1 for found in self._arrays if found is not None for shard in found[2])
+            or any(
+                len(shard.parts) != 1
+                for found in self._arrays
+                if isinstance(found, _Assembly)
+                for shard in found.shards
+            )
         )
         self._moves = [place for place, _ in moved]
         devices = [SingleDeviceSharding(device) for _, device in moved]
         keys = any(is_key(aval.dtype) for aval in avals)
         self._copy = _compat.copier(devices, keys=keys)
+        self._count = len(avals)
+        # Whether the results are what comes first among the parcels, or there are none.
+        self._as_received = self._arrays == list(range(len(avals)))
+        self._nothing = all(found is None for found in self._arrays)
 
     def __call__(self, arrays: Sequence[Any], received: list[Any]) -> list[Any]:
+        if self._as_received:
+            return received[: self._count]
+        if self._nothing:
+            return [None] * self._count
         pool = list(received)
         for place, wrap in self._keys:
             pool[place] = wrap(pool[place])
@@ -294,9 +330,12 @@ class _Rebuild:
         for found in self._arrays:
             if found is None:
                 results.append(None)
-                continue
-            dtype, assemble, shards = found
-            results.append(assemble([_join([pool[place] for place in shard.parts], shard, dtype) for shard in shards]))
+            elif isinstance(found, int):
+                results.append(pool[found])
+            else:
+                dtype, assemble, shards = found
+                parts = [_join([pool[place] for place in shard.parts], shard, dtype) for shard in shards]
+                results.append(assemble(parts))
         return results
 
 

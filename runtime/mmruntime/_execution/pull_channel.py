@@ -5,13 +5,14 @@ Offers and pulls meet in any order, and both may be made before the values are c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
 
 import jax
 from jax.sharding import SingleDeviceSharding
 
+from mmruntime import _compat
 from mmruntime._execution.channel import RECEIVER_BITS, Carry
 from mmruntime._execution.parcels import Message
 from mmruntime._processes.exchange import Exchange, own_host
@@ -27,6 +28,7 @@ class PullChannel:
     name = "transfer"
     rendezvous = False
     waits = False
+    takes_arrays = True
 
     def __init__(self) -> None:
         from jax.experimental import transfer  # noqa: PLC0415  (starts threads; not every JAX has it)
@@ -56,30 +58,28 @@ class PullChannel:
 
     def bind(self, messages: Sequence[Message], /) -> Carry:
         """See `Channel.bind`."""
-        return _Pulls(self._server, self._connections, messages, self._me)
+        return _Pulls(_compat.offerer(self._server), self._connections, messages, self._me)
 
 
 class _Pulls:
     """Messages that are offered and pulled. See `Carry`."""
 
-    def __init__(self, server: Any, connections: dict[int, Any], messages: Sequence[Message], me: int) -> None:
-        self._offer, self._connections, self._me = server.await_pull, connections, me
+    def __init__(
+        self,
+        offer: Callable[[int, Sequence[Any]], Any],
+        connections: dict[int, Any],
+        messages: Sequence[Message],
+        me: int,
+    ) -> None:
+        self._offer, self._connections, self._me = offer, connections, me
         sent = [message for message in messages if message.source == me]
         ends = list(accumulate(len(message.parcels) for message in sent))
         self._offers = [
             (message.target, end - len(message.parcels), end) for message, end in zip(sent, ends, strict=True)
         ]
-        self._pulls = [
-            (
-                message.source,
-                [
-                    jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=SingleDeviceSharding(each.target))
-                    for each in message.parcels
-                ],
-            )
-            for message in messages
-            if message.target == me
-        ]
+        self._received = [message for message in messages if message.target == me]
+        # What pulls the messages for this process; made when the first is pulled, as connections are made after plans.
+        self._pulls: list[Callable[[int], list[Any]]] = []
         # What was asked for and not yet taken, by its number.
         self._asked: dict[int, list[Any]] = {}
 
@@ -94,7 +94,16 @@ class _Pulls:
         self._asked[number] = self._pulled(number)
 
     def _pulled(self, number: int) -> list[Any]:
+        if not self._pulls:
+            self._pulls = [self._puller(message) for message in self._received]
         received: list[Any] = []
-        for source, structs in self._pulls:
-            received += self._connections[source].pull(number << RECEIVER_BITS | self._me, structs)
+        for pull in self._pulls:
+            received += pull(number << RECEIVER_BITS | self._me)
         return received
+
+    def _puller(self, message: Message) -> Callable[[int], list[Any]]:
+        structs = [
+            jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=each.layout or SingleDeviceSharding(each.target))
+            for each in message.parcels
+        ]
+        return _compat.puller(self._connections[message.source], structs, message.parcels[0].target.client)

@@ -52,6 +52,7 @@ class SocketChannel:
     name = "sockets"
     rendezvous = False
     waits = True
+    takes_arrays = False
 
     def __init__(self) -> None:
         self._me = jax.process_index()

@@ -594,17 +594,22 @@ def crossings(count: str = "40", *names: str) -> None:
     """
     rng = random.Random(0)
     me, every = jax.process_index(), jax.devices()
+    undivided: Counter[str] = Counter()
     dtypes = [np.float32, np.float16, np.int8, np.bool_, np.uint32, np.complex64]
     dtypes += [jnp.bfloat16, jnp.float8_e4m3fn, jnp.int4, jnp.uint4]
     for number in range(int(count)):
         channel = channels.channel((names or NAMES)[number % len(names or NAMES)])
         sources, targets, values = [], [], []
-        ends = [_random_mesh(rng, every) for _ in range(2)]
+        alike = rng.random() < 0.3
+        ends = [_random_mesh(rng, every) for _ in range(2)] if not alike else _alike_meshes(rng, every)
         for _ in range(rng.randrange(1, 4)):
             shape = tuple(rng.choice([0, 4, 4, 8]) for _ in range(rng.randrange(4)))
             whole = np.random.default_rng(number).normal(size=shape) * 4
             values.append(np.asarray(whole, rng.choice(dtypes)))
             for found, mesh in zip((sources, targets), ends, strict=True):
+                if alike and found is targets:
+                    found.append(NamedSharding(mesh, sources[-1].spec))
+                    continue
                 axes = rng.sample(mesh.axis_names, len(mesh.axis_names))
                 spec = []
                 for size in shape:
@@ -615,6 +620,7 @@ def crossings(count: str = "40", *names: str) -> None:
         stays = [[rng.random() < 0.5 for _ in values] for _ in range(2)]
         crossing = Crossing(sources, targets, avals, channel, me, intact=stays[0], kept=stays[1])
         channel.connect(crossing.peers)
+        undivided[channel.name] += sum(position is None for _, _, position in crossing._whole)
         arrays = [
             jax.make_array_from_callback(value.shape, sharding, lambda i, value=value: value[i], dtype=value.dtype)
             for value, sharding in zip(values, sources, strict=True)
@@ -634,6 +640,19 @@ def crossings(count: str = "40", *names: str) -> None:
                 for shard in array.addressable_shards if here else ():
                     assert shard.data.dtype == value.dtype
                     np.testing.assert_array_equal(np.asarray(shard.data), value[shard.index], str((number, sharding)))
+    # Other transports carry what is on one device.
+    assert set(+undivided) <= {"transfer"}
+    sent = jax.experimental.multihost_utils.process_allgather(np.int32(undivided["transfer"])).sum()
+    assert sent > 0 or "transfer" not in (names or NAMES)
+
+
+def _alike_meshes(rng, every):
+    """Two meshes of one shape, each within a process if there are several, so that arrays may go undivided."""
+    processes = [[each for each in every if each.process_index == number] for number in range(jax.process_count())]
+    chosen = rng.sample(processes, 2) if len(processes) > 1 else processes * 2
+    size = rng.choice([size for size in (1, 2, 4) if size <= len(chosen[0])])
+    rows = rng.choice([rows for rows in (1, 2, 4) if size % rows == 0])
+    return [Mesh(np.array(rng.sample(found, size)).reshape(rows, -1), ("a", "b")) for found in chosen]
 
 
 @functools.partial(jax.jit, donate_argnums=0)

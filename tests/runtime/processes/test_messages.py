@@ -25,8 +25,8 @@ def layout_on(devices, *, cut=True):
 EIGHT = [Device(number, number // 2) for number in range(8)]
 
 
-def plan(source, target, shape=(8, 3), dtype=jnp.float32, *, kept=False):
-    return plan_crossing([source], [target], [jax.ShapeDtypeStruct(shape, dtype)], [kept])
+def plan(source, target, shape=(8, 3), dtype=jnp.float32, *, kept=False, undivided=False):
+    return plan_crossing([source], [target], [jax.ShapeDtypeStruct(shape, dtype)], [kept], [undivided])
 
 
 def test_a_piece_goes_once_to_each_process_and_only_where_it_is_missing():
@@ -58,6 +58,60 @@ def test_what_stays_and_is_small_needs_no_ticket(shape, dtype, kept, ticket):
     (message,) = plan(layout_on(EIGHT[:1]), layout_on(EIGHT[6:], cut=False), shape, dtype, kept=kept).messages
     assert (message.parcels[message.witness].array == TICKET) == ticket
     assert len(message.parcels) == 1 + ticket
+
+
+FOUR = [Device(number, number // 4) for number in range(8)]
+
+
+def test_an_array_is_one_parcel_where_each_shard_has_a_device_of_its_own():
+    target = layout_on(FOUR[4:6])
+    (message,) = plan(layout_on(FOUR[:2]), target, kept=True, undivided=True).messages
+    (parcel,) = message.parcels
+    assert (parcel.source, parcel.target, parcel.box, parcel.layout) == (FOUR[0], FOUR[4], None, target)
+    assert (parcel.shape, num_bytes(parcel)) == ((8, 3), 8 * 3 * 4)
+    assert (message.source, message.target, message.witness) == (0, 1, 0)
+
+
+@pytest.mark.parametrize(("size", "tickets"), [(1 << 15, 0), (1 << 16, 1)])
+def test_what_it_has_on_a_device_says_whether_it_needs_a_ticket(size, tickets):
+    (message,) = plan(layout_on(FOUR[:2]), layout_on(FOUR[4:6]), (size,), kept=True, undivided=True).messages
+    assert len(message.parcels) == 1 + tickets
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        (layout_on(FOUR[:2]), layout_on(FOUR[4:])),
+        (layout_on(FOUR[:2]), layout_on(FOUR[4:6], cut=False)),
+        (layout_on(FOUR[:2], cut=False), layout_on(FOUR[4:6], cut=False)),
+        (layout_on(FOUR[:1]), layout_on(FOUR[4:6], cut=False)),
+        (layout_on(FOUR[3:5]), layout_on(FOUR[5:7])),
+        (layout_on(FOUR[:2]), layout_on(FOUR[3:5])),
+    ],
+    ids=["more", "gathered", "replicas", "copies", "sources of two processes", "targets in two processes"],
+)
+def test_other_arrays_are_cut_as_before(source, target):
+    assert plan(source, target, undivided=True) == plan(source, target)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_one_parcel_brings_what_its_shards_would_bring(seed):
+    rng = random.Random(seed)
+    ends = [
+        layout_on(rng.sample(found, rng.choice([1, 2, 4])), cut=rng.random() < 0.7) for found in (FOUR[:4], FOUR[4:])
+    ]
+    (apart,) = plan(*ends, undivided=False).messages
+    (found,) = plan(*ends, undivided=True).messages
+    whole, *_ = found.parcels
+    if whole.layout is None:
+        assert found == apart
+        return
+    *pieces, ticket = apart.parcels
+    assert [(each.source, each.box, each.target) for each in pieces] == [
+        (source, None, target) for source, target in zip(ends[0].devices, ends[1].devices, strict=True)
+    ]
+    assert sum(map(num_bytes, pieces)) == num_bytes(whole)
+    assert ticket.array == found.parcels[found.witness].array == TICKET
 
 
 def test_replicas_are_read_where_they_are_near():
