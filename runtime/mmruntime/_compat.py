@@ -692,7 +692,9 @@ def own_shards(array: Any) -> Sequence[Any]:
     return [shard.data for shard in array.addressable_shards] if shards is None else shards
 
 
-def copier(shardings: Sequence[Any], *, keys: bool = False) -> Callable[[Sequence[Any]], list[Any]]:
+def copier(
+    shardings: Sequence[Any], *, keys: bool = False, twins: bool = False
+) -> Callable[[Sequence[Any]], list[Any]]:
     """A function that copies arrays, each shard to the device in its place of another layout. It waits for no value.
 
     It does what `jax.device_put` does in the end, without the checks before it, which cost several times as much.
@@ -700,6 +702,7 @@ def copier(shardings: Sequence[Any], *, keys: bool = False) -> Callable[[Sequenc
     Args:
         shardings: The layout of each copy, which cuts it as that of the array does; all of devices of this process.
         keys: Whether there may be arrays of PRNG keys among them, which `jax.device_put` alone takes.
+        twins: Whether a copy is an array of its own also on the device that the array is on. Else that is given back.
 
     Returns:
         The function. It takes as many arrays.
@@ -707,7 +710,7 @@ def copier(shardings: Sequence[Any], *, keys: bool = False) -> Callable[[Sequenc
     layouts = list(shardings)
 
     def checked(arrays: Sequence[Any]) -> list[Any]:
-        return jax.device_put(list(arrays), layouts)  # type: ignore[no-any-return]
+        return jax.device_put(list(arrays), layouts, may_alias=not twins)  # type: ignore[no-any-return]
 
     if keys:
         return checked
@@ -716,7 +719,8 @@ def copier(shardings: Sequence[Any], *, keys: bool = False) -> Callable[[Sequenc
         from jax._src.lib import xla_client  # type: ignore[attr-defined]  # noqa: PLC0415
 
         devices = [layout._internal_device_list.addressable_device_list for layout in layouts]
-        semantics = [xla_client.ArrayCopySemantics.REUSE_INPUT] * len(layouts)
+        kinds = xla_client.ArrayCopySemantics
+        semantics = [kinds.ALWAYS_COPY if twins else kinds.REUSE_INPUT] * len(layouts)
         copy: Any = xla_client.batched_copy_array_to_devices_with_sharding
         explicit: Any = config.explicit_device_put_scope
     except (ImportError, AttributeError):

@@ -5,6 +5,7 @@ Processes hand them on as a tree, so that none sends to more than a few, however
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -89,6 +90,7 @@ class SpreadAcross:
             group = _SameHolders(held, members, first, channel, me, everywhere)
             self._groups.append(group)
             self.levels += len(group.steps)
+        self._plain = all(group.plain for group in self._groups)
         steps = [step for group in self._groups for step in group.steps]
         self.senders = tuple(sorted({message.source for step in steps for message in step.received}))
         self.peers = tuple(sorted({*self.senders, *(message.target for step in steps for message in step.sent)}))
@@ -116,7 +118,7 @@ class SpreadAcross:
             number: The number of the first message.
         """
         self.tickets, self.offered = [], []
-        with _compat.no_mesh():
+        with contextlib.nullcontext() if self._plain else _compat.no_mesh():
             for group in self._groups:
                 group.spread(slots, number, self.tickets, self.offered, give)
                 number += len(group.steps)
@@ -165,11 +167,18 @@ class _SameHolders:
         self._at = at.get(me)
         # Own devices that get the results from another one.
         self._missing = [device for device in self._own if device not in self._held and device != self._at]
-        targets = [SingleDeviceSharding(device) for device in self._missing for _ in results]
         keys = any(is_key(result.aval.dtype) for result in results)
-        self._copy = _compat.copier(targets, keys=keys)
+        # A single number tells by itself that it has come. What is sent and received of it is a copy that no program
+        # donates; of several, and of keys, a program makes the copies, and a ticket.
+        self._alone = len(results) == 1 and not keys
         levels = tree_levels(sorted(holder), sorted(set(first) - set(holder)))
         self.steps = [self._level(level, at, channel, me) for level in levels]
+        if self._alone and any(step.sent or step.received for step in self.steps):
+            self._missing = [self._at, *self._missing]
+        targets = [SingleDeviceSharding(device) for device in self._missing for _ in results]
+        self._copy = _compat.copier(targets, keys=keys, twins=self._alone)
+        # Whether no program of `jax.jit` runs.
+        self.plain = self._alone and not channel.rendezvous
 
     def _level(self, pairs: Sequence[tuple[int, int]], at: dict[int, Any], channel: Channel, me: int) -> _Level:
         messages = []
@@ -179,7 +188,9 @@ class _SameHolders:
                 Parcel(number, ends[0], None, ends[1], *on_the_wire((), result.aval.dtype))
                 for number, result in enumerate(self._results)
             ]
-            messages.append(Message(source, target, (*parcels, ticket_with(parcels[0])), len(parcels)))
+            if not self._alone:
+                parcels.append(ticket_with(parcels[0]))
+            messages.append(Message(source, target, tuple(parcels), len(parcels) - 1))
         sent = tuple(message for message in messages if message.source == me)
         received = tuple(message for message in messages if message.target == me)
         return _Level(channel.bind(messages) if sent or received else None, sent, received)
@@ -196,6 +207,38 @@ class _SameHolders:
             device: [_compat.own_shards(slots[slot])[position] for slot, position in places]
             for device, places in self._held.items()
         }
+        if self._alone:
+            self._spread_alone(have, number, tickets, offered)
+        else:
+            self._spread_together(have, number, tickets, offered)
+        for position, (result, assemble) in enumerate(zip(self._results, self._assemble, strict=True)):
+            give(result.index, assemble([have[device][position] for device in self._own]))
+
+    def _spread_alone(self, have: dict[Any, list[Any]], number: int, tickets: list[Any], offered: list[Any]) -> None:
+        """Fill in what each own device has of the one result."""
+        sent: list[Any] = []
+        held = self._at in have
+        if held and self._missing:
+            copies = self._copy(have[self._at] * len(self._missing))
+            if self._missing[0] is self._at:
+                # The copy on this device is sent, as the caller may donate what the step returns.
+                sent, copies = copies[:1], copies[1:]
+            have.update((device, [copy]) for device, copy in zip(self._missing[len(sent) :], copies, strict=True))
+        for offset, step in enumerate(self.steps):
+            if step.carry is None:
+                continue
+            received = step.carry(number + offset, sent * len(step.sent))
+            if step.sent:
+                offered += sent
+            if step.received:
+                sent = received
+                tickets += received
+        if not held and self._missing:
+            copies = self._copy(sent * len(self._missing))
+            have.update((device, [copy]) for device, copy in zip(self._missing, copies, strict=True))
+
+    def _spread_together(self, have: dict[Any, list[Any]], number: int, tickets: list[Any], offered: list[Any]) -> None:
+        """Fill in what each own device has of several results."""
         for offset, step in enumerate(self.steps):
             if step.carry is None:
                 continue
@@ -213,8 +256,6 @@ class _SameHolders:
             moved = iter(self._copy(have[self._at] * len(self._missing)))
             for device in self._missing:
                 have[device] = [next(moved) for _ in self._results]
-        for position, (result, assemble) in enumerate(zip(self._results, self._assemble, strict=True)):
-            give(result.index, assemble([have[device][position] for device in self._own]))
 
 
 def _all_of(count: int) -> Callable[..., Sequence[Any]]:

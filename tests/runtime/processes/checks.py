@@ -486,6 +486,30 @@ def disagreements() -> None:
     print("calls", [(each.number, each.label) for each in progress.calls])
 
 
+def given_away() -> None:
+    """A caller may overwrite scalar results at once: what others are still sent, and what the watch asks, stays."""
+    me, count = jax.process_index(), jax.process_count()
+    mesh = mm.MultiMesh(axis_sizes=(count, len(jax.devices()) // count), axis_names=("stage", "data"))
+    x = normal(4, 4, dtype=np.float32)
+    for scalars in ([jnp.sum], [jnp.sum, jnp.max]):
+
+        def fun(x, scalars=scalars):
+            found = [mm.task(each, task=mm.stage(count - 1, count))(x) for each in scalars]
+            return found, mm.task(jnp.negative, task=mm.stage(0, count))(x)
+
+        step = mm.mjit(fun, mesh=mesh)
+        for _ in range(3):
+            if me < count - 1:
+                # The last one has computed, and overwritten what it has, before the others ask for it.
+                time.sleep(0.3)
+            values, _ = step(x)
+            if me < count - 1:
+                same_shards(values, [each(x) for each in scalars])
+            given = [overwrite(shard.data) for value in values for shard in value.addressable_shards]
+            jax.block_until_ready(given)
+            assert not any(wait.array.is_deleted() for wait in [*progress.waits, *progress.offers])
+
+
 def followed() -> None:
     """A step without tasks follows its arguments, whenever they come to lie on several stages, in all processes."""
     every = jax.devices()

@@ -27,6 +27,7 @@ def test_two_processes(saved, tmp_path):
         "inspected",
         "gathered",
         "held_back",
+        "given_away",
         "alone",
         "followed",
         "captured",
@@ -79,7 +80,7 @@ def test_every_transport(saved):
 @pytest.mark.parametrize(("processes", "devices"), [(2, 4), (4, 2), (8, 1)])
 def test_arrays_between_any_layouts(processes, devices, transport, saved):
     training = f"with_transport={transport}=same_as_saved={saved}=5,0,7,2"
-    run_all("checks:several", processes, devices, "crossings=150", training, timeout=600)
+    run_all("checks:several", processes, devices, "crossings=150", "given_away", training, timeout=600)
 
 
 @pytest.mark.slow
