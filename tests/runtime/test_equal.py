@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 import mmruntime as mm
 from mmruntime import _compat
 from mmruntime._execution.kept_programs import KeptPrograms
-from mmruntime._jaxpr.equal import form, layout, names_mesh
+from mmruntime._jaxpr.equal import Forms, _Former, form, layout, names_mesh
 from tests.runtime.helpers import adam, adam_state, batches, devices_of, layer, on, squares, stages, train, weights
 
 pytestmark = pytest.mark.family
@@ -77,6 +77,42 @@ def test_devices_are_told_by_their_position_in_the_submesh():
     sharding = NamedSharding(reverse, P("data"))
     assert form_of(lambda x: jax.lax.with_sharding_constraint(x, sharding), X) != constrained(submesh(0), P("data"))
     assert layout(NamedSharding(submesh(0), P("data"))) == layout(NamedSharding(submesh(2), P("data")))
+
+
+def test_parameters_of_copied_equations_are_looked_at_once(monkeypatch):
+    closed = jax.make_jaxpr(lambda x: jax.lax.scan(lambda c, _: (c @ c * 2.0, None), x.T, None, length=3)[0] * 3.0)(X)
+    jaxpr, _ = _compat.split(closed)
+    copies = [eqn.replace(invars=list(eqn.invars)) for eqn in jaxpr.eqns]
+    copy = _compat.close(jaxpr, jaxpr.invars, jaxpr.outvars, copies)
+    forms = Forms()
+    made = forms.of(closed, submesh(0))
+    assert made == form(closed, submesh(0))
+    monkeypatch.setattr(_Former, "_value", lambda *_: pytest.fail("they were looked at again"))
+    assert forms.of(copy, submesh(0)) is made
+
+
+def test_forms_of_one_step_are_those_of_programs_that_stand_alone():
+    def constrained(mesh):
+        sharding = NamedSharding(mesh, P("data"))
+        return jax.make_jaxpr(lambda x: jax.lax.with_sharding_constraint(x * 2.0, sharding))(X)
+
+    here, there = constrained(submesh(0)), constrained(submesh(2))
+    pairs = [(closed, mesh) for closed in (here, there) for mesh in (submesh(0), submesh(2))]
+    forms = Forms()
+    shared, alone = [[make(*pair) for pair in pairs] for make in (forms.of, form)]
+    assert shared == alone
+    # Devices go by position where they are in the mesh: the same constraint is another one elsewhere.
+    assert len(set(shared)) == 3
+    # A call's name is none of its form; the name of anything else is.
+    called = jax.make_jaxpr(jax.jit(jnp.sin))(X)
+    jaxpr, _ = _compat.split(called)
+    other = [jaxpr.eqns[0].replace(primitive=jax.lax.sin_p)]
+    uncalled = _compat.close(jaxpr, jaxpr.invars, jaxpr.outvars, other)
+    for first, second in ((called, uncalled), (uncalled, called)):
+        forms = Forms()
+        assert [forms.of(each, submesh(0)) for each in (first, second)] == [
+            form(each, submesh(0)) for each in (first, second)
+        ]
 
 
 def test_what_says_nothing_about_shardings_needs_no_propagation():

@@ -20,8 +20,8 @@ from jax.sharding import PartitionSpec as P
 import mmruntime as mm
 from mmruntime import _compat
 from mmruntime._execution import kept_programs
-from mmruntime._jaxpr.content import content_digest
-from mmruntime._jaxpr.equal import form
+from mmruntime._jaxpr.content import ContentDigests, content_digest
+from mmruntime._jaxpr.equal import Forms, form
 from tests.runtime.helpers import normal, on, stages
 
 pytestmark = pytest.mark.both_versions("what JAX's values are made of, and how executables are loaded")
@@ -306,6 +306,26 @@ def test_what_reaches_other_code_has_no_digest(monkeypatch):
     monkeypatch.setitem(table, jax.lax.cos_p, mlir._lowerings[mine])
     assert digest is not None
     assert digest_of(jnp.cos, x) is None
+
+
+def test_digests_of_one_step_are_those_of_programs_that_stand_alone():
+    """What they have in common is spelled out once, and one that has no digest leaves nothing behind."""
+    x, mesh = jnp.ones((4, 4)), stages(1).mesh
+    programs = [
+        jnp.sin,
+        jnp.cos,
+        lambda value: jax.nn.relu(value) @ value * 2.0,
+        lambda value: jax.nn.relu(value) @ value * 3.0,
+        lambda value: jax.debug.print("{}", value) or jax.nn.relu(value) @ value * 2.0,
+        lambda value: jax.lax.scan(lambda c, _: (jax.nn.relu(c), None), value, None, length=3)[0],
+        jnp.sin,
+    ]
+    forms, contents = Forms(), ContentDigests()
+    shared = [contents.of(forms.of(jax.make_jaxpr(fun)(x), mesh), "cpu") for fun in programs]
+    assert shared == [digest_of(fun, x) for fun in programs]
+    assert shared[0] == shared[-1]
+    assert len(set(shared)) == len(programs) - 1
+    assert shared[4] is None
 
 
 class Opaque:

@@ -21,7 +21,7 @@ import jax
 
 from mmruntime import _compat
 from mmruntime._core.whole_file import write_whole
-from mmruntime._jaxpr.content import content_digest
+from mmruntime._jaxpr.content import ContentDigests
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,8 @@ class KeptPrograms:
         config: Any = jax.config
         self._limit = _compat.lowest_time_kept()
         self._folder = None if self._limit is None else Path(config.jax_compilation_cache_dir) / "mmruntime"
-        self._around: dict[tuple[Any, ...], Hashable] = {}
+        self._around: dict[tuple[Any, ...], str | None] = {}
+        self._contents = ContentDigests()
 
     @property
     def enabled(self) -> bool:
@@ -60,9 +61,12 @@ class KeptPrograms:
         if any(device.process_index != client.process_index() for device in devices):
             return None
         if devices not in self._around:
-            self._around[devices] = _surroundings(devices)
+            found = _surroundings(devices)
+            self._around[devices] = None if found is None else self._contents.of(found, client.platform)
         around = self._around[devices]
-        name = None if around is None else content_digest((around, program, _shardings(borders)), client.platform)
+        if around is None:
+            return None
+        name = self._contents.of((around, program, _shardings(borders)), client.platform)
         return None if name is None else self._folder / f"{name}.program"
 
     def read(self, path: Path, borders: _compat.Borders) -> _compat.CompiledProgram | None:

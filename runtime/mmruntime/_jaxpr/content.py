@@ -16,6 +16,7 @@ import numpy as np
 from jax.extend.core import Primitive
 
 from mmruntime import _compat
+from mmruntime._jaxpr.equal import Shared
 
 # Whose types, members of enumerations and named tuples are known by their names: what they mean goes with a version.
 _PACKAGES = frozenset({"builtins", "numpy", "ml_dtypes", "jax", "jaxlib", "mmruntime"})
@@ -36,10 +37,26 @@ def content_digest(form: Hashable, platform: str) -> str | None:
     Returns:
         None if something in it is of any other type, an effect or a function for example.
     """
-    try:
-        return hashlib.sha256(_ContentWriter(platform).text(form)).hexdigest()
-    except _UnnamedError:
-        return None
+    return ContentDigests().of(form, platform)
+
+
+class ContentDigests:
+    """The digests of forms that have parts in common, each of which is spelled out once.
+
+    They are of one moment: what a lowering rule reaches is not looked at again.
+    """
+
+    def __init__(self) -> None:
+        self._writers: dict[str, _ContentWriter] = {}
+
+    def of(self, form: Hashable, platform: str) -> str | None:
+        """See `content_digest`."""
+        if platform not in self._writers:
+            self._writers[platform] = _ContentWriter(platform)
+        try:
+            return hashlib.sha256(self._writers[platform].text(form)).hexdigest()
+        except _UnnamedError:
+            return None
 
 
 class _ContentWriter:
@@ -55,27 +72,39 @@ class _ContentWriter:
         pieces: list[bytes] = []
 
         def write(value: Any) -> None:
-            kind = type(value)
-            if kind is tuple or kind is list:
-                pieces.append(b"%c%d:" % (b"t" if kind is tuple else b"l", len(value)))
-                for item in value:
+            pieces.append(b"%c%d:" % (b"t" if type(value) is tuple else b"l", len(value)))
+            for item in value:
+                kind = type(item)
+                if kind is tuple or kind is list:
                     write(item)
-                return
+                elif kind is int:
+                    # Positions of variables, most of all that is written.
+                    pieces.append(b"%d;" % item)
+                else:
+                    pieces.append(leaf(item))
+
+        def leaf(value: Any) -> bytes:
             known = seen.get(id(value))
             if known is None:
                 known = seen[id(value)] = (value, self._leaf(value))
-            pieces.append(known[1])
+            return known[1]
 
+        if type(form) is not tuple and type(form) is not list:
+            return leaf(form)
         write(form)
         return b"".join(pieces)
 
     def _leaf(self, value: Any) -> bytes:
         kind = type(value)
+        if kind is Shared:
+            return _tagged("part", hashlib.sha256(self.text(value.value)).digest())
         if kind is str:
             return _tagged("str", value.encode("utf-8", "surrogatepass"))
         if kind is bytes:
             return _tagged("bytes", value)
-        if value is None or kind is bool or kind is int:
+        if kind is int:
+            return b"%d;" % value
+        if value is None or kind is bool:
             return _tagged(kind.__name__, str(value).encode())
         if kind is float:
             return _tagged("float", struct.pack("<d", value))

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from jax.extend.core import Primitive
 
+from mmruntime._jaxpr.equal import Shared
+
 
 def digest(form: Hashable) -> str | None:
     """A digest of a canonical form, of `mmruntime._jaxpr.equal` for example.
@@ -27,7 +29,7 @@ def digest(form: Hashable) -> str | None:
         key = (type(value), value)
         text = known.get(key)
         if text is None:
-            said = _said(value)
+            said = _said_of_part(value) if type(value) is Shared else _said(value)
             if said is None:
                 return False
             text = known[key] = b"%d:%s" % (len(said), said)
@@ -35,6 +37,11 @@ def digest(form: Hashable) -> str | None:
         return True
 
     return found.hexdigest() if add(form) else None
+
+
+def _said_of_part(shared: Shared) -> bytes | None:
+    named = digest(shared.value)
+    return None if named is None else b"part " + named.encode()
 
 
 def _said(value: Any) -> bytes | None:

@@ -6,7 +6,7 @@ form, so that the build time of a step grows with its distinct programs, not wit
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import jax
@@ -27,13 +27,47 @@ def form(closed: Any, mesh: Mesh) -> Hashable:
         closed: The jaxpr.
         mesh: Where it is to run. Devices of shardings and meshes in the jaxpr are replaced by their position in it.
     """
-    places = {device: index for index, device in enumerate(mesh.devices.flat)}
-    return _jaxpr(closed, places)
+    return Forms().of(closed, mesh)
+
+
+class Forms:
+    """The canonical forms of programs that have much in common, such as the stages of a step in each of its passes.
+
+    Equations go from pass to pass, and into copies of a loop's body, with their parameters, jaxprs inside among them,
+    and their literals. Each of those is looked at once for a submesh. What is equal in two forms is one object.
+    """
+
+    def __init__(self) -> None:
+        self._on: dict[tuple[Any, ...], _Former] = {}
+        self._parts: dict[Shared, Shared] = {}
+
+    def of(self, closed: Any, mesh: Mesh) -> Hashable:
+        """See `form`."""
+        devices = tuple(mesh.devices.flat)
+        if devices not in self._on:
+            self._on[devices] = _Former({device: index for index, device in enumerate(devices)}, self._parts)
+        return _shared(self._on[devices].jaxpr(closed), self._parts)
+
+
+class Shared:
+    """A form, or a part of several: compared by what it is, and hashed once."""
+
+    __slots__ = ("_hash", "value")
+
+    def __init__(self, value: Hashable) -> None:
+        self.value = value
+        self._hash = hash(value)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Shared) and self.value == other.value)
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 def parameters(eqn: Any) -> Hashable:
     """An equation's primitive and parameters, the name of its call included; equal ones differ in operands only."""
-    return eqn.primitive, _params(eqn, {}), eqn.params.get("name"), eqn.ctx
+    return eqn.primitive, _Former({}, {}).params(eqn), eqn.params.get("name"), eqn.ctx
 
 
 def layout(sharding: NamedSharding | None) -> Hashable:
@@ -71,65 +105,100 @@ class _Identity:
         return id(self._object)
 
 
-def _jaxpr(jaxpr: Any, places: Mapping[Any, int]) -> Hashable:
-    inner, consts = _compat.split(jaxpr)
-    numbers: dict[Any, int] = {}
+def _shared(value: Hashable, parts: dict[Shared, Shared]) -> Shared:
+    made = Shared(value)
+    return parts.setdefault(made, made)
 
-    def fresh(var: Any) -> Hashable:
-        numbers[var] = len(numbers)
-        return var.aval  # type: ignore[no-any-return]
 
-    def atom(value: Any) -> Hashable:
-        return numbers[value] if is_var(value) else (_value(np.asarray(value.val), places), value.aval)
+# What was made of objects, by their identity, with the objects.
+_Known = dict[int, tuple[Any, Hashable]]
 
-    inputs = [fresh(var) for var in (*inner.constvars, *inner.invars)]
-    eqns = [
-        (
-            eqn.primitive,
-            tuple(map(atom, eqn.invars)),
-            tuple(map(fresh, eqn.outvars)),
-            _params(eqn, places),
-            eqn.ctx,
+
+class _Former:
+    """Makes forms of jaxprs, with devices by position. What it has made of an object it keeps, with the object."""
+
+    def __init__(self, places: Mapping[Any, int], parts: dict[Shared, Shared]) -> None:
+        self._places = places
+        self._parts = parts
+        self._known: _Known = {}
+        # Of calls, whose name is left out.
+        self._calls: _Known = {}
+
+    def jaxpr(self, jaxpr: Any) -> Hashable:
+        """The form of a jaxpr."""
+        inner, consts = _compat.split(jaxpr)
+        numbers: dict[Any, int] = {}
+
+        def fresh(var: Any) -> Hashable:
+            numbers[var] = len(numbers)
+            return var.aval  # type: ignore[no-any-return]
+
+        def atom(value: Any) -> Hashable:
+            return numbers[value] if is_var(value) else self._once(value, self._literal, self._known)
+
+        inputs = [fresh(var) for var in (*inner.constvars, *inner.invars)]
+        eqns = [
+            (
+                eqn.primitive,
+                tuple([atom(var) for var in eqn.invars]),
+                tuple([fresh(var) for var in eqn.outvars]),
+                self.params(eqn),
+                eqn.ctx,
+            )
+            for eqn in inner.eqns
+        ]
+        return (
+            tuple(inputs),
+            tuple(map(_Identity, consts)),
+            tuple(eqns),
+            tuple(map(atom, inner.outvars)),
+            frozenset(inner.effects),
         )
-        for eqn in inner.eqns
-    ]
-    return (
-        tuple(inputs),
-        tuple(map(_Identity, consts)),
-        tuple(eqns),
-        tuple(map(atom, inner.outvars)),
-        frozenset(inner.effects),
-    )
 
+    def params(self, eqn: Any) -> Hashable:
+        """The form of an equation's parameters."""
+        if eqn.primitive is _compat.jit_p:
+            return self._once(eqn.params, self._of_call, self._calls)
+        if eqn.primitive.name in _BODY_ONLY:
+            return self._once(eqn.params["call_jaxpr"], self.jaxpr, self._known)
+        return self._once(eqn.params, self._items, self._known)
 
-def _params(eqn: Any, places: Mapping[Any, int]) -> Hashable:
-    params = eqn.params
-    if eqn.primitive is _compat.jit_p:
-        params = {key: value for key, value in params.items() if key != "name"}
-    elif eqn.primitive.name in _BODY_ONLY:
-        params = {"call_jaxpr": params["call_jaxpr"]}
-    return tuple((key, _value(params[key], places)) for key in sorted(params))
+    def _once(self, value: Any, make: Callable[[Any], Hashable], known: _Known) -> Hashable:
+        """The form of an object that nobody changes."""
+        found = known.get(id(value))
+        if found is None:
+            found = known[id(value)] = (value, _shared(make(value), self._parts))
+        return found[1]
 
+    def _literal(self, literal: Any) -> Hashable:
+        return self._value(np.asarray(literal.val)), literal.aval
 
-def _value(value: Any, places: Mapping[Any, int]) -> Hashable:
-    if _compat.is_jaxpr(value):
-        return _jaxpr(value, places)
-    if type(value) in (tuple, list):
-        return type(value), tuple(_value(item, places) for item in value)
-    if isinstance(value, Mesh):
-        devices = tuple(places.get(device, device) for device in value.devices.flat)
-        return Mesh, value.axis_names, value.axis_sizes, value.axis_types, devices
-    # Those of a subclass say more than this.
-    if type(value) is NamedSharding:
-        return NamedSharding, _value(value.mesh, places), value.spec, value.memory_kind
-    if isinstance(value, np.ndarray | np.generic | bool | int | float | complex):
-        # Equality of numbers is too wide: 0.0 is -0.0, and 1 is True.
-        array = np.asarray(value)
-        return _Identity(value) if array.dtype.hasobject else (type(value), array.dtype, array.shape, array.tobytes())
-    if isinstance(value, jax.Array):
-        return _Identity(value)
-    try:
-        hash(value)
-    except TypeError:
-        return _Identity(value)
-    return type(value), value
+    def _items(self, params: Mapping[str, Any]) -> Hashable:
+        return tuple([(key, self._value(params[key])) for key in sorted(params)])
+
+    def _of_call(self, params: Mapping[str, Any]) -> Hashable:
+        return self._items({key: value for key, value in params.items() if key != "name"})
+
+    def _value(self, value: Any) -> Hashable:
+        if _compat.is_jaxpr(value):
+            return self._once(value, self.jaxpr, self._known)
+        if type(value) in (tuple, list):
+            return type(value), tuple([self._value(item) for item in value])
+        if isinstance(value, Mesh):
+            devices = tuple(self._places.get(device, device) for device in value.devices.flat)
+            return Mesh, value.axis_names, value.axis_sizes, value.axis_types, devices
+        # Those of a subclass say more than this.
+        if type(value) is NamedSharding:
+            return NamedSharding, self._value(value.mesh), value.spec, value.memory_kind
+        if isinstance(value, np.ndarray | np.generic | bool | int | float | complex):
+            # Equality of numbers is too wide: 0.0 is -0.0, and 1 is True.
+            array = np.asarray(value)
+            kept = array.dtype.hasobject
+            return _Identity(value) if kept else (type(value), array.dtype, array.shape, array.tobytes())
+        if isinstance(value, jax.Array):
+            return _Identity(value)
+        try:
+            hash(value)
+        except TypeError:
+            return _Identity(value)
+        return type(value), value

@@ -11,7 +11,7 @@ import functools
 import importlib.metadata
 import json
 import logging
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +21,26 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from mmruntime import _compat
 from mmruntime._compat import Var
 from mmruntime._core.whole_file import write_whole
+from mmruntime._jaxpr.content import ContentDigests
 from mmruntime._jaxpr.digest import digest
-from mmruntime._jaxpr.equal import form, layout
+from mmruntime._jaxpr.equal import Forms, layout
 from mmruntime._partition.propagate import Found, propagate
 
 log = logging.getLogger(__name__)
 
 
 class PropagatedLayouts:
-    """Layouts that Shardy gives to programs, each form of a program asked for once."""
+    """Layouts that Shardy gives to programs, each form of a program asked for once.
+
+    Attributes:
+        forms: Makes the forms of all programs that are asked for.
+        contents: Makes their digests.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[Hashable, Found] = {}
+        self.forms = Forms()
+        self.contents = ContentDigests()
 
     def of(
         self,
@@ -42,7 +50,6 @@ class PropagatedLayouts:
         known: Sequence[NamedSharding | None],
         mesh: Mesh,
         canonical: Hashable = None,
-        name: Callable[[], str | None] | None = None,
     ) -> Found:
         """The shardings of a closed jaxpr's arguments and results; see `propagate`.
 
@@ -53,12 +60,12 @@ class PropagatedLayouts:
             known: Shardings of arguments that are decided.
             mesh: The mesh; all of its axes are Auto.
             canonical: The form of the program, if it is known.
-            name: Gives the digest of that form, if it has one.
         """
-        made = form(closed, mesh) if canonical is None else canonical
+        made = self.forms.of(closed, mesh) if canonical is None else canonical
         key = (made, tuple(map(layout, known)), mesh.axis_names, mesh.axis_sizes)
         if key not in self._seen:
-            path = _path((name and name()) or made, key[1:])
+            folder = _folder()
+            path = None if folder is None else self._path(folder, made, key[1:], mesh)
             found = None if path is None else _read(path, len(reads), len(writes), mesh)
             if found is None:
                 found = propagate(_compat.as_traced_fun(closed), reads, writes, known, mesh)
@@ -67,19 +74,20 @@ class PropagatedLayouts:
             self._seen[key] = found
         return self._seen[key]
 
+    def _path(self, folder: Path, program: Hashable, further: Hashable, mesh: Mesh) -> Path | None:
+        """The file of an entry, given a program's form; None if the program cannot be named."""
+        name = self.contents.of(program, mesh.devices.flat[0].platform) or digest(program)
+        entry = None if name is None else digest((_versions(), name, further))
+        return None if entry is None else folder / f"{entry}.json"
 
-def _path(program: Hashable, further: Hashable) -> Path | None:
-    """The file of an entry, given a program's form or its digest.
 
-    Returns:
-        None where JAX keeps nothing on disk, or the program cannot be named.
-    """
+def _folder() -> Path | None:
+    """Where entries are kept; None where JAX keeps nothing on disk."""
     config: Any = jax.config
     folder = config.jax_compilation_cache_dir
     if not folder or "://" in folder or not config.jax_enable_compilation_cache:
         return None
-    name = digest((_versions(), program, further))
-    return None if name is None else Path(folder) / "mmruntime" / f"{name}.json"
+    return Path(folder) / "mmruntime"
 
 
 @functools.cache

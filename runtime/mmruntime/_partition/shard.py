@@ -18,8 +18,8 @@ from mmruntime._compat import Var, is_var
 from mmruntime._core.logical_axes import Names, spec_axes
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._frontend.constraint import constraint_p
-from mmruntime._jaxpr.content import content_digest
-from mmruntime._jaxpr.equal import form, names_mesh
+from mmruntime._jaxpr.content import ContentDigests
+from mmruntime._jaxpr.equal import Forms, names_mesh
 from mmruntime._jaxpr.ir import Op, Step
 from mmruntime._partition.input_layouts import InputLayouts
 from mmruntime._partition.mesh_axes import AxisTranslator, Unused
@@ -141,14 +141,16 @@ class _SegmentJaxpr:
 
     closed: Any
     mesh: Mesh
+    forms: Forms
+    contents: ContentDigests
 
     @functools.cached_property
     def form(self) -> Hashable:
-        return form(self.closed, self.mesh)
+        return self.forms.of(self.closed, self.mesh)
 
     @functools.cached_property
     def digest(self) -> str | None:
-        return content_digest(self.form, self.mesh.devices.flat[0].platform)
+        return self.contents.of(self.form, self.mesh.devices.flat[0].platform)
 
 
 class _Layouts:
@@ -230,7 +232,8 @@ class _Propagation:
         if segment not in self.bodies:
             eqns = [self.translator.in_mesh_axes(op, segment.submesh) for op in segment.ops]
             closed = _compat.close(self.step.like, segment.reads, segment.writes, eqns)
-            self.bodies[segment] = _SegmentJaxpr(closed, self.meshes[segment.submesh])
+            mesh = self.meshes[segment.submesh]
+            self.bodies[segment] = _SegmentJaxpr(closed, mesh, self.found.forms, self.found.contents)
         return self.bodies[segment]
 
     def _propagate(self, segment: Segment, segments: Segments) -> None:
@@ -246,9 +249,7 @@ class _Propagation:
                 body.closed
             ):
                 return [None] * len(segment.reads), [None] * len(segment.writes)
-            return self.found.of(
-                body.closed, segment.reads, segment.writes, known, mesh, body.form, lambda: body.digest
-            )
+            return self.found.of(body.closed, segment.reads, segment.writes, known, mesh, body.form)
 
         self._decide(find, segment.reads, segment.writes, where, known)
 
