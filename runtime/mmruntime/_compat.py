@@ -19,7 +19,7 @@ import re
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -375,9 +375,14 @@ def is_well_typed(closed: Any) -> bool:
     return True
 
 
+# Passes look through the parameters of all equations of a step some ten times, and a union is made anew each time.
+_JAXPRS: Any = (jex.Jaxpr, jex.ClosedJaxpr)
+_SEQUENCES = (tuple, list)
+
+
 def is_jaxpr(value: Any) -> bool:
     """Whether an equation's parameter is a jaxpr, open or closed."""
-    return isinstance(value, jex.Jaxpr | jex.ClosedJaxpr)
+    return isinstance(value, _JAXPRS)
 
 
 def map_jaxprs(value: Any, function: Callable[[Any], Any]) -> Any:
@@ -388,7 +393,7 @@ def map_jaxprs(value: Any, function: Callable[[Any], Any]) -> Any:
         if changed is inner:
             return value
         return jex.ClosedJaxpr(changed, consts) if hasattr(value, "consts") else changed
-    if type(value) in (tuple, list):
+    if type(value) in _SEQUENCES:
         mapped = [map_jaxprs(item, function) for item in value]
         if all(new is old for new, old in zip(mapped, value, strict=True)):
             return value
@@ -396,12 +401,25 @@ def map_jaxprs(value: Any, function: Callable[[Any], Any]) -> Any:
     return value
 
 
-def inner_jaxprs(eqn: Any) -> Iterable[Any]:
+def map_params(params: Mapping[str, Any], function: Callable[[Any], Any]) -> Mapping[str, Any]:
+    """An equation's parameters with `function` applied to the open jaxprs in them; the same object if none changes."""
+    changed: dict[str, Any] = {}
+    for key, value in params.items():
+        mapped = map_jaxprs(value, function)
+        if mapped is not value:
+            changed[key] = mapped
+    return {**params, **changed} if changed else params
+
+
+def inner_jaxprs(eqn: Any) -> list[Any]:
     """The open jaxprs in an equation's parameters."""
+    found: list[Any] = []
     for value in eqn.params.values():
-        for item in value if isinstance(value, tuple | list) else (value,):
-            if is_jaxpr(item):
-                yield split(item)[0]
+        if isinstance(value, _SEQUENCES):
+            found.extend([split(item)[0] for item in value if isinstance(item, _JAXPRS)])
+        elif isinstance(value, _JAXPRS):
+            found.append(split(value)[0])
+    return found
 
 
 def scopes(eqn: Any) -> list[tuple[str, bool]]:
@@ -880,6 +898,7 @@ class CompiledProgram:
     serialized: bytes | None = None
 
 
+@functools.cache
 def versions() -> str:
     """The versions that a compiled step depends on, in words."""
     return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("jax", "jaxlib", "numpy"))
@@ -1345,18 +1364,50 @@ def needed_part(eqn: Any, used: Sequence[bool]) -> Any:
 
 def copy_eqn(source: Any, target: Var) -> Any:
     """An equation that copies an atom."""
-    aval = target.aval
-    abstract = jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
-    template = split(jax.make_jaxpr(lambda x: jnp.array(x, copy=True))(abstract))[0].eqns[-1]
-    return template.replace(invars=[source], outvars=[target])
+    return _like(_template(_copied, target.aval), source, target)
+
+
+def _copied(value: Any, _: None) -> Any:
+    return jnp.array(value, copy=True)
 
 
 def constraint_eqn(source: Any, target: Var, sharding: Any) -> Any:
     """An equation that gives an atom a sharding, as `jax.lax.with_sharding_constraint` does."""
-    aval = target.aval
-    abstract = jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
-    template = split(jax.make_jaxpr(lambda x: jax.lax.with_sharding_constraint(x, sharding))(abstract))[0].eqns[-1]
-    return template.replace(invars=[source], outvars=[target])
+    return _like(_template(_constrained, target.aval, sharding), source, target)
+
+
+def _constrained(value: Any, sharding: Any) -> Any:
+    return jax.lax.with_sharding_constraint(value, sharding)
+
+
+def _like(template: Any, source: Any, target: Var) -> Any:
+    """An equation as another one, made here."""
+    return template.replace(invars=[source], outvars=[target], source_info=source_info_util.current())
+
+
+def _template(function: Callable[..., Any], aval: Any, further: Hashable = None) -> Any:
+    """The last equation of a function of a value of some type and something else.
+
+    Traced, not built by hand: parameters of JAX's primitives differ between its versions. A step asks for the same ones
+    again and again.
+    """
+    around = (core.JaxprEqnContext(), bool(jax.config.jax_enable_x64))  # type: ignore[attr-defined]
+    return _traced_template(
+        function, tuple(aval.shape), aval.dtype, bool(getattr(aval, "weak_type", False)), further, around
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _traced_template(
+    function: Callable[..., Any],
+    shape: tuple[int, ...],
+    dtype: Any,
+    weak_type: bool,
+    further: Hashable,
+    around: Hashable,
+) -> Any:
+    abstract = jax.ShapeDtypeStruct(shape, dtype, weak_type=weak_type)
+    return split(jax.make_jaxpr(lambda x: function(x, further))(abstract))[0].eqns[-1]
 
 
 class ShardingByRank(NamedSharding):

@@ -41,22 +41,21 @@ TASK_KEYWORDS = (
 _IN_USE = _compat.user_context(None)
 
 
-class _AnyTask:
+class _AnyTask(tuple[str, int]):
     """A task in the keys of jit caches, while no trace depends on which it is: all of one thread are equal.
 
     Otherwise JAX would trace, differentiate and compile anew for each layer what the layers of a model have in common.
+    JAX compares keys at every call of what it has compiled, so that this is a tuple, which Python needs no code of ours
+    to compare.
     """
 
-    def __init__(self, task: Task) -> None:
-        self.task = task
-        # Another thread may be the first to ask for its task, in the midst of a trace.
-        self._thread = threading.get_ident()
+    task: Task
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _AnyTask) and self._thread == other._thread
-
-    def __hash__(self) -> int:
-        return hash((_AnyTask, self._thread))
+    def __new__(cls, task: Task) -> _AnyTask:
+        """The key of this thread: another one may be the first to ask for its task, in the midst of a trace."""
+        made = super().__new__(cls, ("any task", threading.get_ident()))
+        made.task = task
+        return made
 
 
 # Whether `task_in_use` was ever called. From then on a trace may depend on the task, so that each has a key of its own.

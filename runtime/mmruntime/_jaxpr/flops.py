@@ -6,10 +6,14 @@ operation per element of its results.
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 from mmruntime import _compat
 from mmruntime._jaxpr.ir import num_elements
+
+# A layer is one equation until it is opened, of which several passes ask.
+_counted: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
 
 
 def flops(eqn: Any) -> float:
@@ -35,4 +39,7 @@ def flops(eqn: Any) -> float:
 
 def jaxpr_flops(jaxpr: Any) -> float:
     """Floating-point operations of a jaxpr."""
-    return sum(flops(eqn) for eqn in jaxpr.eqns)
+    known = _counted.get(jaxpr)
+    if known is None:
+        known = _counted[jaxpr] = sum(flops(eqn) for eqn in jaxpr.eqns)
+    return known

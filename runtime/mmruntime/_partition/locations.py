@@ -50,7 +50,7 @@ def gathers(eqn: Any) -> bool:
     """
     arrays = [var for var in arrays_of((*eqn.invars, *eqn.outvars)) if num_elements(var) > 1]
     shapes = {var.aval.shape for var in arrays}
-    return len(shapes) > 1 or any(True for _ in _compat.inner_jaxprs(eqn))
+    return len(shapes) > 1 or bool(_compat.inner_jaxprs(eqn))
 
 
 def arrays_of(atoms: Iterable[Atom]) -> list[Var]:

@@ -6,7 +6,6 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mmruntime import _compat
@@ -17,12 +16,16 @@ from mmruntime._core.submesh import axis_pairs
 from mmruntime._core.task import Task
 from mmruntime._core.warn import warn
 from mmruntime._frontend.constraint import constraint_p
-from mmruntime._jaxpr.ir import Op, abstract
+from mmruntime._jaxpr.ir import Op
 from mmruntime._partition.own_meshes import lays_out, named_axes, onto_submesh
 from mmruntime._partition.place import Placement
 
 # A task, a logical name, a dimension and the shape of the value: where the name did not cut the dimension.
 Unused = tuple[str, str, int, tuple[int, ...]]
+
+# Parameters of equations, by their identity, and whether nothing in them speaks of names, axes or devices. Equations go
+# with them from pass to pass, and into copies of a loop's body.
+Plain = dict[int, tuple[Mapping[str, Any], bool]]
 
 _OUTSIDE = "(outside of tasks)"
 
@@ -35,6 +38,7 @@ class AxisTranslator:
         multimesh: The mesh that it is compiled for.
         unknown: Unknown names that were met before, and where.
         unused: Unused names that were met before.
+        plain: Parameters of equations that name nothing, as far as that is known; see `Plain`.
 
     Attributes:
         axes: The mesh axes that constraints, shardings and meshes in the translated equations name.
@@ -48,9 +52,13 @@ class AxisTranslator:
         multimesh: MultiMesh,
         unknown: Mapping[str, str] | None = None,
         unused: Mapping[Unused, str] | None = None,
+        plain: Plain | None = None,
     ) -> None:
         self._placement = placement
         self._multimesh = multimesh
+        self._plain: Plain = {} if plain is None else plain
+        # What holds for the equations of a task on a submesh, by the identity of the task, which is kept.
+        self._known: dict[tuple[int, int], tuple[Task | None, tuple[Mesh, Pairs, str]]] = {}
         self.axes: set[str] = set()
         self.unknown: dict[str, str] = dict(unknown or {})
         self.unused: dict[Unused, str] = dict(unused or {})
@@ -103,15 +111,35 @@ class AxisTranslator:
 
     def _axes_of(self, op: Op, where: int) -> tuple[Mesh, Pairs, str]:
         """The mesh that an equation's logical names are for, the pairs that hold there, and the task's name."""
-        mesh = self._placement.submeshes.meshes[where]
         task = op.task or self._placement.near.get(op)
-        if task is not None:
-            own = self._placement.task_meshes.get(task)
+        key = id(task), where
+        if key not in self._known:
+            mesh = self._placement.submeshes.meshes[where]
+            own = None if task is None else self._placement.task_meshes.get(task)
             if own is not None and tuple(own.devices.flat) == tuple(mesh.devices.flat):
                 mesh = own
-        return mesh, axis_pairs(task, mesh, self._multimesh), _label(task)
+            self._known[key] = task, (mesh, axis_pairs(task, mesh, self._multimesh), _label(task))
+        return self._known[key][1]
+
+    def _names_nothing(self, eqn: Any) -> bool:
+        """Whether nothing in an equation, at any depth, speaks of names, axes or devices."""
+        if eqn.primitive is constraint_p:
+            return False
+        if id(eqn.params) not in self._plain:
+            plain = [not lays_out(eqn)]
+
+            def look(jaxpr: Any) -> Any:
+                plain.extend(map(self._names_nothing, jaxpr.eqns))
+                return jaxpr
+
+            # Whatever `_rewrite` would look into.
+            _compat.map_params(eqn.params, look)
+            self._plain[id(eqn.params)] = eqn.params, all(plain)
+        return self._plain[id(eqn.params)][1]
 
     def _rewrite(self, eqn: Any, mesh: Mesh, pairs: Pairs, label: str) -> Any:
+        if self._names_nothing(eqn):
+            return eqn
         if eqn.primitive is constraint_p:
             (value,) = eqn.invars
             names = eqn.params["names"]
@@ -127,7 +155,7 @@ class AxisTranslator:
             else:
                 spec = mesh_axes(names, mesh.shape, label)
             self.axes |= spec_axes(spec)
-            template = _constraint_template(abstract(value), NamedSharding(mesh, spec))
+            template = _compat.constraint_eqn(value, eqn.outvars[0], NamedSharding(mesh, spec))
             return eqn.replace(primitive=template.primitive, params=template.params)
         if lays_out(eqn):
             eqn = onto_submesh(eqn, mesh, self._multimesh, None if label == _OUTSIDE else label)
@@ -139,10 +167,8 @@ class AxisTranslator:
                 return jaxpr
             return jaxpr.replace(eqns=eqns)
 
-        params = {key: _compat.map_jaxprs(value, rewrite_body) for key, value in eqn.params.items()}
-        if all(params[key] is value for key, value in eqn.params.items()):
-            return eqn
-        return eqn.replace(params=params)
+        params = _compat.map_params(eqn.params, rewrite_body)
+        return eqn if params is eqn.params else eqn.replace(params=params)
 
     def _note_unknown(self, names: Sequence[Names], pairs: Pairs, carrier: Callable[[], str]) -> None:
         logical = {pair[0] for pair in pairs}
@@ -187,9 +213,3 @@ class AxisTranslator:
 
 def _label(task: Task | None) -> str:
     return task.name if task is not None and task.name else _OUTSIDE
-
-
-def _constraint_template(value: jax.ShapeDtypeStruct, sharding: NamedSharding) -> Any:
-    # Traced, not built by hand: the parameters of JAX's primitive differ between its versions.
-    traced = jax.make_jaxpr(lambda x: jax.lax.with_sharding_constraint(x, sharding))(value)
-    return _compat.split(traced)[0].eqns[0]

@@ -366,8 +366,10 @@ class _Placer:
         """The stage of the parameter that an equation updates, element by element; None if it updates none."""
         # A batch, too, may look like state that a result of its shape carries on.
         state = [var for var in op.reads() if var in self.state_homes] if self.after_loop or op.backward else []
+        if not state:
+            return None
         arrays = [var for var in (*op.reads(), *op.writes()) if not is_tiny(var)]
-        if not state or any(var.aval.shape != state[0].aval.shape for var in arrays):
+        if any(var.aval.shape != state[0].aval.shape for var in arrays):
             return None
         return self.state_homes[state[0]]
 

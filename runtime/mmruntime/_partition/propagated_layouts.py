@@ -24,6 +24,7 @@ from mmruntime._core.whole_file import write_whole
 from mmruntime._jaxpr.content import ContentDigests
 from mmruntime._jaxpr.digest import digest
 from mmruntime._jaxpr.equal import Forms, layout
+from mmruntime._partition.mesh_axes import Plain
 from mmruntime._partition.propagate import Found, propagate
 
 log = logging.getLogger(__name__)
@@ -35,12 +36,14 @@ class PropagatedLayouts:
     Attributes:
         forms: Makes the forms of all programs that are asked for.
         contents: Makes their digests.
+        plain: What their equations name nothing with; see `mmruntime._partition.mesh_axes.Plain`.
     """
 
     def __init__(self) -> None:
         self._seen: dict[Hashable, Found] = {}
         self.forms = Forms()
         self.contents = ContentDigests()
+        self.plain: Plain = {}
 
     def of(
         self,

@@ -151,25 +151,31 @@ def _levels(region: Region, placement: Placement, by_task: bool) -> dict[tuple[O
     producer = {var: op for op in region.ops for var in op.writes()}
     previous = _previous_ordered(region)
     levels: dict[tuple[Op, int], int] = {}
-    # The task that an equation belongs to or, outside of tasks, comes after.
+    # Where tasks are kept apart, the one that an equation belongs to or, outside of tasks, comes after.
     after: dict[Op, str | None] = {}
+    of = placement.of
     for op in region.ops:
         sources = [producer[var] for var in op.reads() if var in producer]
         # Ordered effects wait for each other, as if each read a result of the one before.
         sources.extend(previous.get(op, ()))
-        latest = max(sources, key=lambda source: levels[source, placement.of[source][0]], default=None)
-        after[op] = op.task.name if op.task is not None else None if latest is None else after[latest]
-        for where in placement.of[op]:
+        if by_task:
+            latest = max(sources, key=lambda source: levels[source, of[source][0]], default=None)
+            after[op] = op.task.name if op.task is not None else None if latest is None else after[latest]
+        # The backward pass of a slice waits for those of the slices behind it.
+        waits = region.num_slices > 1 and op.backward
+        for where in of[op]:
             level = 0
             for source in sources:
-                here = where in placement.of[source]
-                crosses = (
-                    not here
-                    or (by_task and None not in (after[op], after[source]) and after[op] != after[source])
-                    # The backward pass of a slice waits for those of the slices behind it.
-                    or (region.num_slices > 1 and op.backward and not source.backward)
-                )
-                level = max(level, levels[source, where if here else placement.of[source][0]] + crosses)
+                places = of[source]
+                if where not in places:
+                    before = levels[source, places[0]] + 1
+                elif (waits and not source.backward) or (
+                    by_task and None not in (after[op], after[source]) and after[op] != after[source]
+                ):
+                    before = levels[source, where] + 1
+                else:
+                    before = levels[source, where]
+                level = max(level, before)
             levels[op, where] = level
     return levels
 

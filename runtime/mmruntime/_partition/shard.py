@@ -198,7 +198,7 @@ class _Propagation:
         self.everywhere = NamedSharding(multimesh.mesh, PartitionSpec())
         self.input_names = inputs.names
         self.layouts = _Layouts(step, placement, inputs.layouts)
-        self.translator = AxisTranslator(placement, multimesh, inputs.unknown_names, inputs.unused_names)
+        self.translator = AxisTranslator(placement, multimesh, inputs.unknown_names, inputs.unused_names, found.plain)
         self.carried_input = {
             step.outvars[result]: step.invars[position]
             for position, result in step.carried.items()

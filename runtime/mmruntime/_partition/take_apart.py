@@ -51,7 +51,7 @@ def take_apart(eqn: Any, locate: Callable[[Var], Whereabouts]) -> list[EquationP
         eqn: The equation.
         locate: Where each of its operands is.
     """
-    if not any(True for _ in _compat.inner_jaxprs(eqn)):
+    if not _compat.inner_jaxprs(eqn):
         return None
     keys = {locate(var).key for var in arrays_of(eqn.invars)} - {None}
     if len(keys) < 2:
