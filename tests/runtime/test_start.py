@@ -1,7 +1,10 @@
-"""What the first call of a step costs beside XLA: what Python collects and traces for it."""
+"""What the first call of a step costs beside XLA: what Python collects, imports and traces for it."""
 
 import dataclasses
 import gc
+import subprocess
+import sys
+import textwrap
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -79,6 +82,26 @@ def test_what_the_program_has_frozen_stays_frozen():
     planned()
     # Objects may still be freed by their counts.
     assert gc.get_freeze_count() > count / 2
+
+
+def test_a_step_that_runs_imports_neither_reports_nor_slices():
+    program = """
+        import sys
+        import jax
+        import jax.numpy as jnp
+        import mmruntime as mm
+
+        mesh = mm.MultiMesh(axis_sizes=(1,), axis_names=("stage",))
+        step = mm.mjit(mm.task(jnp.sin, task=mm.Task(mesh_slice={"stage": 0})), mesh=mesh)
+        step(jnp.ones(3))
+        print(sorted(name for name in sys.modules if name.startswith(("mmruntime._inspect.", "mmruntime._slices."))))
+        assert "programs" in str(step.explain())
+    """
+    run = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines()[0] == "[]"
 
 
 def test_copies_of_one_type_are_traced_once_in_each_setting(monkeypatch):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from mmruntime import _compat
 from mmruntime._calling.convention import Convention
 from mmruntime._core.multimesh import MultiMesh
-from mmruntime._inspect.report import Report
-from mmruntime._inspect.timeline import Measurement, Timeline
 from mmruntime._step.lowered import LoweredStep
 from mmruntime._step.mesh_function import MeshFunction
+
+if TYPE_CHECKING:
+    from mmruntime._inspect.report import Report
+    from mmruntime._inspect.timeline import Measurement, Timeline
 
 P = ParamSpec("P")
 R = TypeVar("R")

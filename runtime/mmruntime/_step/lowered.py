@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import jax
 from jax.core import ShapedArray
 
 from mmruntime import _compat
 from mmruntime._core.warn import warn
-from mmruntime._inspect.report import Report
 from mmruntime._step.plan import Plan
 from mmruntime._step.signature import Call, check_alive, signature
+
+if TYPE_CHECKING:
+    from mmruntime._inspect.report import Report
 
 R = TypeVar("R")
 

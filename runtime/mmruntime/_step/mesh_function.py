@@ -7,7 +7,7 @@ import logging
 import sys
 import types
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, ClassVar, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, ParamSpec, TypeVar
 
 import jax
 import numpy as np
@@ -19,10 +19,6 @@ from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.registry import Registration, changes, registered, registrations
 from mmruntime._core.switches import jax_settings, switches
 from mmruntime._execution.run import WholeRunner
-from mmruntime._inspect.measure import measure
-from mmruntime._inspect.record import record
-from mmruntime._inspect.report import Report, report
-from mmruntime._inspect.timeline import Measurement, Timeline
 from mmruntime._partition.argument_homes import argument_homes, warn_of_copies
 from mmruntime._step.lowered import CallAs, CompiledStep, LoweredStep, abstracted
 from mmruntime._step.plan import Plan, make_plan
@@ -36,6 +32,11 @@ from mmruntime._step.signature import (
     paths,
     signature,
 )
+
+if TYPE_CHECKING:
+    # Whoever asks about a step imports these; a step that only runs starts without.
+    from mmruntime._inspect.report import Report
+    from mmruntime._inspect.timeline import Measurement, Timeline
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -246,6 +247,8 @@ class MeshFunction(Generic[P, R]):
 
         The arguments are copied first, so donated ones stay usable; the step's results are dropped.
         """
+        from mmruntime._inspect.record import record  # noqa: PLC0415  (see above)
+
         with jax.disable_jit(False):
             call = self._split(args, kwargs)
             plan = self._plan_of(call, to_run=True)
@@ -259,6 +262,8 @@ class MeshFunction(Generic[P, R]):
         eight at most, run it at once then, each on a copy of the arguments. Over several processes all of them call
         this, and the CPU time of each is measured as well.
         """
+        from mmruntime._inspect.measure import measure  # noqa: PLC0415  (see above)
+
         with jax.disable_jit(False):
             call = self._split(args, kwargs)
             plan = self._plan_of(call, to_run=True)
@@ -363,6 +368,8 @@ class MeshFunction(Generic[P, R]):
             warn_of_copies(self._name, plan.step, leaves, names, self._multimesh)
 
     def _report(self, plan: Plan) -> Report:
+        from mmruntime._inspect.report import report  # noqa: PLC0415  (see above)
+
         return report(
             self._name,
             plan.step,

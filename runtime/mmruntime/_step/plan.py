@@ -50,7 +50,6 @@ from mmruntime._partition.tasks_inside import warn_of_tasks_inside
 from mmruntime._partition.trace import trace
 from mmruntime._partition.variants import expand_replicas, expand_variants
 from mmruntime._processes.group import group_of
-from mmruntime._slices.body import slice_loops
 from mmruntime._step.fingerprint import fingerprint
 from mmruntime._step.outside_of_steps import explain_errors_about
 from mmruntime._step.signature import (
@@ -277,7 +276,7 @@ def _place_parts(
     while True:
         parts, stacks = cut_stacks(step, multimesh, left)
         whole = expand_replicas(expand_variants(parts, multimesh), multimesh)
-        parts = slice_loops(whole)
+        parts = _sliced(whole)
         parts, placement = place(parts, multimesh, homes)
         if len(placement.submeshes.meshes) == 1 and any(region.num_slices > 1 for region in parts.regions):
             # There is no pipeline that slices would keep busy.
@@ -289,6 +288,16 @@ def _place_parts(
             unsaid = [position for position, var in found.items() if var not in placement.pulled]
             return parts, stacks.left_whole(unsaid), placement
         left |= astray
+
+
+def _sliced(step: Step) -> Step:
+    """The step with the microbatches of its loops cut into slices of the sequence, where it asks for that."""
+    if not any(region.loop is not None and region.loop.slices > 1 for region in step.regions):
+        return step
+    # Few steps do, and the rules of all primitives take a while to import.
+    from mmruntime._slices.body import slice_loops  # noqa: PLC0415
+
+    return slice_loops(step)
 
 
 def _delay(
