@@ -11,6 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import mmruntime as mm
 from mmruntime._core.mesh import auto_mesh
 from mmruntime._execution.compile import compile_program
+from mmruntime._execution.own_parts import is_cut_by_host
 from mmruntime._execution.pieces import pieces_of
 from mmruntime._execution.run import Runner
 from mmruntime._execution.transfer import DevicePutTransport, TransferSpec, same_tiling
@@ -24,6 +25,35 @@ SPECS = [(), ("x",), (None, "x"), (("x", "y"),), ("y", "x"), (None, ("x", "y"))]
 def sharding(devices, shape, spec):
     grid = np.array(jax.devices()[devices], dtype=object).reshape(shape)
     return NamedSharding(auto_mesh(grid, ("x", "y")), PartitionSpec(*spec))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16, np.int8, np.bool_])
+@pytest.mark.parametrize("spec", SPECS[1:])
+def test_an_array_of_one_device_is_cut_by_the_host(spec, dtype, monkeypatch):
+    """JAX would lower, compile and load a program that cuts it, one for each shape."""
+    target = sharding(slice(4, 8), (2, 2), spec)
+    array = jax.device_put((np.arange(32).reshape(4, 8) % 5).astype(dtype), jax.devices()[1])
+    expected = jax.device_put(array, target)
+    jax.block_until_ready(array)
+    monkeypatch.setattr(type(array), "_multi_slice", None)
+    (found,) = DevicePutTransport().put([array], [target])
+    assert_equal(found, np.asarray(expected))
+    assert (found.sharding, found.dtype, found.committed) == (target, expected.dtype, True)
+    # The caller may donate or delete its own.
+    array.delete()
+    assert_equal(found, np.asarray(expected))
+
+
+def test_the_host_cuts_nothing_that_it_would_wait_for_or_that_is_in_one_piece(monkeypatch):
+    cut, whole = sharding(slice(4, 8), (2, 2), ("x",)), sharding(slice(4, 8), (2, 2), ())
+    array = jax.block_until_ready(jnp.ones((4, 8)))
+    assert is_cut_by_host(array, cut)
+    assert not is_cut_by_host(array, whole)
+    assert not is_cut_by_host(np.ones((4, 8)), cut)
+    assert not is_cut_by_host(jax.random.split(jax.random.key(0), 4), cut)
+    assert not is_cut_by_host(jax.device_put(array, sharding(slice(4), (2, 2), ("x",))), cut)
+    monkeypatch.setattr(type(array), "is_ready", lambda _: False)
+    assert not is_cut_by_host(array, cut)
 
 
 class HostTransport:

@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from mmruntime import _compat
-from mmruntime._execution.host_values import is_shared, own
+from mmruntime._execution.host_values import is_shared, on_cpu, own
 from mmruntime._execution.parcels import is_key
 
 
@@ -84,6 +84,24 @@ def place(value: Any, sharding: NamedSharding, aval: Any) -> Any:
     parts = [value if whole else value[indices[device]] for device in devices]
     shards = jax.device_put(parts, devices) if devices else []
     return _compat.global_array(shape, aval.dtype, sharding, shards, weak=weak and not shape)
+
+
+def is_cut_by_host(value: Any, layout: NamedSharding) -> bool:
+    """Whether an array that is there, on one CPU device, is to be cut over several.
+
+    JAX cuts it by a program of its own for each shape, which takes longer to lower and load than the host to cut. An
+    array that is still computed is left to it, as the host would have to wait.
+    """
+    return (
+        isinstance(value, jax.Array)
+        and not layout.is_fully_replicated
+        and len(value.sharding.device_set) == 1
+        and on_cpu(value.sharding)
+        and on_cpu(layout)
+        and not is_key(value.dtype)
+        and not getattr(value, "weak_type", False)
+        and bool(value.is_ready())  # type: ignore[attr-defined]
+    )
 
 
 @functools.cache

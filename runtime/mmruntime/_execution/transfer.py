@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import jax
+import numpy as np
 from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
 
 from mmruntime import _compat
 from mmruntime._execution.host_values import unshared
+from mmruntime._execution.own_parts import is_cut_by_host, place
 from mmruntime._execution.parcels import is_key
 from mmruntime._execution.pieces import joiner, pieces_of, same_tiling, slicer
 
@@ -96,7 +98,19 @@ class DevicePutTransport:
 
     def put(self, values: Sequence[Any], shardings: Sequence[Sharding], /) -> list[Any]:
         """See `Transport.put`."""
-        return jax.device_put(unshared(values, shardings), shardings)  # type: ignore[no-any-return]
+        placed: list[Any] = [
+            place(np.asarray(value), layout, jax.typeof(value))
+            if isinstance(layout, NamedSharding) and is_cut_by_host(value, layout)
+            else None
+            for value, layout in zip(values, shardings, strict=True)
+        ]
+        rest = [position for position, value in enumerate(placed) if value is None]
+        layouts = [shardings[position] for position in rest]
+        if rest:
+            moved = jax.device_put(unshared([values[position] for position in rest], layouts), layouts)
+            for position, value in zip(rest, moved, strict=True):
+                placed[position] = value
+        return placed
 
     def copy(self, arrays: Sequence[Any], shardings: Sequence[Sharding], /) -> list[Any]:
         """See `Transport.copy`."""
