@@ -61,6 +61,7 @@ class Program:
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
         self._uses = 0
+        self._methods: list[str] = []
         self.lines = ["import jax", f"flag = {self._random.choice((True, False))}"]
         self._block("", 0, "module")
 
@@ -122,12 +123,19 @@ class Program:
                 self._block(inner, depth + 1, "function")
                 if ": " in generic:
                     self._try(indent, f"{name}.__type_params__[-1].__bound__")
-                self._try(indent, f"{name}({pick(NAMES) if parameter == 't' else ''})")
+                given = pick(NAMES) if parameter == "t" else ""
+                self._try(indent, f"{name}({given})")
+                if kind == "class" and given:
+                    self._methods.append(name)
             else:
                 generic = self._generic()
                 bases = f"({self._type()} or B_)" if generic else ""
-                self.lines.append(f"{indent}class C_{len(self.lines)}{generic}{bases}:")
+                name, self._methods = f"C_{len(self.lines)}", []
+                self.lines.append(f"{indent}class {name}{generic}{bases}:")
                 self._block(inner, depth + 1, "class")
+                for method in self._methods:
+                    self._try(indent, f"{name}.{method}({pick(NAMES)})")
+                self._methods = []
         self._use(indent)
 
 
@@ -215,6 +223,16 @@ CASES = {
         "try:\n    jax.none\n    j = jax\nexcept AttributeError:\n    pass\n\n\n"
         "def f(jax):\n    import jax as of_jax\n    return other.f(jax, of_jax.tree.map)\n",
         set(),
+    ),
+    "the first parameter of a method that the body of its class calls": (
+        "del jax\nimport jax\n\n\nclass C:\n    def f(t):\n        return t.tree_map\n    y = f(jax)\n",
+        None,
+        {11},
+    ),
+    "the first parameter of a method that is called by its class": (
+        "del jax\nimport jax\n\n\nclass C:\n    def f(t):\n        return t.tree_map\n\n\ny = C.f(jax)\n",
+        None,
+        {11},
     ),
     "the first parameter of a method that has a default": (
         "class C:\n    def f(jax=jax):\n        return jax.tree_map\n    y = f()\n    jax = 1\n",

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import ClassVar, NamedTuple
 
+from mmrewrite.modernize.analysis.given_arguments import GivenArguments, Parameter, last_name
 from mmrewrite.modernize.analysis.passed_modules import ASK_ONLY, PassedModules, module_by_name, text_of
 from mmrewrite.modernize.site import ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
@@ -24,6 +25,14 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _PUT_IN = frozenset(("add", "append", "appendleft", "extend", "insert", "put", "setdefault", "update", "__setitem__"))
 # What else than the first argument may name a module that is to be imported.
 _IMPORTED_BY = frozenset(("name", "module", "module_name", "modname"))
+# Calls of which a result or an attribute is what their first argument gives.
+_KEEP_IT = frozenset(
+    (
+        "builtins.property",
+        "contextlib.contextmanager",
+        *(f"functools.{name}" for name in ("cache", "cached_property", "lru_cache", "partial")),
+    )
+)
 _PACKAGES = ("jax", "flax", "optax", "chex", "orbax")
 _LOOKS_UP = "__getattr__"
 # So many values, the nearest, are looked at for each question. Where a program passes modules on they are named a few
@@ -37,15 +46,70 @@ class _Stored(NamedTuple):
     name: str
 
 
-class _Given(NamedTuple):
-    """All that functions of that name are given at a place, or by a keyword; at None, anywhere."""
-
-    name: str
-    at: int | str | None
+_Value = tuple[ModuleUses | None, ast.expr | Binding | _Stored | Parameter]
 
 
-_Value = tuple[ModuleUses | None, ast.expr | Binding | _Stored | _Given]
-_Call = tuple[ModuleUses, ast.Call, bool]
+class _Project:
+    """Where the modules of a project keep and pass on values: the same however these are followed."""
+
+    def __init__(self, context: ModernizeContext) -> None:
+        self._context = context
+        self._loaded: dict[str, ModuleUses] = {}
+        self._puts: dict[ModuleUses, Mapping[tuple[Scope | None, str], Sequence[ast.expr]]] = {}
+
+    def uses(self, facts: Facts) -> ModuleUses:
+        """What a module of the project uses, also one that stays as it is."""
+        known = self._context.modules.get(facts.path) or self._loaded.get(facts.path)
+        if known is None:
+            known = self._loaded[facts.path] = ModuleUses(facts)
+        return known
+
+    @cached_property
+    def modules(self) -> Collection[ModuleUses]:
+        """The modules that may change, and those that they import and that name one of the packages."""
+        found = dict(self._context.modules)
+        for module in self._context.modules.values():
+            for facts in self._context.project.imported(module.facts):
+                if facts.path not in found and any(word in facts.source.text for word in _PACKAGES):
+                    found[facts.path] = self.uses(facts)
+        return found.values()
+
+    @cached_property
+    def given(self) -> GivenArguments:
+        return GivenArguments(self.modules)
+
+    @cached_property
+    def stored(self) -> Mapping[str, Sequence[_Value]]:
+        """What is stored as an attribute of classes and objects, by the name of the attribute."""
+        found: dict[str, list[_Value]] = defaultdict(list)
+        for module in self.modules:
+            for node in module.nodes_of(ast.Attribute):
+                if isinstance(node.ctx, ast.Store):
+                    found[node.attr] += ((module, each) for each in _assigned(module, node))
+            for call in module.nodes_of(ast.Call):
+                for keyword in call.keywords:
+                    found[keyword.arg or ""].append((module, keyword.value))
+                if last_name(call.func) == "setattr" and len(call.args) == 3 and isinstance(call.args[1], ast.Constant):
+                    found[str(call.args[1].value)].append((module, call.args[2]))
+            for scope in dict.fromkeys(module.facts.names.inner.values()):
+                for name, bindings in scope.bindings.items() if scope.kind == "class" else ():
+                    found[name] += ((module, each) for each in bindings)
+        return found
+
+    def put_into(self, module: ModuleUses) -> Mapping[tuple[Scope | None, str], Sequence[ast.expr]]:
+        """What is put into the containers of a module, by their names."""
+        if module not in self._puts:
+            found: dict[tuple[Scope | None, str], list[ast.expr]] = defaultdict(list)
+            for call in module.nodes_of(ast.Call):
+                match call.func:
+                    case ast.Attribute(value=ast.Name(id=name) as held, attr=method) if method in _PUT_IN:
+                        owner = module.scope_of(held).owner(name)
+                        found[owner, name] += (*call.args, *(keyword.value for keyword in call.keywords))
+            for node in module.nodes_of(ast.Subscript):
+                if isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name):
+                    found[module.scope_of(node).owner(node.value.id), node.value.id] += _assigned(module, node)
+            self._puts[module] = found
+        return self._puts[module]
 
 
 class HeldModules:
@@ -60,8 +124,7 @@ class HeldModules:
         self._context = context
         passed = context.analysis(PassedModules)
         self._homes, self._of_stars = passed.homes, passed.of_stars
-        self._loaded: dict[str, ModuleUses] = {}
-        self._puts: dict[ModuleUses, Mapping[tuple[Scope | None, str], Sequence[ast.expr]]] = {}
+        self._project = context.analysis(_Project)
         self._steps: dict[_Value, str | Sequence[_Value]] = {}
         self._found: dict[_Value, Mapping[str, str]] = {}
 
@@ -98,28 +161,31 @@ class HeldModules:
             self._steps[value] = step
         return step
 
-    def _may_hold(self, value: ast.expr | Binding | _Stored | _Given) -> bool:
+    def _may_hold(self, value: ast.expr | Binding | _Stored | Parameter) -> bool:
         """Whether a value is no number, no other text than that of a module, and no answer to a question."""
         if isinstance(value, ast.Constant):
             return value.value in self._homes if isinstance(value.value, str) else False
         return not isinstance(value, ast.Compare | ast.UnaryOp)
 
     def _behind(
-        self, module: ModuleUses | None, value: ast.expr | Binding | _Stored | _Given, name: str | None
+        self, module: ModuleUses | None, value: ast.expr | Binding | _Stored | Parameter, name: str | None
     ) -> Iterable[_Value]:
         """The values of which one that names no module may be one, or that it may hold."""
         if isinstance(value, _Stored):
-            return self._stored.get(value.name, ())
-        if isinstance(value, _Given):
-            return self._given(value)
+            return [
+                *self._project.stored.get(value.name, ()),
+                *((None, each) for each in self._project.given.fields(value.name)),
+            ]
+        if isinstance(value, Parameter):
+            return self._project.given.of(value, may_be_handed=self.may_give_what_is_given)
         assert module is not None
         if isinstance(value, Binding):
             return self._of_binding(module, value, name)
         return self._of_expression(module, value, name)
 
-    def _name_of(self, module: ModuleUses | None, value: ast.expr | Binding | _Stored | _Given) -> str | None:
+    def _name_of(self, module: ModuleUses | None, value: ast.expr | Binding | _Stored | Parameter) -> str | None:
         """The full name that a value stands for."""
-        if module is None or isinstance(value, _Stored | _Given):
+        if module is None or isinstance(value, _Stored | Parameter):
             return None
         if isinstance(value, Binding):
             return module.facts.names.follow(value.target) if value.target is not None else None
@@ -147,7 +213,7 @@ class HeldModules:
                     yield from self._of_project(module, f"{origin}.{node.id}") if origin is not None else ()
                 if owner is not None:
                     yield from ((module, each) for each in owner.bindings[node.id])
-                yield from ((module, each) for each in self._put_into(module).get((owner, node.id), ()))
+                yield from ((module, each) for each in self._project.put_into(module).get((owner, node.id), ()))
             case ast.Attribute():
                 yield from self._of_attribute(module, node, name)
             case ast.Call():
@@ -185,6 +251,7 @@ class HeldModules:
             yield from ((module, each) for each in _looked_up_in(node.body))
         else:
             yield from ((module, each) for each in _bound_from(module, binding))
+            yield from ((None, _Stored(name)) for name in _asked_by(module.parents.get(node)))
 
     def _of_project(self, module: ModuleUses, name: str) -> Iterator[_Value]:
         """What a full name in a module of the project is bound to there."""
@@ -194,7 +261,7 @@ class HeldModules:
             is_own = home == module.facts.names.name
             facts = module.facts if is_own else self._context.project.module(home, module.facts)
             if facts is not None:
-                other, bindings = self._uses(facts), facts.names.scope.bindings
+                other, bindings = self._project.uses(facts), facts.names.scope.bindings
                 own = parts[length] if length < len(parts) else _LOOKS_UP
                 if own not in bindings or own == _LOOKS_UP:
                     yield from ((other, each) for each in _looked_up_in(facts.names.tree.body))
@@ -206,17 +273,11 @@ class HeldModules:
                     yield from ((other, each) for each in bindings[own])
                 return
 
-    def _uses(self, facts: Facts) -> ModuleUses:
-        known = self._context.modules.get(facts.path) or self._loaded.get(facts.path)
-        if known is None:
-            known = self._loaded[facts.path] = ModuleUses(facts)
-        return known
-
     def _of_attribute(self, module: ModuleUses, node: ast.Attribute, name: str | None) -> Iterator[_Value]:
         yield None, _Stored(node.attr)
         if name is not None:
             yield from self._of_project(module, name)
-        if node.attr not in self._stored:
+        if node.attr not in self._project.stored:
             # A field of a tuple or the value of an enumeration; an object of which nothing of that name is known.
             binding = self._binding(module, node.value)
             if not isinstance(node.value, ast.Name) or (binding is not None and isinstance(binding.value, ast.Call)):
@@ -237,7 +298,7 @@ class HeldModules:
             is_given = next(_looked_up_in(binding.node.body), None) is not None
         else:
             is_given = self.may_give_what_is_given
-        if is_given:
+        if is_given or function in _KEEP_IT:
             yield from ((module, each) for each in call.args)
             for keyword in call.keywords:
                 if not isinstance(keyword.value, ast.Constant) or keyword.arg in _IMPORTED_BY:
@@ -252,89 +313,9 @@ class HeldModules:
     def _of_parameter(self, module: ModuleUses, parameter: ast.arg) -> Iterator[_Value]:
         """The default of a parameter, and what calls of functions of that name pass for it."""
         arguments = module.parents[parameter]
-        function = module.parents[arguments]
         assert isinstance(arguments, ast.arguments)
-        in_order = [*arguments.posonlyargs, *arguments.args]
-        is_method = isinstance(module.parents.get(function), ast.ClassDef) and not _is_static(function)
         yield from ((module, each) for each in _defaults(arguments, parameter))
-        if is_method and in_order[:1] == [parameter]:
-            return
-        rest = parameter in (arguments.vararg, arguments.kwarg)
-        place = in_order.index(parameter) - is_method if parameter in in_order else None
-        holder = module.parents.get(function)
-        if isinstance(function, ast.Lambda) and isinstance(holder, ast.Call):
-            yield from ((module, each) for each in (*holder.args, *(keyword.value for keyword in holder.keywords)))
-        for name in _names_called(function, holder):
-            for at in (None,) if rest else (parameter.arg, place):
-                if at is not None or rest:
-                    yield None, _Given(name, at)
-
-    def _given(self, given: _Given) -> Iterator[_Value]:
-        for module, call, is_called in self._calls.get(given.name, ()):
-            if not is_called and not self.may_give_what_is_given:
-                continue
-            for index, value in enumerate(call.args):
-                # What is given beside the function, as in `map(f, xs)`, may be given to it.
-                if given.at in (None, index) or isinstance(value, ast.Starred) or not is_called:
-                    yield module, value
-            for keyword in call.keywords:
-                if given.at in (None, keyword.arg) or not is_called or keyword.arg is None:
-                    yield module, keyword.value
-
-    @cached_property
-    def _modules(self) -> Collection[ModuleUses]:
-        """The modules that may change, and those that they import and that name one of the packages."""
-        found = dict(self._context.modules)
-        for module in self._context.modules.values():
-            for facts in self._context.project.imported(module.facts):
-                if facts.path not in found and any(word in facts.source.text for word in _PACKAGES):
-                    found[facts.path] = self._uses(facts)
-        return found.values()
-
-    @cached_property
-    def _calls(self) -> Mapping[str, Sequence[_Call]]:
-        """Calls by the last part of what is called, and of what they are given."""
-        found: dict[str, list[_Call]] = defaultdict(list)
-        for module in self._modules:
-            for call in module.nodes_of(ast.Call):
-                for part in (call.func, *call.args):
-                    name = _last(part)
-                    if name is not None:
-                        found[name].append((module, call, part is call.func))
-        return found
-
-    @cached_property
-    def _stored(self) -> Mapping[str, Sequence[_Value]]:
-        """What is stored as an attribute of classes and objects, by the name of the attribute."""
-        found: dict[str, list[_Value]] = defaultdict(list)
-        for module in self._modules:
-            for node in module.nodes_of(ast.Attribute):
-                if isinstance(node.ctx, ast.Store):
-                    found[node.attr] += ((module, each) for each in _assigned(module, node))
-            for call in module.nodes_of(ast.Call):
-                for keyword in call.keywords:
-                    found[keyword.arg or ""].append((module, keyword.value))
-                if _last(call.func) == "setattr" and len(call.args) == 3 and isinstance(call.args[1], ast.Constant):
-                    found[str(call.args[1].value)].append((module, call.args[2]))
-            for scope in dict.fromkeys(module.facts.names.inner.values()):
-                for name, bindings in scope.bindings.items() if scope.kind == "class" else ():
-                    found[name] += ((module, each) for each in bindings)
-        return found
-
-    def _put_into(self, module: ModuleUses) -> Mapping[tuple[Scope | None, str], Sequence[ast.expr]]:
-        """What is put into the containers of a module, by their names."""
-        if module not in self._puts:
-            found: dict[tuple[Scope | None, str], list[ast.expr]] = defaultdict(list)
-            for call in module.nodes_of(ast.Call):
-                match call.func:
-                    case ast.Attribute(value=ast.Name(id=name) as held, attr=method) if method in _PUT_IN:
-                        owner = module.scope_of(held).owner(name)
-                        found[owner, name] += (*call.args, *(keyword.value for keyword in call.keywords))
-            for node in module.nodes_of(ast.Subscript):
-                if isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name):
-                    found[module.scope_of(node).owner(node.value.id), node.value.id] += _assigned(module, node)
-            self._puts[module] = found
-        return self._puts[module]
+        yield from ((None, each) for each in self._project.given.parameters(module, parameter))
 
 
 class HeldModulesInView(HeldModules):
@@ -343,15 +324,10 @@ class HeldModulesInView(HeldModules):
     may_give_what_is_given = False
 
 
-def _place(module: ModuleUses | None, value: ast.expr | Binding | _Stored | _Given) -> str:
+def _place(module: ModuleUses | None, value: ast.expr | Binding | _Stored | Parameter) -> str:
     """The file and the line of a value that names a module."""
     assert module is not None
     return f"{module.facts.path}:{getattr(value.node if isinstance(value, Binding) else value, 'lineno', 1)}"
-
-
-def _last(node: ast.AST) -> str | None:
-    """The last part of a name or an attribute."""
-    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else None
 
 
 def _assigned(module: ModuleUses, target: ast.expr) -> Iterator[ast.expr]:
@@ -383,6 +359,15 @@ def _bound_from(module: ModuleUses, binding: Binding) -> Iterator[ast.expr]:
         yield node.value
 
 
+def _asked_by(holder: ast.AST | None) -> Sequence[str]:
+    """The methods that a loop or a context calls for what it binds."""
+    if isinstance(holder, ast.withitem):
+        return ("__enter__", "__aenter__")
+    if isinstance(holder, ast.For | ast.AsyncFor | ast.comprehension):
+        return ("__getitem__", "__iter__", "__next__", "__aiter__", "__anext__")
+    return ()
+
+
 def _results(function: _Function) -> Iterator[ast.expr]:
     """What a function returns or yields."""
     queue: list[ast.AST] = [*function.body]
@@ -399,21 +384,8 @@ def _looked_up_in(body: Iterable[ast.stmt]) -> Iterator[ast.expr]:
     for statement in body:
         if isinstance(statement, _Function) and statement.name in (_LOOKS_UP, "__getattribute__"):
             for node in walk(statement):
-                if isinstance(node, ast.Call) and _last(node.func) == "getattr" and node.args:
+                if isinstance(node, ast.Call) and last_name(node.func) == "getattr" and node.args:
                     yield node.args[0]
-
-
-def _names_called(function: ast.AST, holder: ast.AST | None) -> Iterator[str]:
-    """The names by which a function is called, as far as its definition shows them."""
-    if isinstance(function, ast.Lambda) and isinstance(holder, ast.Assign):
-        yield from (last for last in map(_last, holder.targets) if last is not None)
-    elif isinstance(function, _Function):
-        is_maker = function.name == "__init__" and isinstance(holder, ast.ClassDef)
-        yield holder.name if is_maker and isinstance(holder, ast.ClassDef) else function.name
-
-
-def _is_static(function: ast.AST) -> bool:
-    return any(_last(each) == "staticmethod" for each in getattr(function, "decorator_list", ()))
 
 
 def _defaults(arguments: ast.arguments, parameter: ast.arg) -> Iterator[ast.expr]:
