@@ -138,6 +138,26 @@ def test_labels_of_strings_are_reported_where_they_change() -> None:
     assert [(left.line, left.reason) for left in sorted(result.left)] == [(7, shown), (9, shown), (10, written)]
 
 
+@pytest.mark.both_versions("where the parts of an f-string are")
+@pytest.mark.parametrize(
+    ("text", "is_told"),
+    [
+        ('from jax.experimental.pjit import pjit\nf"{pjit(f)=}"\n', True),
+        ('from jax import config as c\nimport jax.numpy as jnp\nf"{jnp.clip(c, a_min=0)=}"\n', True),
+        ('import jax\nx = jax.numpy.ones(3)\nf"{x.device_buffer=}"\n', True),
+        ('import jax\nx = jax.numpy.ones(3)\nf"{x.device()=}"\n', True),
+        ('from jax.tree_util import tree_multimap\nf"{tree_multimap(f, x)=}"\n', False),
+        ('import jax.numpy as jnp\njnp.product(x)\nf"{jnp.clip(x, min=0)=}, {x.device=}"\n', False),
+    ],
+)
+def test_names_keywords_and_members_change_labels(text: str, *, is_told: bool) -> None:
+    (result,) = modernize_project(source_files({"a.py": text.encode()}), REGISTRY)
+    line = text.count("\n")
+    was_shown, is_shown = (data.decode().splitlines()[-1] for data in (result.original, result.result))
+    assert (was_shown != is_shown) == is_told
+    assert any("the string shows this text" in left.reason for left in result.left if left.line == line) == is_told
+
+
 def test_names_of_the_project_that_text_takes_an_old_name_by() -> None:
     core = (
         "import jax\nfrom jax.core import get_aval\nfrom jax.experimental.pjit import pjit\n"

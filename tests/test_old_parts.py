@@ -15,6 +15,7 @@ from mmrewrite.modernize.changed_meanings import CHANGED_MEANINGS
 from mmrewrite.modernize.part_index import (
     PARTS_FILE,
     changed_places,
+    methods_of_classes,
     moved_calls,
     new_requirements,
     old_flags,
@@ -119,6 +120,30 @@ def test_no_new_requirement_is_passed_over() -> None:
     assert silent(lines, settings=ModernizeSettings(is_upgrade=True)) == []
 
 
+def test_no_method_that_is_called_by_its_class_is_passed_over() -> None:
+    """The object is given first there, but to methods of classes."""
+    lines = []
+    for owner in {**changed_places(), **new_requirements()}:
+        if called(owner) != owner:
+            changes, asked = changed_places().get(owner), new_requirements().get(owner)
+            count = changes[0].first + 1 if changes else (asked[0].place or 0) if asked else 0
+            given = ", ".join(["0"] * (count + (owner not in methods_of_classes())))
+            lines.append((owner, line(owner, f"value = {owner}({given})")))
+    assert len(lines) > 80
+    assert silent(lines, settings=ModernizeSettings(is_upgrade=True)) == []
+
+
+def test_methods_that_are_called_by_their_classes_as_today_are_left_alone() -> None:
+    text = (
+        "import flax.linen as nn\nfrom flax import nnx\nimport orbax.checkpoint as ocp\n"
+        "nn.LayerNorm.__call__(norm, x), nn.MultiHeadDotProductAttention.__call__(a, q, k, v)\n"
+        "nnx.Rngs.fork(rngs), ocp.CheckpointManager.wait_until_finished(manager)\n"
+    )
+    settings = ModernizeSettings(is_upgrade=True)
+    (result,) = modernize_project(source_files({"a.py": text.encode()}), REGISTRY, settings=settings)
+    assert (result.changed, result.refusals, result.left) == (False, (), ())
+
+
 def test_no_keyword_of_a_method_is_passed_over() -> None:
     lines = [
         (f"{owner} {part}", line(owner, f"value = {called(owner)}({part}=None)"))
@@ -201,6 +226,9 @@ CELLS = "import flax.linen as nn\nimport functools\n"
         "def f(cell):\n    return cell.initialize_carry(key, (2,), 8)",
         "def f(cell):\n    return cell.initialize_carry(key, batch_dims=(2,), size=8)",
         "class Cell(nn.RNNCellBase):\n    def initialize_carry(self, rng, batch_dims, size): pass",
+        "nn.RNNCellBase.initialize_carry(key, (2,), 8)",
+        "nn.LSTMCell.initialize_carry(key, (2,), 8)",
+        "nn.recurrent.GRUCell.initialize_carry(key, (2,), 8)",
         "nn.softmax(x, initial=0)",
     ],
 )
@@ -215,10 +243,12 @@ def test_recurrent_cells_of_today_are_left_alone() -> None:
         "nn.LSTMCell(8), nn.GRUCell(features=8), nn.LSTMCell(*sizes), nn.LSTMCell(**sizes)\n"
         "functools.partial(nn.LSTMCell, name='x')(8)\n"
         "nn.scan(nn.LSTMCell, variable_broadcast='params')(8), nn.scan(nn.LSTMCell)(features=8)\n"
-        "nn.LSTMCell(8).initialize_carry(key, (2, 8))\n"
+        "nn.LSTMCell(8).initialize_carry(key, (2, 8)), nn.LSTMCell.initialize_carry(nn.LSTMCell(8), key, (2, 8))\n"
         "class Own(nn.Module):\n    def initialize_carry(self, a, b, c): pass\n"
         "    def f(self): return self.initialize_carry(1, 2, 3)\n"
-        "class Cell(nn.RNNCellBase):\n    def initialize_carry(self, rng, input_shape): pass\n"
+        "class Cell(nn.RNNCellBase):\n    def initialize_carry(self, rng, input_shape):\n"
+        "        return nn.LSTMCell.initialize_carry(self, rng, input_shape)\n"
+        "cell = Cell()\nnn.RNNCellBase.initialize_carry(cell, key, (2,))\n"
     )
     (result,) = modernize_project(source_files({"a.py": f"{CELLS}{text}".encode()}), REGISTRY)
     assert (result.changed, result.refusals, result.left) == (False, (), ())
@@ -448,7 +478,14 @@ def test_what_calls_give_is_read_from_wheels(tmp_path: Path) -> None:
     assert list(part_rows(parts)) == [
         {"place": 0, "since": "1.1", "was": ["size"], "is": ["features", "size"], "of": ["jax.a.Cell"]},
         {"required": "features", "since": "1.1", "at": 0, "of": ["jax.a.Cell"]},
-        {"place": 0, "since": "1.1", "was": ["a", "b"], "is": ["b", "a"], "of": ["jax.a.Cell.make"]},
+        {
+            "place": 0,
+            "since": "1.1",
+            "was": ["a", "b"],
+            "is": ["b", "a"],
+            "of_class": True,
+            "of": ["jax.a.Cell.make"],
+        },
         {"named": 1, "since": "1.1", "was": ["a", "b"], "of": ["jax.a.Cell.run"]},
         {"required": "factor", "since": "1.1", "at": 1, "of": ["jax.a.h"]},
         {"named": 1, "since": "1.1", "was": ["x", "y"], "of": ["jax.a.kept"]},

@@ -38,6 +38,7 @@ class Shape:
         required: The parameters without a default.
         takes_more: Whether any number of arguments by position may follow.
         is_module: Whether it is a module of linen.
+        is_of_class: Whether it is a method that is given no object where it is called by its class.
     """
 
     keywords: Mapping[str, str] | None = None
@@ -47,6 +48,7 @@ class Shape:
     required: frozenset[str] = frozenset()
     takes_more: bool = False
     is_module: bool = False
+    is_of_class: bool = False
 
 
 @dataclass
@@ -148,7 +150,9 @@ def _methods(release: Release, definer: str, statement: ast.ClassDef, depth: int
             marks = {(_dotted(each) or "").rpartition(".")[2] for each in part.decorator_list}
             found.pop(part.name, None)
             if not marks & {"property", "cached_property", "setter", "deleter"}:
-                found[part.name] = f"{definer}.{statement.name}", _of_function(part, int("staticmethod" not in marks))
+                shape = _of_function(part, int("staticmethod" not in marks))
+                is_of_class = not marks.isdisjoint(("classmethod", "staticmethod"))
+                found[part.name] = f"{definer}.{statement.name}", replace(shape, is_of_class=is_of_class)
     return found
 
 
@@ -364,7 +368,11 @@ def part_rows(releases: Mapping[str, Parts]) -> Iterator[Row]:
     for name in sorted(homes, key=lambda name: (name.count("."), len(name), name)):
         history = [(version, parts.shapes[name]) for version, parts in releases.items() if name in parts.shapes]
         gone = (*_gone_keywords(history), *_gone_members(history, members))
-        for row in (*gone, *_changed_places(history), *_new_requirements(history)):
+        of_class = {"of_class": True} if last.shapes[name].is_of_class else {}
+        for row in (
+            *gone,
+            *({**each, **of_class} for each in (*_changed_places(history), *_new_requirements(history))),
+        ):
             same = found.setdefault((homes[name], repr(row)), {**row, "of": []})
             same["of"].append(name)
     yield from sorted(found.values(), key=lambda row: (row["of"][0], repr(row)))

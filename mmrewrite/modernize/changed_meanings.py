@@ -27,6 +27,7 @@ class ChangedMeaning:
         arguments: How many arguments by position a call has at least, to mean something else.
         is_common: Whether programs of today use the names as much. Then they are reported only in projects that use
             names that were gone in the release, and for an upgrade.
+        is_of_object: Whether it is a method of objects since then, so that a call which gives one first is of today.
         beside: Words that show a module to be of today, or that it is not concerned.
     """
 
@@ -37,6 +38,7 @@ class ChangedMeaning:
     keyword: str = ""
     arguments: int = 0
     is_common: bool = True
+    is_of_object: bool = False
     beside: tuple[str, ...] = ()
 
 
@@ -49,7 +51,7 @@ _SAMPLERS = (
 )
 _GAMMAS = ("ball", "beta", "chisquare", "dirichlet", "gamma", "generalized_normal", "loggamma", "t")
 _OF_TODAY = ("out_sharding", "sharding_names", "eager_sharding")
-_CARRIES = ("LSTMCell", "OptimizedLSTMCell", "GRUCell", "ConvLSTMCell")
+_CARRIES = ("RNNCellBase", "LSTMCell", "OptimizedLSTMCell", "GRUCell", "ConvLSTMCell")
 
 CHANGED_MEANINGS = (
     ChangedMeaning(
@@ -166,11 +168,12 @@ CHANGED_MEANINGS = (
         arguments=5,
     ),
     ChangedMeaning(
-        tuple(f"flax.linen.{name}.initialize_carry" for name in _CARRIES),
+        tuple(f"flax.linen.{home}{name}.initialize_carry" for home in ("", "recurrent.") for name in _CARRIES),
         "flax",
         "0.7.0",
         "is a method of an instance; write `nn.LSTMCell(features).initialize_carry(rng, input_shape)`",
         is_common=False,
+        is_of_object=True,
     ),
     ChangedMeaning(
         ("flax.nnx.with_partitioning",),

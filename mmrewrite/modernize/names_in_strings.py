@@ -12,6 +12,8 @@ import tokenize
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
+from mmrewrite.modernize.advice import SUCCESSORS
+from mmrewrite.modernize.analysis.renamed_keywords import OLD_KEYWORDS
 from mmrewrite.modernize.analysis.run_text import RunTexts, has_examples, names_in_code, text_in, texts_of
 from mmrewrite.modernize.analysis.told_names import ToldNames
 from mmrewrite.modernize.site import ModernizeContext
@@ -79,16 +81,39 @@ def _by_way_of_project(
 
 
 def names_in_labels(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone]:
-    """Old names in `f"{jax.tree_map(f, x)=}"`, which shows the text of the expression."""
-    source, names = module.facts.source, module.facts.names
+    """What may be replaced in `f"{jax.tree_map(f, x)=}"`, which shows the text of the expression."""
+    source = module.facts.source
     labels = [value for node in module.nodes_of(ast.JoinedStr) for value in _labelled(module, node)]
-    for node in (each for value in labels for each in walk(value) if isinstance(each, ast.Attribute)):
-        found = names.resolve(node, module.scope_of(node))
-        if found is not None and found in context.owners:
+    for node in (each for value in labels for each in walk(value)):
+        found = _replaced(module, context, node)
+        if found is not None and isinstance(node, ast.expr | ast.keyword):
             start, end = span(source, node)
             line, column = source.position(start)
             reason = f"the string shows this text, so that what it shows changes once `{found}` is rewritten"
             yield LeftAlone(module.facts.path, line, column, source.text[start:end], reason, found)
+
+
+def _replaced(module: ModuleUses, context: ModernizeContext, node: ast.AST) -> str | None:
+    """The old name, keyword or member that a node is and may be no more once its module is rewritten."""
+    names = module.facts.names
+    if isinstance(node, ast.Name | ast.Attribute):
+        found = names.resolve(node, module.scope_of(node))
+        # Where the import of a name moves, its uses stay.
+        is_old = found in context.owners and not (isinstance(node, ast.Name) and found in context.moved)
+        if is_old or found is not None or isinstance(node, ast.Name):
+            return found if is_old else None
+        holder = module.parents[node]
+        is_called = isinstance(holder, ast.Call) and holder.func is node
+        return node.attr if node.attr in _MEMBERS or (node.attr == "device" and is_called) else None
+    if isinstance(node, ast.keyword) and node.arg is not None:
+        call = module.parents[node]
+        function = names.resolve(call.func, module.scope_of(call)) if isinstance(call, ast.Call) else None
+        return f"{node.arg}=" if function is not None and node.arg in OLD_KEYWORDS.get(function, ()) else None
+    return None
+
+
+# Members of which something else is written, beside `x.device()`.
+_MEMBERS = frozenset(name.rpartition(".")[2] for name in SUCCESSORS)
 
 
 def _labelled(module: ModuleUses, string: ast.JoinedStr) -> Iterator[ast.expr]:

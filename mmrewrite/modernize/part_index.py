@@ -184,6 +184,12 @@ def new_requirements() -> Mapping[str, tuple[NewRequirement, ...]]:
 
 
 @functools.cache
+def methods_of_classes() -> frozenset[str]:
+    """The methods among these that are given no object where they are called by their class."""
+    return frozenset(owner for _, _, row in _rows() if row.get("of_class") for owner in row["of"])
+
+
+@functools.cache
 def moved_calls() -> Mapping[str, MovedCall]:
     """How moved names are called, by the old name, where that is not as before."""
     return {

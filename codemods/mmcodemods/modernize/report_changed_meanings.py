@@ -23,7 +23,7 @@ from typing import ClassVar, Literal
 
 from mmrewrite.modernize.analysis.old_names import FROZEN_DICTS, PARTIALS
 from mmrewrite.modernize.analysis.project_age import ProjectAge
-from mmrewrite.modernize.analysis.value_classes import ARRAY, PMAP_RESULT, class_of
+from mmrewrite.modernize.analysis.value_classes import ARRAY, PMAP_RESULT, class_of, gives_object
 from mmrewrite.modernize.changed_meanings import CHANGED_MEANINGS, ChangedMeaning, meaning_words
 from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.gate import uses_any
@@ -183,6 +183,8 @@ def _meets(module: ModuleUses, use: OldNameUse, row: ChangedMeaning, age: Projec
     call = module.parents.get(use.node)
     if not isinstance(call, ast.Call) or not (call.func is use.node or _is_partial(module, call, use.node)):
         return not row.keyword and not row.arguments
+    if row.is_of_object and call.func is use.node and gives_object(module, call, row.package):
+        return False
     keywords = {keyword.arg for keyword in call.keywords}
     if call.func is not use.node:
         # What is not given here may be given in the call.

@@ -31,6 +31,7 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 
 from mmrewrite.modernize.advice import BY_POSITION, SUCCESSORS
 from mmrewrite.modernize.analysis.calls import FoundCall, calls_of
@@ -46,6 +47,7 @@ from mmrewrite.modernize.part_index import (
     ChangedPlaces,
     NewRequirement,
     changed_places,
+    methods_of_classes,
     new_requirements,
     old_keywords,
     old_members,
@@ -84,11 +86,10 @@ class ReportOldParts(ModernizeCodemod):
         """Old keywords, calls that mean something else or lack an argument, and old members."""
         age, own = context.analysis(ProjectAge), context.analysis(OwnMembers).names
         for use in module.uses(_functions()):
-            for found in calls_of(module, use.node) if use.name not in _OF_OTHERS else ():
+            for found in _calls_by_name(module, use) if use.name not in _OF_OTHERS else ():
                 for keyword in _old_keywords(use.name, found):
                     yield Location(module, keyword, use, f"{use.name}.{keyword.arg}")
-                # Called by its class, a method is given the object first.
-                if not _is_method(use.name) and _is_changed(use.name, found, age):
+                if _is_changed(use.name, found, age):
                     yield Location(module, use.node, use)
         packages = context.analysis(_Packages).names
         for call in module.nodes_of(ast.Call):
@@ -137,7 +138,7 @@ class ReportOldParts(ModernizeCodemod):
             since = f"since {TITLES[told[0]]} {told[1]}, " if told is not None else ""
             owner, _, own = name.rpartition(".")
             site.leave(f"if this is a `{owner}`: {since}`{own}` takes other arguments; see what it takes today")
-        for found in calls_of(site.module, node):
+        for found in _calls_by_name(site.module, self.use) if site.use is not None else calls_of(site.module, node):
             self._check_requirements(name, found)
             change = _change(name, found)
             if change is not None and change.now is None:
@@ -169,11 +170,13 @@ class ReportOldParts(ModernizeCodemod):
     def _name_arguments(self, name: str, change: ChangedPlaces, found: FoundCall) -> None:
         """Give the arguments that are passed by name alone today their names, if they are those of before."""
         given = change.was[change.first : found.positional]
+        # The object is an argument where a method is called by its class.
+        skip = len(found.call.args) - found.positional
         # What an alias stands for may be moved, and this call with it.
         is_written = self.site.use is None or self.use.is_direct
         is_whole = is_written and self.site.call is found.call and found.is_whole
         if is_whole and name not in _SEVERAL_ORDERS and old_keywords().get(name, {}).keys().isdisjoint(given):
-            for index, keyword in enumerate(given, change.first):
+            for index, keyword in enumerate(given, change.first + skip):
                 name_argument(self.site, found.call, index, keyword)
             return
         title, names = TITLES[change.package], ", ".join(change.was[change.first :])
@@ -232,6 +235,12 @@ def _methods() -> Mapping[str, Collection[str]]:
     for name in filter(_is_method, _functions()):
         found.setdefault(name.rpartition(".")[2], []).append(name)
     return found
+
+
+def _calls_by_name(module: ModuleUses, use: OldNameUse) -> Iterator[FoundCall]:
+    """The calls of what a name stands for; a method that is called by its class is given the object first."""
+    skip = int(_is_method(use.name) and use.name not in methods_of_classes())
+    return (replace(each, positional=max(each.positional - skip, 0)) for each in calls_of(module, use.node))
 
 
 def _is_method(name: str) -> bool:

@@ -74,6 +74,27 @@ def class_of(module: ModuleUses, node: ast.expr, scope: Scope | None = None, dep
     return _OF_CALLS.get(made) if made is not None else None
 
 
+def gives_object(module: ModuleUses, call: ast.Call, package: str) -> bool:
+    """Whether the first argument of a call is shown to be an object of a class of a package, or of one made here."""
+    if not call.args:
+        return False
+    first = call.args[0]
+    if isinstance(first, ast.Name) and first.id == "self":
+        return True
+    return (class_of(module, first) or "").startswith(f"{package}.") or _is_made_here(module, first)
+
+
+def _is_made_here(module: ModuleUses, node: ast.expr) -> bool:
+    """Whether a value is made by a class of the module."""
+    if isinstance(node, ast.Name):
+        binding = module.facts.names.binding(node.id, module.scope_of(node))
+        node = binding.value if binding is not None and binding.value is not None else node
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        return False
+    binding = module.facts.names.binding(node.func.id, module.scope_of(node.func))
+    return binding is not None and isinstance(binding.node, ast.ClassDef)
+
+
 def _of_result(module: ModuleUses, call: ast.Call, name: str) -> str | None:
     own = name.rpartition(".")[2]
     if name in ("jax.jit", "jax.experimental.pjit.pjit"):
