@@ -86,9 +86,17 @@ def rows(index: Mapping[str, Mapping[str, object]]) -> Lines:
     return [(owner, part) for owner, parts in index.items() for part in parts]
 
 
-@pytest.mark.parametrize("form", ["call", "partial"])
+FORMS = {
+    "call": "value = {}(",
+    "partial": "value = functools.partial({}, ",
+    "call of a partial": "value = functools.partial({})(",
+    "call of a transformed function": "value = jax.jit(jax.vmap({}, in_axes=1))(",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_no_keyword_is_passed_over(form: str) -> None:
-    begin = {"call": "value = {}(", "partial": "value = functools.partial({}, "}[form]
+    begin = FORMS[form]
     lines = [
         (f"{owner} {part}", line(owner, f"{begin.format(owner)}{part}=None)"))
         for owner, part in rows(old_keywords())
@@ -97,7 +105,20 @@ def test_no_keyword_is_passed_over(form: str) -> None:
     # What lost keywords to another codemod is tested with that one.
     lines = [each for each in lines if not each[0].startswith(("jax.experimental.pjit.pjit ", "jax.make_mesh "))]
     assert len(lines) > 300
-    assert silent(lines, "import functools") == []
+    assert silent(lines, "import functools, jax") == []
+
+
+def test_calls_by_a_name_of_what_a_partial_or_a_transformation_makes_are_told() -> None:
+    text = (
+        "import functools, jax, optax\nimport jax.numpy as jnp\n"
+        "clip = functools.partial(jnp.clip, a_min=0)\nclip(x, a_max=1)\n"
+        "fast = jax.jit(jax.vmap(jnp.clip))\nfast(x, 0, a_max=1)\n"
+        "make = functools.partial(jax.ShapeDtypeStruct, (2,))\nmake(float, None)\nmake(float)\n"
+    )
+    (result,) = modernize_project(source_files({"a.py": text.encode()}), REGISTRY)
+    after = text.replace("a_min", "min").replace("a_max", "max").encode()
+    assert result.result == after
+    assert [item.line for item in result.refusals] == [7]
 
 
 def test_no_place_is_passed_over() -> None:

@@ -1,10 +1,10 @@
-"""The calls of a function or class: as it is written, by `functools.partial`, and of what Flax lifts it to."""
+"""The calls of a function or class: as it is written, by `functools.partial`, and of what other calls make of it."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mmrewrite.modernize.analysis.old_names import PARTIALS
 from mmrewrite.modernize.uses import ModuleUses
@@ -17,13 +17,23 @@ _LIFTED = frozenset(
 )
 
 
+# What is called with the arguments of the function that it is given.
+_WRAPPERS = frozenset(
+    (
+        *(f"jax.{name}" for name in ("checkpoint", "grad", "hessian", "jacfwd", "jacrev", "jit", "named_call", "pmap")),
+        *("jax.remat", "jax.value_and_grad", "jax.vmap", "functools.cache", "functools.lru_cache"),
+    )
+)
+
+
 @dataclass(frozen=True)
 class FoundCall:
     """One call.
 
     Attributes:
         call: The call, or that of `partial`.
-        positional: How many arguments are given by position, as far as they are written out.
+        positional: How many arguments are given by position, as far as they are written out, those of a `partial`
+            that is called among them.
         is_whole: Whether all arguments are seen, and no others can follow.
         has_star: Whether `*` hides how many are given by position.
     """
@@ -53,13 +63,19 @@ def calls_of(module: ModuleUses, function: ast.expr) -> Iterator[FoundCall]:
     elif call.args[:1] == [function]:
         name = module.facts.names.resolve(call.func, module.scope_of(call))
         if name in PARTIALS:
-            yield _found(call, 1, is_partial=True)
-        elif name in _LIFTED:
-            yield from _of_lifted(module, call)
+            partial = _found(call, 1, is_partial=True)
+            yield partial
+            for found in _of_made(module, call):
+                has_star = partial.has_star or found.has_star
+                positional = 0 if has_star else partial.positional + found.positional
+                is_whole = found.is_whole and not (partial.has_star or call.keywords)
+                yield replace(found, positional=positional, is_whole=is_whole, has_star=has_star)
+        elif name in _LIFTED or name in _WRAPPERS:
+            yield from _of_made(module, call)
 
 
-def _of_lifted(module: ModuleUses, lifted: ast.Call) -> Iterator[FoundCall]:
-    """The calls of `nn.scan(Cell, ...)`, there or by the name that it is assigned to."""
+def _of_made(module: ModuleUses, lifted: ast.Call) -> Iterator[FoundCall]:
+    """The calls of what a call makes, as of `nn.scan(Cell, ...)`, there or by the name that it is assigned to."""
     yield from calls_of(module, lifted)
     match module.parents.get(lifted):
         case ast.Assign(targets=[ast.Name(id=name) as target]):
