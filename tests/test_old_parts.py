@@ -14,6 +14,7 @@ from fixture_files import source_files
 from mmrewrite.modernize.changed_meanings import CHANGED_MEANINGS
 from mmrewrite.modernize.part_index import (
     PARTS_FILE,
+    changed_defaults,
     changed_places,
     methods_of_classes,
     moved_calls,
@@ -163,6 +164,40 @@ def test_methods_that_are_called_by_their_classes_as_today_are_left_alone() -> N
     settings = ModernizeSettings(is_upgrade=True)
     (result,) = modernize_project(source_files({"a.py": text.encode()}), REGISTRY, settings=settings)
     assert (result.changed, result.refusals, result.left) == (False, (), ())
+
+
+def test_save_takes_what_numpy_takes() -> None:
+    text = (
+        "import jax.numpy as jnp\njnp.save('f', x, fix_imports=True), jnp.save('f', x, False)\n"
+        "jnp.load('f', fix_imports=True)\njnp.save('f', x, False, True)\n"
+    )
+    (result,) = modernize_project(source_files({"a.py": text.encode()}), REGISTRY)
+    assert result.result.decode() == text.replace(", fix_imports=True), jnp.s", "), jnp.s")
+    assert [item.line for item in result.refusals] == [4]
+
+
+def test_no_changed_default_is_passed_over() -> None:
+    lines = [(owner, line(owner, f"value = {called(owner)}()")) for owner in changed_defaults()]
+    assert {"flax.nnx.scan", "optax.contrib.prodigy", "orbax.checkpoint.CheckpointManagerOptions"} <= {
+        *changed_defaults()
+    }
+    assert silent(lines, settings=ModernizeSettings(is_upgrade=True)) == []
+
+
+def test_calls_that_give_what_has_another_default_are_left_alone() -> None:
+    text = (
+        "import functools, optax, jax.numpy as jnp\nfrom flax import nnx\nimport orbax.checkpoint as ocp\n"
+        "optax.contrib.prodigy(0.1), optax.contrib.prodigy(learning_rate=0.1), ocp.AsyncOptions(timeout_secs=9)\n"
+        "jnp.einsum('i', x), jnp.astype(x, int)\n"
+        "nnx.scan(f, in_axes=0, out_axes=0)\n"
+        "@functools.partial(nnx.scan, in_axes=0, out_axes=0)\ndef f(x): pass\n"
+        "@nnx.scan(in_axes=0, out_axes=0)\ndef f(x): pass\n"
+    )
+    more = "@functools.partial(nnx.scan, in_axes=0)\ndef f(x): pass\n@nnx.scan\ndef f(x): pass\n"
+    settings = ModernizeSettings(is_upgrade=True)
+    (result,) = modernize_project(source_files({"a.py": (text + more).encode()}), REGISTRY, settings=settings)
+    assert (result.changed, result.refusals) == (False, ())
+    assert [item.line for item in result.left] == [text.count("\n") + 1, text.count("\n") + 3]
 
 
 def test_no_keyword_of_a_method_is_passed_over() -> None:
@@ -524,6 +559,47 @@ def test_what_calls_give_is_read_from_wheels(tmp_path: Path) -> None:
     assert list(moved_rows(parts, {"jax.a.g": "jax.a.h", "jax.a.kept": "jax.a.kept"})) == [
         {"moved": "jax.a.g", "to": "jax.a.h", "same": 2, "lost": ["deep", "scale"], "required": {}},
         {"moved": "jax.a.kept", "to": "jax.a.kept", "same": 1, "lost": [], "required": {}},
+    ]
+
+
+# Two releases. Defaults that are made at run time, and equal ones, are no change; fields of modules have any place.
+DEFAULTS = {
+    "1.0": "def f(a=1, *, b=True, c=(0,), d=None, e=2, g=N): pass\n",
+    "1.1": "def f(a=1.0, *, b=False, c=(N, 0), d=3, e=None, g=4): pass\n",
+}
+FIELDS = {
+    "1.0": "import jax.linen.base as b\nclass Wide(b.Module):\n  a: int\n  b: int\n  c: int\n  d: int\n  e: int\n"
+    "  f: int\n  g: int\n  h: int\n",
+    "1.1": "import jax.linen.base as b\nclass Wide(b.Module):\n  a: int\n  b: int\n  c: int\n  d: int\n  e: int\n"
+    "  f: int\n  h: int\n  g: int\n",
+}
+
+
+def test_defaults_and_far_fields_are_read_from_wheels(tmp_path: Path) -> None:
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        from index_names import Release
+        from index_parts import part_rows, parts_of
+    finally:
+        sys.path.remove(str(ROOT / "tools"))
+    parts = {}
+    for version, text in DEFAULTS.items():
+        wheel = tmp_path / f"jax-{version}-py3-none-any.whl"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            for path, data in {
+                "jax/__init__.py": "",
+                "jax/a.py": text,
+                "jax/linen/__init__.py": "",
+                "jax/linen/base.py": "class Module: pass\n",
+                "jax/linen/w.py": FIELDS[version],
+            }.items():
+                archive.writestr(path, data)
+        parts[version] = parts_of(Release(wheel, "jax"))
+    order = [*"abcdef", "h", "g"]
+    assert list(part_rows(parts)) == [
+        {"default": "b", "since": "1.1", "was": "True", "is": "False", "at": None, "of": ["jax.a.f"]},
+        {"default": "c", "since": "1.1", "was": "(0,)", "is": "(N, 0)", "at": None, "of": ["jax.a.f"]},
+        {"place": 6, "since": "1.1", "was": [*"abcdefgh"], "is": order, "of": ["jax.linen.w.Wide"]},
     ]
 
 

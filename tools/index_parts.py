@@ -37,7 +37,6 @@ class Shape:
         seen: Those that are seen, also where there may be others.
         required: The parameters without a default.
         takes_more: Whether any number of arguments by position may follow.
-        is_module: Whether it is a module of linen.
         is_of_class: Whether it is a method that is given no object where it is called by its class.
     """
 
@@ -47,7 +46,6 @@ class Shape:
     seen: frozenset[str] = frozenset()
     required: frozenset[str] = frozenset()
     takes_more: bool = False
-    is_module: bool = False
     is_of_class: bool = False
 
 
@@ -202,7 +200,7 @@ def _of_constructor(release: Release, definer: str, statement: ast.ClassDef, dep
     if of_module is not None:
         # Where `parent` and `name` stand, and that by position, nobody says.
         shape = _of_fields(of_module)
-        return replace(shape, keywords={**(shape.keywords or {}), "name": "None", "parent": ""}, is_module=True)
+        return replace(shape, keywords={**(shape.keywords or {}), "name": "None", "parent": ""})
     if len(bases) == 1 and bases[0] is not None and not is_data and not fields:
         return _of_constructor(release, *bases[0], depth + 1)
     is_plain = not (bases or fields or statement.decorator_list or statement.keywords)
@@ -369,10 +367,8 @@ def part_rows(releases: Mapping[str, Parts]) -> Iterator[Row]:
         history = [(version, parts.shapes[name]) for version, parts in releases.items() if name in parts.shapes]
         gone = (*_gone_keywords(history), *_gone_members(history, members))
         of_class = {"of_class": True} if last.shapes[name].is_of_class else {}
-        for row in (
-            *gone,
-            *({**each, **of_class} for each in (*_changed_places(history), *_new_requirements(history))),
-        ):
+        changed = (*_changed_places(history), *_new_requirements(history), *_changed_defaults(history))
+        for row in (*gone, *({**each, **of_class} for each in changed)):
             same = found.setdefault((homes[name], repr(row)), {**row, "of": []})
             same["of"].append(name)
     yield from sorted(found.values(), key=lambda row: (row["of"][0], repr(row)))
@@ -415,7 +411,7 @@ def _changed_places(history: History) -> Iterator[Row]:
             continue
         later = [(version, shape) for version, shape in history[number + 1 :] if shape.order is not None]
         place, row = _first_moved(order, final), Row()
-        if place is not None and place < (_MOST_FIELDS if history[-1][1].is_module else len(order)):
+        if place is not None and place < len(order):
             since = next(version for version, shape in later if _at(shape, place) != order[place])
             row = {"place": place, "since": since, "was": list(order), "is": list(final)}
         elif place is None and len(final) < len(order) and not later[-1][1].takes_more:
@@ -424,10 +420,6 @@ def _changed_places(history: History) -> Iterator[Row]:
         if row and not any(_covers(other, row) for other in found):
             found = [*(other for other in found if not _covers(row, other)), row]
     yield from found
-
-
-# Nobody gives a module so many fields by position, and many files have modules.
-_MOST_FIELDS = 6
 
 
 def _at(shape: Shape, place: int) -> str | None:
@@ -469,6 +461,31 @@ def _new_requirements(history: History) -> Iterator[Row]:
                     "since": version,
                     "at": final.order.index(name) if name in final.order else None,
                 }
+
+
+def _changed_defaults(history: History) -> Iterator[Row]:
+    """Parameters whose default was written out and is another today, each with its place if it has one."""
+    final = history[-1][1]
+    for name, today in (final.keywords or {}).items() if final.order is not None else ():
+        known = [(version, shape.keywords[name]) for version, shape in history if name in (shape.keywords or {})]
+        others = [(before, since) for (_, before), (since, after) in itertools.pairwise(known) if before != after]
+        # Since the last release in which it came to be what it is.
+        before, since = others[-1] if others else ("", "")
+        if _is_written_out(before) and today not in ("", "None") and not _is_same(before, today):
+            place = final.order.index(name) if name in final.order else None
+            yield {"default": name, "since": since, "was": before, "is": today, "at": place}
+
+
+def _is_written_out(default: str) -> bool:
+    """Whether a default is a number or a text, and no choice that is made later."""
+    try:
+        return bool(default) and ast.literal_eval(default) is not None
+    except (SyntaxError, ValueError):
+        return False
+
+
+def _is_same(before: str, after: str) -> bool:
+    return _is_written_out(after) and bool(ast.literal_eval(before) == ast.literal_eval(after))
 
 
 def moved_rows(releases: Mapping[str, Parts], moves: Mapping[str, str]) -> Iterator[Row]:
@@ -557,6 +574,9 @@ def has(row):
     except (AttributeError, TypeError, ValueError):
         return None
     names = {each.name: each for each in given}
+    if "default" in row:
+        asked = names.get(row["default"])
+        return asked is None or repr(asked.default) == row["was"]
     kinds = {each.kind for each in given}
     by_position = [each.name for each in given if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
     if "required" in row:

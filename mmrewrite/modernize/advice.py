@@ -128,3 +128,16 @@ SUCCESSORS = {
 
 # Parameters that are passed by position alone today, in their order.
 BY_POSITION = {"jax.numpy.where": ("condition", "x", "y")}
+
+# Parameters of another default with which a call does what it did, up to rounding and speed.
+SAME_BY_DEFAULT = frozenset(
+    (
+        # The order of contractions.
+        *("jax.numpy.einsum.optimize", "jax.numpy.einsum_path.optimize"),
+        # Arrays cannot be written to.
+        "jax.numpy.astype.copy",
+        # Both are empty.
+        *("jax.shard_map.axis_names", "jax.experimental.roofline.roofline.shard_map.axis_names"),
+        *(f"jax.experimental.pallas.mosaic_gpu.{name}.num_barriers" for name in ("Barrier", "ClusterBarrier")),
+    )
+)

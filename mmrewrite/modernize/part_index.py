@@ -1,6 +1,7 @@
 """The index of what functions and classes lost while they stayed: keywords, members, places of arguments; and flags.
 
-Beside these, what they ask for today, and how names that codemods move are called under the new one.
+Beside these, what they ask for today, which defaults are others, and how names that codemods move are called under the
+new one.
 
 `old_parts.jsonl` beside this file is written by `tools/index_names.py` from the wheels.
 """
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from mmrewrite.modernize.advice import PART_ADVICE
+from mmrewrite.modernize.advice import PART_ADVICE, SAME_BY_DEFAULT
 from mmrewrite.modernize.name_index import TITLES, words_beside
 
 PARTS_FILE = files("mmrewrite.modernize") / "old_parts.jsonl"
@@ -81,6 +82,27 @@ class NewRequirement:
     since: str
     name: str
     place: int | None
+
+
+@dataclass(frozen=True)
+class ChangedDefault:
+    """A parameter that is something else since a release where a call does not give it.
+
+    Attributes:
+        package: The package, such as `jax`.
+        since: The release.
+        name: The parameter.
+        place: Its place, None if it is passed by name alone.
+        was: The default before, as text.
+        now: The default since then, as text.
+    """
+
+    package: str
+    since: str
+    name: str
+    place: int | None
+    was: str
+    now: str
 
 
 @dataclass(frozen=True)
@@ -163,7 +185,7 @@ def changed_places() -> Mapping[str, tuple[ChangedPlaces, ...]]:
     """The changes of arguments by position, the last first, by the full name of what is called."""
     found: dict[str, list[ChangedPlaces]] = {}
     for package, _, row in _rows():
-        if "was" in row and "of" in row:
+        if "place" in row or "named" in row:
             first = row["place"] if "place" in row else row["named"]
             now = tuple(row["is"]) if "is" in row else None
             for owner in row["of"]:
@@ -181,6 +203,18 @@ def new_requirements() -> Mapping[str, tuple[NewRequirement, ...]]:
         for owner in row["of"] if "required" in row and "of" in row else ():
             found.setdefault(owner, []).append(NewRequirement(package, row["since"], row["required"], row["at"]))
     return {owner: tuple(asked) for owner, asked in found.items()}
+
+
+@functools.cache
+def changed_defaults() -> Mapping[str, tuple[ChangedDefault, ...]]:
+    """The parameters of another default, by the full name of what is called."""
+    found: dict[str, list[ChangedDefault]] = {}
+    for package, _, row in _rows():
+        for owner in row["of"] if "default" in row and "of" in row else ():
+            if f"{owner}.{row['default']}" not in SAME_BY_DEFAULT:
+                change = ChangedDefault(package, row["since"], row["default"], row["at"], row["was"], row["is"])
+                found.setdefault(owner, []).append(change)
+    return {owner: tuple(changes) for owner, changes in found.items()}
 
 
 @functools.cache
@@ -208,7 +242,7 @@ def moved_calls() -> Mapping[str, MovedCall]:
 def part_words() -> Mapping[bytes, frozenset[bytes]]:
     """Words of files that may use an old part, and for each the words that stand beside it there."""
     found: dict[bytes, set[bytes]] = {}
-    for word, beside in words_beside((*changed_places(), *new_requirements())).items():
+    for word, beside in words_beside((*changed_places(), *new_requirements(), *changed_defaults())).items():
         found.setdefault(word, set()).update(beside)
     for index in (old_keywords(), old_members()):
         for owner, parts in index.items():
@@ -216,7 +250,7 @@ def part_words() -> Mapping[bytes, frozenset[bytes]]:
                 found.setdefault(name.encode(), set()).add(owner.rpartition(".")[2].encode())
     for name, owners in only_members().items():
         found[name.encode()] |= {part.package.partition(".")[0].encode() for part in owners.values()}
-    methods = [owner.rpartition(".") for owner in (*changed_places(), *new_requirements())]
+    methods = [owner.rpartition(".") for owner in (*changed_places(), *new_requirements(), *changed_defaults())]
     called = {made: {own for owner, _, own in methods if owner == made} for made in _MADE_BY}
     for made, words in _MADE_BY.items():
         for name in (*old_members().get(made, ()), *called[made]):

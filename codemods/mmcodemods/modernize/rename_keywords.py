@@ -3,15 +3,19 @@
     jnp.clip(x, a_min=0, a_max=1)
     jnp.quantile(x, 0.5, interpolation="nearest")
     jax.scipy.linalg.solve(a, b, sym_pos=True)
+    jnp.save(file, x, fix_imports=False)
     ->  jnp.clip(x, min=0, max=1)
     ->  jnp.quantile(x, 0.5, method="nearest")
     ->  jax.scipy.linalg.solve(a, b, assume_a="pos")
+    ->  jnp.save(file, x)
+
+`jnp.save` is `numpy.save`, where `fix_imports` is gone since NumPy 2.5. It was about arrays of Python objects.
 
 To check: nothing; the functions compute the same.
 
-Refused: `initial=` of `softmax`, which has no successor, `concrete=True` of `jax.checkpoint`, and values that are not
-written out where the new keyword has others; a `target-jax` without the new keyword. Reported: `**`, which may hide
-one, in a file that names one.
+Refused: `initial=` of `softmax`, which has no successor, `concrete=True` of `jax.checkpoint`, `fix_imports` by place,
+and values that are not written out where the new keyword has others; a `target-jax` without the new keyword. Reported:
+`**`, which may hide one, in a file that names one.
 See https://docs.jax.dev/en/latest/changelog.html
 """
 
@@ -31,6 +35,7 @@ from mmrewrite.modernize.analysis.renamed_keywords import (
     QUANTILES,
     RENAMED,
     RESHAPE,
+    SAVE,
     SOFTMAX,
     SOLVE,
 )
@@ -41,8 +46,12 @@ from mmrewrite.modernize.uses import ModuleUses
 
 # `a`, `x` and `y` are keywords of many functions, and old in `clip` and `beta` alone.
 _HERE = re.compile(
-    rb"\b(?:(?:a_min|a_max|interpolation|newshape|sym_pos|initial|concrete|clip\s*\(\s*a)\s*=|beta\s*\()"
+    rb"\b(?:(?:a_min|a_max|interpolation|newshape|sym_pos|initial|concrete|fix_imports|clip\s*\(\s*a)\s*=|(?:beta|save)\s*\()"
 )
+
+
+# So many arguments by position are left.
+_OF_SAVE = 3
 
 
 class RenameKeywords(ModernizeCodemod):
@@ -58,7 +67,16 @@ class RenameKeywords(ModernizeCodemod):
         **dict.fromkeys(CHECKPOINT, ("jax", "0.10.0", "stops")),
     }
 
-    extra_markers: ClassVar = (b"a_min", b"a_max", b"interpolation", b"sym_pos", b"initial", b"concrete", b"clip")
+    extra_markers: ClassVar = (
+        b"a_min",
+        b"a_max",
+        b"interpolation",
+        b"sym_pos",
+        b"initial",
+        b"concrete",
+        b"clip",
+        b"save",
+    )
 
     @classmethod
     def may_be_in(cls, data: bytes) -> bool:
@@ -72,11 +90,14 @@ class RenameKeywords(ModernizeCodemod):
             for keyword in _keywords(module, use.node):
                 if keyword.arg is None or keyword.arg in OLD_KEYWORDS[use.name]:
                     yield Location(module, keyword, use)
+            if use.name == SAVE and any(found.positional > _OF_SAVE for found in calls_of(module, use.node)):
+                yield Location(module, use.node, use)
 
     def rewrite(self) -> None:
         """Rename one keyword."""
         keyword, site = self.site.node, self.site
-        assert isinstance(keyword, ast.keyword)
+        if not isinstance(keyword, ast.keyword):
+            self.refuse("`jnp.save` takes three arguments since NumPy 2.5; leave `fix_imports` out")
         if keyword.arg is None:
             site.leave(f"`**` may hide keywords that `{site.text(self.use.node)}` has no more; write them out")
         self._check_array()
@@ -94,6 +115,8 @@ class RenameKeywords(ModernizeCodemod):
                 "`initial=` of softmax is gone since JAX 0.6.0; leave it out if `where=` keeps an element of each row",
                 keyword,
             )
+        elif keyword.arg == "fix_imports":
+            remove_keyword(site, keyword)
         else:
             self._drop_concrete(keyword)
 

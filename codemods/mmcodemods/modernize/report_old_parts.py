@@ -17,12 +17,14 @@ The index of keywords, members, places and flags is read from the wheels, as tha
 reported whose object the source shows to be of the class, and, as notes, those of a name that nothing has today. An
 argument that is passed by its name alone today gets its name, and one that is passed by position alone loses it where
 it stands in its place. Calls by position that mean something else are reported in projects that use names that were
-gone in that release, and by `--upgrade-to`. Calls of methods are read where the source shows the class of the object.
+gone in that release, and by `--upgrade-to`; so are calls without a parameter whose default is another since then. Calls
+of methods are read where the source shows the class of the object.
 
 To check: notes, which may be about objects of other classes.
 
 Refused: every other keyword and member that is gone, arguments by position that are not taken any more, and calls
-without an argument that is needed today. Calls by position whose meaning has changed are left and reported.
+without an argument that is needed today. Calls by position or by default whose meaning has changed are left and
+reported.
 See https://docs.jax.dev/en/latest/changelog.html
 """
 
@@ -30,7 +32,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from mmrewrite.modernize.advice import BY_POSITION, SUCCESSORS
@@ -44,8 +46,10 @@ from mmrewrite.modernize.edits.arguments import name_argument
 from mmrewrite.modernize.gate import uses_any
 from mmrewrite.modernize.name_index import PACKAGES, TITLES
 from mmrewrite.modernize.part_index import (
+    ChangedDefault,
     ChangedPlaces,
     NewRequirement,
+    changed_defaults,
     changed_places,
     methods_of_classes,
     new_requirements,
@@ -91,6 +95,8 @@ class ReportOldParts(ModernizeCodemod):
                     yield Location(module, keyword, use, f"{use.name}.{keyword.arg}")
                 if _is_changed(use.name, found, age):
                     yield Location(module, use.node, use)
+            if _other_defaults(module, use.node, use.name, age):
+                yield Location(module, use.node, use)
         packages = context.analysis(_Packages).names
         for call in module.nodes_of(ast.Call):
             name, is_certain = _method(module, call, packages, own)
@@ -99,7 +105,8 @@ class ReportOldParts(ModernizeCodemod):
                 keywords = list(_old_keywords(name, found))
                 for keyword in keywords if is_certain else ():
                     yield Location(module, keyword, part=f"{name}.{keyword.arg}")
-                if _is_changed(name, found, age) or (keywords and not is_certain):
+                is_other = is_certain and _other_defaults(module, call.func, name, age)
+                if _is_changed(name, found, age) or is_other or (keywords and not is_certain):
                     yield Location(module, call.func, part=name)
         for node in module.nodes_of(ast.Attribute):
             if isinstance(node.ctx, ast.Load):
@@ -118,7 +125,10 @@ class ReportOldParts(ModernizeCodemod):
         if asked is not None:
             return asked.package, asked.since, "stops"
         place = next(iter(changed_places().get(name, ())), None)
-        return (place.package, place.since, "stops" if place.now is None else "changes") if place is not None else None
+        if place is not None:
+            return place.package, place.since, "stops" if place.now is None else "changes"
+        default = next(iter(changed_defaults().get(name, ())), None)
+        return (default.package, default.since, "changes") if default is not None else None
 
     def rewrite(self) -> None:
         """Rewrite or report one use."""
@@ -145,6 +155,9 @@ class ReportOldParts(ModernizeCodemod):
                 self._name_arguments(name, change, found)
             elif change is not None and _is_told(change, age):
                 self._tell_place(name, change)
+        others = _other_defaults(site.module, node, name, age)
+        if others:
+            self._tell_defaults(name, others)
 
     @property
     def _name(self) -> tuple[str | None, bool]:
@@ -198,6 +211,14 @@ class ReportOldParts(ModernizeCodemod):
             f"from there on, pass arguments by name"
         )
 
+    def _tell_defaults(self, name: str, changes: Collection[ChangedDefault]) -> None:
+        each = [
+            f"`{one.name}=` of `{name}` is `{one.now}` where it is not given, since {TITLES[one.package]} {one.since}, "
+            f"and was `{one.was}`"
+            for one in changes
+        ]
+        self.site.leave(f"{'; '.join(each)}; pass it")
+
     def _rewrite_member(self, node: ast.Attribute) -> None:
         site = self.site
         packages = site.context.analysis(_Packages).names
@@ -217,7 +238,7 @@ class ReportOldParts(ModernizeCodemod):
 @functools.cache
 def _functions() -> Mapping[str, None]:
     """What is called with other arguments today."""
-    return dict.fromkeys((*old_keywords(), *changed_places(), *new_requirements()))
+    return dict.fromkeys((*old_keywords(), *changed_places(), *new_requirements(), *changed_defaults()))
 
 
 class _Packages:
@@ -289,6 +310,17 @@ def _is_changed(name: str, found: FoundCall, age: ProjectAge) -> bool:
 def _is_told(change: ChangedPlaces, age: ProjectAge) -> bool:
     """Whether a call is old for certain: those that raise are; others may be written for today."""
     return change.now is None or age.is_before(change.package, change.since)
+
+
+def _other_defaults(module: ModuleUses, function: ast.expr, name: str, age: ProjectAge) -> Sequence[ChangedDefault]:
+    """The parameters that a function is not given, and that are something else today than in an old project."""
+    changes = [each for each in changed_defaults().get(name, ()) if age.is_before(each.package, each.since)]
+    if not changes:
+        return ()
+    if function in getattr(module.parents.get(function), "decorator_list", ()):
+        return changes
+    calls = list(calls_of(module, function))
+    return [each for each in changes if any(found.lacks(each.name, each.place) for found in calls)]
 
 
 def _is_in_its_place(module: ModuleUses, use: OldNameUse, keyword: ast.keyword) -> bool:

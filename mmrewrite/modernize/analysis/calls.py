@@ -64,6 +64,10 @@ def calls_of(module: ModuleUses, function: ast.expr) -> Iterator[FoundCall]:
         name = module.facts.names.resolve(call.func, module.scope_of(call))
         if name in PARTIALS:
             partial = _found(call, 1, is_partial=True)
+            if call in getattr(module.parents.get(call), "decorator_list", ()):
+                # It is called with what it decorates, in the place of the function, and with nothing else.
+                yield _found(call, 0)
+                return
             yield partial
             for found in _of_made(module, call):
                 has_star = partial.has_star or found.has_star

@@ -17,6 +17,8 @@ SOFTMAX = tuple(
 CHECKPOINT = ("jax.checkpoint", "jax.remat", "jax.ad_checkpoint.checkpoint", "jax.ad_checkpoint.remat")
 CLIP, SOLVE = "jax.numpy.clip", "jax.scipy.linalg.solve"
 RESHAPE, BETA = "jax.numpy.reshape", "jax.scipy.special.beta"
+# It is `numpy.save`, with the arguments that the release of NumPy has.
+SAVE = "jax.numpy.save"
 
 # New names of keywords, and the first JAX that has them.
 RENAMED: Mapping[str, Mapping[str, tuple[str, str]]] = {
@@ -30,6 +32,7 @@ OTHERS: Mapping[str, frozenset[str]] = {
     SOLVE: frozenset(("sym_pos",)),
     **dict.fromkeys(SOFTMAX, frozenset(("initial",))),
     **dict.fromkeys(CHECKPOINT, frozenset(("concrete",))),
+    SAVE: frozenset(("fix_imports",)),
 }
 # The old keywords of each function that this codemod is about.
 OLD_KEYWORDS: Mapping[str, frozenset[str]] = {
