@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,22 @@ def test_every_name_of_the_index_is_in_its_group(folder: Path) -> None:
         assert change == ("stops" if row.is_gone else "warns"), name
         assert release == (row.gone_since if row.is_gone else row.changes[-1][0]) or change == "warns", name
         assert numbers(release) <= numbers(last_releases()[row.package]), name
+
+
+@pytest.mark.parametrize("wanted", ["0.4.30", "0.8.2", "0.10.0", "0.11.2"])
+def test_a_name_that_is_gone_in_a_release_is_needed_for_it(folder: Path, wanted: str) -> None:
+    """Whatever later releases made of it: some names are there again."""
+    draw = random.Random(wanted)
+    of_jax = [row for row in old_names().values() if row.package == "jax" and row.changes]
+    back = [row for row in of_jax if row.changes[-1][1] == "there"]
+    uses = {row.name: row for row in (*back, *draw.sample(of_jax, 150))}
+    (folder / "train.py").write_text("import jax\n" + "".join(f"{name}\n" for name in uses))
+    found = report("--upgrade-to", wanted)
+    needed = {item["line"] for group in found["needed"] if group["change"] == "stops" for item in group["items"]}
+    assert len(back) > 10
+    for line, row in enumerate(uses.values(), 2):
+        states = [state for release, state in row.changes if numbers(release) <= numbers(wanted)]
+        assert (line in needed) == (states[-1:] in (["raises"], ["gone"])), (row.name, row.changes)
 
 
 def test_parts_and_meanings_have_their_release(program: Path) -> None:

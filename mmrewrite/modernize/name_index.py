@@ -61,8 +61,14 @@ class OldName:
     @property
     def gone_since(self) -> str | None:
         """The release from which on its use raises; None if it does not today."""
+        return self.gone_in(self.changes[-1][0])
+
+    def gone_in(self, wanted: str) -> str | None:
+        """The release from which on its use raises in another one, as it may be there again; None if it does not."""
         since = None
         for release, state in self.changes:
+            if numbers(release) > numbers(wanted):
+                break
             if state not in ("raises", "gone"):
                 since = None
             elif since is None:

@@ -167,9 +167,10 @@ def _told(item: UpgradeItem) -> tuple[str, str, Change]:
 
 def _turning_point(row: OldName, wanted: str) -> tuple[str, Change]:
     """The release that matters for an upgrade: the one that ends a name, if it is on the way; else the next warning."""
-    ends = row.gone_since
-    if ends is not None and numbers(ends) <= numbers(wanted):
+    ends = row.gone_in(wanted)
+    if ends is not None:
         return ends, "stops"
+    ends = row.gone_since
     warns = next((release for release, state in row.changes if state == "warns"), None)
     if warns is not None:
         return warns, "warns"
