@@ -105,6 +105,10 @@ PROJECTS: Mapping[str, Mapping[str, str]] = {
         "compat.py": COMPAT,
         "main.py": "try:\n    from compat import xp\nexcept ImportError:\n    import numpy as xp\nxp.product(2)\n",
     },
+    "looked up by a module": {
+        "compat.py": "import jax.numpy\n\n\ndef __getattr__(name):\n    return getattr(jax.numpy, name)\n",
+        "main.py": "from compat import product\n",
+    },
     "keyword of a function": {
         "compat.py": "from jax.numpy import clip\n",
         "main.py": "from compat import clip\nclip(2, a_min=3)\n",

@@ -5,13 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterator, Mapping
 
+from mmrewrite.modernize.analysis.calls import calls_of
 from mmrewrite.modernize.analysis.held_modules import HeldModules, HeldModulesInView
 from mmrewrite.modernize.analysis.own_members import OwnMembers
 from mmrewrite.modernize.analysis.passed_modules import PassedModules, star_origins
 from mmrewrite.modernize.analysis.reexported_modules import ReexportedModules
+from mmrewrite.modernize.analysis.renamed_keywords import OLD_KEYWORDS
 from mmrewrite.modernize.analysis.told_names import ToldNames
 from mmrewrite.modernize.name_index import TITLES
 from mmrewrite.modernize.name_index import old_names as index
+from mmrewrite.modernize.part_index import moved_calls, old_keywords
 from mmrewrite.modernize.site import ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses, dotted_text
 from mmrewrite.modernize.version_guards import guard_of
@@ -79,6 +82,7 @@ def unclear_uses(module: ModuleUses, names: Collection[str]) -> Iterator[LeftAlo
     source = module.facts.source
     old_names = frozenset(names)
     known: dict[tuple[Scope, str], set[str]] = {}
+    lost: dict[tuple[Scope, str], Mapping[str, str]] = {}
     candidates = _may_be_unclear(module)
     for head, chain in module.chains:
         if head.id not in candidates:
@@ -91,7 +95,10 @@ def unclear_uses(module: ModuleUses, names: Collection[str]) -> Iterator[LeftAlo
             is_clear = module.facts.names.resolve(head, owner) is not None
             is_left = is_clear or any(_is_guarded(module, binding, old_names) for binding in bindings)
             known[owner, head.id] = set() if is_left else _meanings(module, head.id, owner, frozenset())
+            lost[owner, head.id] = _lost_by(module, bindings) if is_left and not is_clear else {}
         meanings = known[owner, head.id]
+        if lost[owner, head.id]:
+            yield from _calls_with(module, head, lost[owner, head.id])
         for node in reversed(chain) if meanings else ():
             rest = dotted_text(node).removeprefix(head.id)
             old = sorted({meaning + rest for meaning in meanings} & old_names)
@@ -100,6 +107,37 @@ def unclear_uses(module: ModuleUses, names: Collection[str]) -> Iterator[LeftAlo
                 because = _why(module, head.id, bindings, old[0])
                 yield LeftAlone(module.facts.path, line, column, ast.unparse(node), because)
                 break
+
+
+def _lost_by(module: ModuleUses, bindings: Collection[Binding]) -> Mapping[str, str]:
+    """The keywords of a name that is chosen by the version of JAX which today's has not, each with whose it is."""
+    if all(guard_of(module, each.node) is None for each in bindings):
+        return {}
+    meant = sorted({module.facts.names.follow(each.target) for each in bindings if each.target is not None})
+    return {keyword: name for name in meant for keyword in _gone_keywords(name)}
+
+
+def _calls_with(module: ModuleUses, function: ast.expr, lost: Mapping[str, str]) -> Iterator[LeftAlone]:
+    """Keywords in calls of a function that has them in some releases of JAX alone."""
+    for keyword in (keyword for found in calls_of(module, function) for keyword in found.call.keywords):
+        if keyword.arg is not None and keyword.arg in lost and guard_of(module, keyword) is None:
+            line, column = module.facts.source.position(span(module.facts.source, keyword)[0])
+            reason = (
+                f"`{ast.unparse(function)}` is chosen by the version of JAX, and `{keyword.arg}=` is a keyword of "
+                f"`{lost[keyword.arg]}` that today's function has not; give it where that is chosen"
+            )
+            yield LeftAlone(module.facts.path, line, column, f"{keyword.arg}=", reason)
+
+
+def _gone_keywords(name: str) -> Collection[str]:
+    """The keywords of a function that it has no more, or what took its place has not."""
+    moved = moved_calls().get(name)
+    own = {*old_keywords().get(name, ()), *OLD_KEYWORDS.get(name, ())}
+    return own | (moved.lost if moved is not None else _LOST.get(name, frozenset()))
+
+
+# Of functions whose calls a codemod of their own writes anew.
+_LOST = {"jax.experimental.shard_map.shard_map": frozenset(("auto", "check_rep"))}
 
 
 def _may_be_unclear(module: ModuleUses) -> set[str]:
@@ -196,6 +234,10 @@ def members_of_reexported(module: ModuleUses, context: ModernizeContext) -> Iter
     """Old names that are read of a module which a name may stand for by way of other modules of the project."""
     told, reexported = context.analysis(ToldNames), context.analysis(ReexportedModules)
     names = module.facts.names
+    chosen = context.analysis(_ChosenNames).names
+    for use in module.uses(chosen):
+        yield from _calls_with(module, use.node, chosen[use.name])
+    yield from _looked_up_by_project(module, context)
     for node in module.nodes_of(ast.Attribute):
         if node.attr not in told.last_parts or not isinstance(node.ctx, ast.Load):
             continue
@@ -208,6 +250,34 @@ def members_of_reexported(module: ModuleUses, context: ModernizeContext) -> Iter
             line, column = module.facts.source.position(span(module.facts.source, node)[0])
             reason = f"it may be `{old[0]}`, by way of the project's modules; import it by one name from one place"
             yield LeftAlone(module.facts.path, line, column, ast.unparse(node), reason)
+
+
+def _looked_up_by_project(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone]:
+    """Old names that an import takes from a module of the project whose `__getattr__` looks them up."""
+    told = context.analysis(ToldNames)
+    for item in module.imported:
+        home, _, own = item.name.rpartition(".")
+        facts = context.project.module(home, module.facts) if home and own in told.last_parts else None
+        if facts is None or own in facts.names.scope.bindings or guard_of(module, item.statement) is not None:
+            continue
+        held = context.analysis(HeldModules).looked_up(facts)
+        old = sorted({f"{each}.{own}" for each in held} & told.names)
+        if old:
+            line, column = module.facts.source.position(span(module.facts.source, item.alias)[0])
+            reason = f"it may be `{old[0]}`, which `{home}` looks up; import it by name from where it is today"
+            yield LeftAlone(module.facts.path, line, column, ast.unparse(item.alias), reason)
+
+
+class _ChosenNames:
+    """The names that a project chooses by the version of JAX, with the keywords that today's function has not."""
+
+    def __init__(self, context: ModernizeContext) -> None:
+        self.names: dict[str, Mapping[str, str]] = {}
+        for module in context.modules.values():
+            for name, bindings in module.facts.names.scope.bindings.items():
+                lost = _lost_by(module, bindings) if len(bindings) > 1 else {}
+                if lost:
+                    self.names[f"{module.facts.names.name}.{name}"] = lost
 
 
 class _RestsOfNames:

@@ -30,6 +30,7 @@ _QUOTED = re.compile(rb"[\"'](\w+(?:[.:]\w+)*)[\"']")
 # What names a module by its text: `mock.patch("compat.xp")`, `import_module("compat")`, `sys.modules["compat"]`.
 _BY_TEXT = (b"patch", b"setattr", b"import_module", b".modules")
 _ALL = b"*"
+_LOOKS_UP = b"\ndef __getattr__("
 
 # The module after `from`, None in `import a.b`; and the names, each with the one that it binds.
 _Import = tuple[bytes | None, Sequence[tuple[bytes, bytes]]]
@@ -208,6 +209,9 @@ class _File:
             for name, local in names:
                 if (home or name).partition(b".")[0] in _ROOTS:
                     self.gives.add(local)
+        if self.gives and _LOOKS_UP in data:
+            # Whatever others ask for.
+            self.gives.add(_ALL)
         self.note_assigned()
 
     def stem_of(self, home: bytes) -> bytes | None:

@@ -149,6 +149,11 @@ class HeldModules:
             self._found[start] = found
         return self._found[start]
 
+    def looked_up(self, facts: Facts) -> Collection[str]:
+        """The modules in which the `__getattr__` of a module of the project looks names up."""
+        uses = self._project.uses(facts)
+        return {name for value in _looked_up_in(facts.names.tree.body) for name in self.of(uses, value)}
+
     def _step(self, value: _Value) -> str | Sequence[_Value]:
         """The module that a value names; else the values behind it that may be one."""
         step = self._steps.get(value)

@@ -1,0 +1,46 @@
+"""Names that are chosen by the version of JAX are left alone, and what not each of them takes is reported."""
+
+from __future__ import annotations
+
+import pytest
+from fixture_files import source_files
+
+from mmrewrite.modernize.registry import ModernizeRegistry
+from mmrewrite.modernize.rewrite import modernize_project
+
+pytestmark = pytest.mark.text
+
+SHIM = (
+    "try:\n    from jax import shard_map\nexcept ImportError:\n    from jax.experimental.shard_map import shard_map\n"
+)
+CHOSEN: dict[str, dict[str, str]] = {
+    "call": {"a.py": f"{SHIM}shard_map(f, check_rep=False)  # old\n"},
+    "partial": {"a.py": f"import functools\n{SHIM}@functools.partial(shard_map, auto=x)  # old\ndef f(x): pass\n"},
+    "condition": {
+        "a.py": "import jax\nif hasattr(jax, 'shard_map'):\n    s = jax.shard_map\n"
+        "else:\n    from jax.experimental.shard_map import shard_map as s\ns(f, check_rep=True)  # old\n"
+    },
+    "another file": {"compat.py": SHIM, "a.py": "from compat import shard_map as s\ns(f, check_rep=False)  # old\n"},
+    "module": {"compat.py": SHIM, "a.py": "import jax, compat\ncompat.shard_map(f, check_rep=False)  # old\n"},
+    "another function": {
+        "a.py": "try:\n    from jax.experimental.pjit import pjit\nexcept ImportError:\n"
+        "    from jax import jit as pjit\n"
+        "pjit(f, in_axis_resources=None)  # old\n"
+    },
+    "keyword of today": {"a.py": f"{SHIM}shard_map(f, check_vma=False)\n"},
+    "chosen as well": {
+        "a.py": f"import jax\n{SHIM}if jax.__version__ < '0.6':\n    shard_map(f, check_rep=False)\n"
+        "else:\n    shard_map(f, check_vma=False)\n"
+    },
+}
+
+
+@pytest.mark.parametrize("files", CHOSEN.values(), ids=CHOSEN)
+def test_keywords_of_one_release_are_told_where_the_function_is_chosen_by_it(files: dict[str, str]) -> None:
+    results = modernize_project(
+        source_files({path: text.encode() for path, text in files.items()}), ModernizeRegistry()
+    )
+    for result in results:
+        old = {number for number, line in enumerate(files[result.path].splitlines(), 1) if line.endswith("# old")}
+        assert {item.line for item in result.left if "chosen by the version" in item.reason} == old
+        assert not result.changed
