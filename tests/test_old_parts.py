@@ -115,6 +115,8 @@ def test_calls_by_a_name_of_what_a_partial_or_a_transformation_makes_are_told() 
         "clip = functools.partial(jnp.clip, a_min=0)\nclip(x, a_max=1)\n"
         "fast = jax.jit(jax.vmap(jnp.clip))\nfast(x, 0, a_max=1)\n"
         "make = functools.partial(jax.ShapeDtypeStruct, (2,))\nmake(float, None)\nmake(float)\n"
+        "class C:\n    def __init__(self):\n        self.clip = jax.jit(functools.partial(jnp.clip, a_min=0))\n"
+        "    def f(self, x): return self.clip(x, a_max=1)\n"
     )
     (result,) = modernize_project(source_files({"a.py": text.encode()}), REGISTRY)
     after = text.replace("a_min", "min").replace("a_max", "max").encode()
@@ -164,6 +166,16 @@ def test_methods_that_are_called_by_their_classes_as_today_are_left_alone() -> N
     settings = ModernizeSettings(is_upgrade=True)
     (result,) = modernize_project(source_files({"a.py": text.encode()}), REGISTRY, settings=settings)
     assert (result.changed, result.refusals, result.left) == (False, (), ())
+
+
+def test_a_keyword_that_jit_names_as_well_is_refused() -> None:
+    text = (
+        "import jax\nimport jax.numpy as jnp\nclip = jax.jit(jnp.clip, static_argnames=('a_min',))\n"
+        "clip(x, a_min=1)\nclip(x, a_max=1)\n"
+    )
+    (result,) = modernize_project(source_files({"a.py": text.encode()}), REGISTRY)
+    assert [item.line for item in result.refusals] == [4]
+    assert result.result.decode() == text.replace("a_max", "max")
 
 
 def test_save_takes_what_numpy_takes() -> None:

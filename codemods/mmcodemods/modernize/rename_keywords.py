@@ -14,8 +14,8 @@
 To check: nothing; the functions compute the same.
 
 Refused: `initial=` of `softmax`, which has no successor, `concrete=True` of `jax.checkpoint`, `fix_imports` by place,
-and values that are not written out where the new keyword has others; a `target-jax` without the new keyword. Reported:
-`**`, which may hide one, in a file that names one.
+keywords that `static_argnames` of `jax.jit` has too, and values that are not written out where the new keyword has
+others; a `target-jax` without the new keyword. Reported: `**`, which may hide one, in a file that names one.
 See https://docs.jax.dev/en/latest/changelog.html
 """
 
@@ -50,6 +50,7 @@ _HERE = re.compile(
 )
 
 
+_ARGNAMES = ("static_argnames", "donate_argnames")
 # So many arguments by position are left.
 _OF_SAVE = 3
 
@@ -101,6 +102,7 @@ class RenameKeywords(ModernizeCodemod):
         if keyword.arg is None:
             site.leave(f"`**` may hide keywords that `{site.text(self.use.node)}` has no more; write them out")
         self._check_array()
+        self._check_transformation(keyword)
         renamed = RENAMED.get(self.use.name, {}).get(keyword.arg)
         if renamed is not None:
             new, since = renamed
@@ -127,6 +129,16 @@ class RenameKeywords(ModernizeCodemod):
         place = next((index for index, keyword in enumerate(call.keywords) if keyword.arg == "a"), 0)
         if self.use.name == CLIP and place > 0:
             self.refuse("`jnp.clip` takes the array by position; move `a` to the front", call.keywords[place])
+
+    def _check_transformation(self, keyword: ast.keyword) -> None:
+        """Refuse a keyword that `jax.jit(f, static_argnames=...)` names as well."""
+        for call in self.site.module.above(self.use.node):
+            if not isinstance(call, ast.Call):
+                return
+            for other in call.keywords:
+                texts = {each.value for each in ast.walk(other.value) if isinstance(each, ast.Constant)}
+                if other.arg in _ARGNAMES and keyword.arg in texts:
+                    self.refuse(f"`{other.arg}=` names `{keyword.arg}` as well; write today's name in both", keyword)
 
     def _make_positional(self, keyword: ast.keyword) -> None:
         """`clip(a=x)` becomes `clip(x)`."""

@@ -88,8 +88,19 @@ def _of_made(module: ModuleUses, lifted: ast.Call) -> Iterator[FoundCall]:
                 binding = module.facts.names.binding(name, module.scope_of(head))
                 if binding is not None and binding.value is lifted and module.scope_of(head).owner(name) is scope:
                     yield from calls_of(module, head)
+        case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)]):
+            owner = _class_above(module, lifted)
+            if owner is not None and module.own_values.get((owner, name)) == [lifted]:
+                for node in module.nodes_of(ast.Attribute):
+                    is_own = node.attr == name and isinstance(node.value, ast.Name) and node.value.id == "self"
+                    if is_own and isinstance(node.ctx, ast.Load) and _class_above(module, node) is owner:
+                        yield from calls_of(module, node)
         case _:
             pass
+
+
+def _class_above(module: ModuleUses, node: ast.AST) -> ast.ClassDef | None:
+    return next((each for each in module.above(node) if isinstance(each, ast.ClassDef)), None)
 
 
 def _found(call: ast.Call, skip: int, *, is_partial: bool = False) -> FoundCall:
