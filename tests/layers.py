@@ -53,9 +53,9 @@ MAY_IMPORT = {
         ".modernize.site .modernize.analysis"
     ),
     "mmrewrite.modernize": (
-        ".results .source .project .codemod .engine .modernize.gate .modernize.settings "
-        ".modernize.name_index .modernize.reexports .modernize.uses .modernize.version_guards .modernize.site "
-        ".modernize.decision .modernize.analysis .modernize.edits"
+        ".results .source .project .codemod .engine .modernize.advice .modernize.gate .modernize.settings "
+        ".modernize.name_index .modernize.part_index .modernize.reexports .modernize.uses "
+        ".modernize.version_guards .modernize.site .modernize.decision .modernize.analysis .modernize.edits"
     ),
     "mmrewrite.modernize.upgrade": ".results .modernize.name_index",
     "mmrewrite.files": "pathspec platformdirs .results .tracking .source .directives",

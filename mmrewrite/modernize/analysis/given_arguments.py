@@ -29,7 +29,7 @@ _RUN_IT = frozenset(
 )
 
 
-class Parameter(NamedTuple):
+class GivenParameter(NamedTuple):
     """A parameter of whatever is called by a name.
 
     Attributes:
@@ -45,7 +45,7 @@ class Parameter(NamedTuple):
     owner: ast.ClassDef | None = None
 
 
-class _Call(NamedTuple):
+class _CallOfName(NamedTuple):
     """A call of `part`, or one that is given it."""
 
     module: ModuleUses
@@ -61,7 +61,7 @@ class GivenArguments:
         self._modules = modules
         self._known_below: dict[str, Mapping[str, None]] = {}
 
-    def parameters(self, module: ModuleUses, parameter: ast.arg) -> Iterator[Parameter]:
+    def parameters(self, module: ModuleUses, parameter: ast.arg) -> Iterator[GivenParameter]:
         """A parameter by each name by which its function is called."""
         arguments = module.parents[parameter]
         assert isinstance(arguments, ast.arguments)
@@ -75,17 +75,17 @@ class GivenArguments:
         holder = module.parents.get(function)
         owner = holder if isinstance(holder, ast.ClassDef) else None
         for name, takes in self._names_of(module, function):
-            yield from (Parameter(name, at, takes, owner) for at in places)
+            yield from (GivenParameter(name, at, takes, owner) for at in places)
 
-    def fields(self, name: str) -> Iterator[Parameter]:
+    def fields(self, name: str) -> Iterator[GivenParameter]:
         """The fields of a name as parameters of their classes, by position; keywords are known by the name."""
         for owner, field in self._fields.get(name, ()):
             fields = [part for part in owner.body if isinstance(part, ast.AnnAssign)]
             is_first = all(last_name(base) not in self._classes for base in owner.bases)
             for each in self._and_below(owner.name):
-                yield Parameter(each, fields.index(field) if is_first else None, "no object")
+                yield GivenParameter(each, fields.index(field) if is_first else None, "no object")
 
-    def of(self, parameter: Parameter, *, may_be_handed: bool) -> Iterator[Argument]:
+    def of(self, parameter: GivenParameter, *, may_be_handed: bool) -> Iterator[Argument]:
         """What may be passed for a parameter; if it may be handed on, also by what is out of view."""
         for found in self._calls.get(parameter.name, ()):
             at = self._at(parameter, found)
@@ -105,14 +105,14 @@ class GivenArguments:
             for module, call in self._calls_of_parameters.get((decorator, 0), ()):
                 yield from _arguments(module, call, parameter.at)
 
-    def _at(self, parameter: Parameter, found: _Call) -> int | str | None:
+    def _at(self, parameter: GivenParameter, found: _CallOfName) -> int | str | None:
         """The place of a parameter among the arguments of a call; -1 if it is the object, which is not there."""
         if not isinstance(parameter.at, int) or parameter.takes == "no object":
             return parameter.at
         is_there = parameter.takes != "an object" and self._is_of_class(found.module, found.part, parameter.owner)
         return parameter.at - (not is_there)
 
-    def _runs(self, found: _Call) -> bool:
+    def _runs(self, found: _CallOfName) -> bool:
         return found.module.facts.names.resolve(found.call.func, found.module.scope_of(found.call)) in _RUN_IT
 
     # By which names something is called
@@ -244,9 +244,9 @@ class GivenArguments:
                 yield name, is_of_class or is_in_body
 
     @cached_property
-    def _calls(self) -> Mapping[str | ast.Lambda, Sequence[_Call]]:
+    def _calls(self) -> Mapping[str | ast.Lambda, Sequence[_CallOfName]]:
         """Calls by the name of what is called, and of what they are given."""
-        found: dict[str | ast.Lambda, list[_Call]] = defaultdict(list)
+        found: dict[str | ast.Lambda, list[_CallOfName]] = defaultdict(list)
         for module in self._modules:
             for call in module.nodes_of(ast.Call):
                 made = call.func.args if isinstance(call.func, ast.Call) else ()
@@ -255,7 +255,7 @@ class GivenArguments:
                     if isinstance(part, ast.Name | ast.Attribute | ast.Lambda) or is_called:
                         name = part if isinstance(part, ast.Lambda) else last_name(part)
                         if name is not None:
-                            found[name].append(_Call(module, call, part, is_called or part in made))
+                            found[name].append(_CallOfName(module, call, part, is_called or part in made))
         return found
 
     @cached_property

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import ClassVar, NamedTuple
 
-from mmrewrite.modernize.analysis.given_arguments import GivenArguments, Parameter, last_name
+from mmrewrite.modernize.analysis.given_arguments import GivenArguments, GivenParameter, last_name
 from mmrewrite.modernize.analysis.passed_modules import ASK_ONLY, PassedModules, module_by_name, text_of
 from mmrewrite.modernize.site import ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
@@ -46,10 +46,10 @@ class _Stored(NamedTuple):
     name: str
 
 
-_Value = tuple[ModuleUses | None, ast.expr | Binding | _Stored | Parameter]
+_Value = tuple[ModuleUses | None, ast.expr | Binding | _Stored | GivenParameter]
 
 
-class _Project:
+class _PassedOn:
     """Where the modules of a project keep and pass on values: the same however these are followed."""
 
     def __init__(self, context: ModernizeContext) -> None:
@@ -124,7 +124,7 @@ class HeldModules:
         self._context = context
         passed = context.analysis(PassedModules)
         self._homes, self._of_stars = passed.homes, passed.of_stars
-        self._project = context.analysis(_Project)
+        self._passed_on = context.analysis(_PassedOn)
         self._steps: dict[_Value, str | Sequence[_Value]] = {}
         self._found: dict[_Value, Mapping[str, str]] = {}
 
@@ -151,7 +151,7 @@ class HeldModules:
 
     def looked_up(self, facts: Facts) -> Collection[str]:
         """The modules in which the `__getattr__` of a module of the project looks names up."""
-        uses = self._project.uses(facts)
+        uses = self._passed_on.uses(facts)
         return {name for value in _looked_up_in(facts.names.tree.body) for name in self.of(uses, value)}
 
     def _step(self, value: _Value) -> str | Sequence[_Value]:
@@ -166,31 +166,31 @@ class HeldModules:
             self._steps[value] = step
         return step
 
-    def _may_hold(self, value: ast.expr | Binding | _Stored | Parameter) -> bool:
+    def _may_hold(self, value: ast.expr | Binding | _Stored | GivenParameter) -> bool:
         """Whether a value is no number, no other text than that of a module, and no answer to a question."""
         if isinstance(value, ast.Constant):
             return value.value in self._homes if isinstance(value.value, str) else False
         return not isinstance(value, ast.Compare | ast.UnaryOp)
 
     def _behind(
-        self, module: ModuleUses | None, value: ast.expr | Binding | _Stored | Parameter, name: str | None
+        self, module: ModuleUses | None, value: ast.expr | Binding | _Stored | GivenParameter, name: str | None
     ) -> Iterable[_Value]:
         """The values of which one that names no module may be one, or that it may hold."""
         if isinstance(value, _Stored):
             return [
-                *self._project.stored.get(value.name, ()),
-                *((None, each) for each in self._project.given.fields(value.name)),
+                *self._passed_on.stored.get(value.name, ()),
+                *((None, each) for each in self._passed_on.given.fields(value.name)),
             ]
-        if isinstance(value, Parameter):
-            return self._project.given.of(value, may_be_handed=self.may_give_what_is_given)
+        if isinstance(value, GivenParameter):
+            return self._passed_on.given.of(value, may_be_handed=self.may_give_what_is_given)
         assert module is not None
         if isinstance(value, Binding):
             return self._of_binding(module, value, name)
         return self._of_expression(module, value, name)
 
-    def _name_of(self, module: ModuleUses | None, value: ast.expr | Binding | _Stored | Parameter) -> str | None:
+    def _name_of(self, module: ModuleUses | None, value: ast.expr | Binding | _Stored | GivenParameter) -> str | None:
         """The full name that a value stands for."""
-        if module is None or isinstance(value, _Stored | Parameter):
+        if module is None or isinstance(value, _Stored | GivenParameter):
             return None
         if isinstance(value, Binding):
             return module.facts.names.follow(value.target) if value.target is not None else None
@@ -218,7 +218,7 @@ class HeldModules:
                     yield from self._of_project(module, f"{origin}.{node.id}") if origin is not None else ()
                 if owner is not None:
                     yield from ((module, each) for each in owner.bindings[node.id])
-                yield from ((module, each) for each in self._project.put_into(module).get((owner, node.id), ()))
+                yield from ((module, each) for each in self._passed_on.put_into(module).get((owner, node.id), ()))
             case ast.Attribute():
                 yield from self._of_attribute(module, node, name)
             case ast.Call():
@@ -266,7 +266,7 @@ class HeldModules:
             is_own = home == module.facts.names.name
             facts = module.facts if is_own else self._context.project.module(home, module.facts)
             if facts is not None:
-                other, bindings = self._project.uses(facts), facts.names.scope.bindings
+                other, bindings = self._passed_on.uses(facts), facts.names.scope.bindings
                 own = parts[length] if length < len(parts) else _LOOKS_UP
                 if own not in bindings or own == _LOOKS_UP:
                     yield from ((other, each) for each in _looked_up_in(facts.names.tree.body))
@@ -282,7 +282,7 @@ class HeldModules:
         yield None, _Stored(node.attr)
         if name is not None:
             yield from self._of_project(module, name)
-        if node.attr not in self._project.stored:
+        if node.attr not in self._passed_on.stored:
             # A field of a tuple or the value of an enumeration; an object of which nothing of that name is known.
             binding = self._binding(module, node.value)
             if not isinstance(node.value, ast.Name) or (binding is not None and isinstance(binding.value, ast.Call)):
@@ -320,7 +320,7 @@ class HeldModules:
         arguments = module.parents[parameter]
         assert isinstance(arguments, ast.arguments)
         yield from ((module, each) for each in _defaults(arguments, parameter))
-        yield from ((None, each) for each in self._project.given.parameters(module, parameter))
+        yield from ((None, each) for each in self._passed_on.given.parameters(module, parameter))
 
 
 class HeldModulesInView(HeldModules):
@@ -329,7 +329,7 @@ class HeldModulesInView(HeldModules):
     may_give_what_is_given = False
 
 
-def _place(module: ModuleUses | None, value: ast.expr | Binding | _Stored | Parameter) -> str:
+def _place(module: ModuleUses | None, value: ast.expr | Binding | _Stored | GivenParameter) -> str:
     """The file and the line of a value that names a module."""
     assert module is not None
     return f"{module.facts.path}:{getattr(value.node if isinstance(value, Binding) else value, 'lineno', 1)}"
