@@ -84,10 +84,11 @@ def _of_made(module: ModuleUses, lifted: ast.Call) -> Iterator[FoundCall]:
     match module.parents.get(lifted):
         case ast.Assign(targets=[ast.Name(id=name) as target]):
             scope = module.scope_of(target)
-            for head in module.heads.get(name, ()):
-                binding = module.facts.names.binding(name, module.scope_of(head))
-                if binding is not None and binding.value is lifted and module.scope_of(head).owner(name) is scope:
-                    yield from calls_of(module, head)
+            values = [binding.value for binding in scope.bindings.get(name, ())]
+            if all(value is lifted or _is_alike(module, value, lifted) for value in values):
+                for head in module.heads.get(name, ()):
+                    if module.scope_of(head).owner(name) is scope:
+                        yield from calls_of(module, head)
         case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)]):
             owner = _class_above(module, lifted)
             if owner is not None and module.own_values.get((owner, name)) == [lifted]:
@@ -97,6 +98,17 @@ def _of_made(module: ModuleUses, lifted: ast.Call) -> Iterator[FoundCall]:
                         yield from calls_of(module, node)
         case _:
             pass
+
+
+def _is_alike(module: ModuleUses, value: ast.expr | None, lifted: ast.Call) -> bool:
+    """Whether another value of a name is made of the same function in the same way, as in both branches of an `if`."""
+
+    def made(call: ast.Call) -> tuple[object, ...]:
+        names, scope = module.facts.names, module.scope_of(call)
+        of = names.resolve(call.args[0], scope) if call.args else None
+        return names.resolve(call.func, scope), of, len(call.args), {keyword.arg for keyword in call.keywords}
+
+    return isinstance(value, ast.Call) and made(value) == made(lifted)
 
 
 def _class_above(module: ModuleUses, node: ast.AST) -> ast.ClassDef | None:
