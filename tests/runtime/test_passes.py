@@ -23,8 +23,8 @@ from tests.runtime.helpers import WIDTH, layer, normal, on, sgd, squares, stages
 
 pytestmark = pytest.mark.family
 
-# A finished value may remember what was looked up in it.
-MEMOS = ("_seen", "_reads", "_writes")
+# A finished value may remember what was looked up in it, and `PropagatedLayouts` what was asked of a step's equations.
+MEMOS = ("_seen", "_reads", "_writes", "_known", "_plain", "forms", "contents", "plain")
 
 
 def snapshot(value):
