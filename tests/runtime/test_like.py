@@ -198,7 +198,7 @@ def test_optimizer_state_without_arrays_is_made_beside_parameters() -> None:
     mesh = mm.MultiMesh(axis_sizes=(2, 4), axis_names=("stage", "data"))
     step = mm.mjit(descend, mesh=mesh)
     key = jax.random.key(0)
-    params, opt = make(key)
+    params, opt = jax.jit(make)(key)
     step(params, opt, X)
     made, state = mm.mjit(make, out_like=step)(key)
     assert state == opt
