@@ -127,15 +127,18 @@ class GivenArguments:
             yield from self._known_as([(function.name, False)])
         elif isinstance(function, Function) and isinstance(holder, ast.ClassDef):
             if function.name in ("__init__", "__new__"):
-                yield from ((name, "an object") for name in self._and_below(holder.name))
+                for made in self._and_below(holder.name):
+                    yield made, "an object"
             if function.name == "__call__":
-                made = [(f"{name}()", False) for name in self._and_below(holder.name)]
-                yield from ((name, "an object") for name, _ in self._known_as(made))
+                objects = [(f"{each}()", False) for each in self._and_below(holder.name)]
+                for called, _ in self._known_as(objects):
+                    yield called, "an object"
             marks = {last_name(each) for each in function.decorator_list}
             takes: _Takes = "an object" if "classmethod" in marks else "its object if read of one"
             if is_static(function):
                 takes = "no object"
-            yield from ((name, takes) for name, _ in self._known_as([(function.name, False)]))
+            for own, _ in self._known_as([(function.name, False)]):
+                yield own, takes
 
     def _known_as(self, names: Iterable[tuple[str, bool]]) -> Iterator[tuple[str, _Takes]]:
         """Names and those that are assigned to them; functions that classes hold are given the object."""
