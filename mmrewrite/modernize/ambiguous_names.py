@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterator, Mapping
 
-from mmrewrite.modernize.analysis.calls import calls_of
+from mmrewrite.modernize.analysis.calls import keywords_of
 from mmrewrite.modernize.analysis.held_modules import HeldModules, HeldModulesInView
 from mmrewrite.modernize.analysis.own_members import OwnMembers
 from mmrewrite.modernize.analysis.passed_modules import PassedModules, star_origins
@@ -119,7 +119,7 @@ def _lost_by(module: ModuleUses, bindings: Collection[Binding]) -> Mapping[str, 
 
 def _calls_with(module: ModuleUses, function: ast.expr, lost: Mapping[str, str]) -> Iterator[LeftAlone]:
     """Keywords in calls of a function that has them in some releases of JAX alone."""
-    for keyword in (keyword for found in calls_of(module, function) for keyword in found.call.keywords):
+    for keyword in keywords_of(module, function):
         if keyword.arg is not None and keyword.arg in lost and guard_of(module, keyword) is None:
             line, column = module.facts.source.position(span(module.facts.source, keyword)[0])
             reason = (

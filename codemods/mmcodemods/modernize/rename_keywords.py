@@ -26,7 +26,7 @@ import re
 from collections.abc import Iterator
 from typing import ClassVar
 
-from mmrewrite.modernize.analysis.calls import calls_of
+from mmrewrite.modernize.analysis.calls import calls_of, keywords_of
 from mmrewrite.modernize.analysis.renamed_keywords import (
     BETA,
     CHECKPOINT,
@@ -88,7 +88,7 @@ class RenameKeywords(ModernizeCodemod):
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Keywords of calls of these functions, and of partials of them."""
         for use in module.uses(OLD_KEYWORDS):
-            for keyword in _keywords(module, use.node):
+            for keyword in keywords_of(module, use.node):
                 if keyword.arg is None or keyword.arg in OLD_KEYWORDS[use.name]:
                     yield Location(module, keyword, use)
             if use.name == SAVE and any(found.positional > _OF_SAVE for found in calls_of(module, use.node)):
@@ -157,8 +157,3 @@ class RenameKeywords(ModernizeCodemod):
                 "`concrete=` of `jax.checkpoint` is gone since JAX 0.10; mark static arguments instead", keyword
             )
         remove_keyword(self.site, keyword)
-
-
-def _keywords(module: ModuleUses, function: ast.expr) -> list[ast.keyword]:
-    """The keywords that a function is called with, or will be: `f(a_min=0)`, `functools.partial(f, a_min=0)`."""
-    return [keyword for found in calls_of(module, function) for keyword in found.call.keywords]

@@ -27,7 +27,7 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
-from mmrewrite.modernize.analysis.calls import calls_of
+from mmrewrite.modernize.analysis.calls import keywords_of
 from mmrewrite.modernize.analysis.own_members import OwnMembers
 from mmrewrite.modernize.analysis.value_classes import class_of
 from mmrewrite.modernize.codemod import ModernizeCodemod
@@ -86,7 +86,7 @@ class ReplaceLayouts(ModernizeCodemod):
                 "write `jax.experimental.layout.Format` if a sharding belongs to it"
             )
         self._rename(_FORMAT)
-        for keyword in _keywords(site.module, self.use.node):
+        for keyword in keywords_of(site.module, self.use.node):
             if keyword.arg == "device_local_layout":
                 site.rename_keyword(keyword, "layout")
 
@@ -132,11 +132,7 @@ def _is_module(module: ModuleUses, node: ast.Attribute) -> bool:
 
 def _is_old(module: ModuleUses, function: ast.expr) -> bool:
     """Whether a use of `Layout` is called, or will be, with what only the old one takes."""
-    return any(keyword.arg in _OLD_KEYWORDS for keyword in _keywords(module, function))
-
-
-def _keywords(module: ModuleUses, function: ast.expr) -> Iterator[ast.keyword]:
-    return (keyword for found in calls_of(module, function) for keyword in found.call.keywords)
+    return any(keyword.arg in _OLD_KEYWORDS for keyword in keywords_of(module, function))
 
 
 def _meaning(module: ModuleUses) -> str | None:

@@ -78,6 +78,11 @@ def calls_of(module: ModuleUses, function: ast.expr) -> Iterator[FoundCall]:
             yield from _of_made(module, call)
 
 
+def keywords_of(module: ModuleUses, function: ast.expr) -> Iterator[ast.keyword]:
+    """The keywords in the calls of what an expression stands for."""
+    return (keyword for found in calls_of(module, function) for keyword in found.call.keywords)
+
+
 def _of_made(module: ModuleUses, lifted: ast.Call) -> Iterator[FoundCall]:
     """The calls of what a call makes, as of `nn.scan(Cell, ...)`, there or by the name that it is assigned to."""
     yield from calls_of(module, lifted)
