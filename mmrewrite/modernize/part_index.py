@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -122,14 +122,19 @@ class MovedCall:
     required: Mapping[str, int | None]
 
 
-def _rows() -> Iterator[tuple[str, list[str], dict[str, Any]]]:
-    package, releases = "", []
+@functools.cache
+def _rows() -> Sequence[tuple[str, Sequence[str], Mapping[str, Any]]]:
+    """Each row, with its package and the releases of that that were compared."""
+    package = ""
+    releases: list[str] = []
+    rows: list[tuple[str, Sequence[str], Mapping[str, Any]]] = []
     for line in PARTS_FILE.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         if "releases" in row:
             package, releases = row["package"], row["releases"]
         else:
-            yield package, releases, row
+            rows.append((package, releases, row))
+    return rows
 
 
 def _by_owner(kind: str) -> Mapping[str, Mapping[str, OldPart]]:
