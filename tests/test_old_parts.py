@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fixture_files import source_files
@@ -35,6 +35,29 @@ ROOT = Path(__file__).resolve().parents[1]
 REGISTRY = ModernizeRegistry()
 # Lines of programs and what each of them is about.
 Lines = list[tuple[str, str]]
+
+
+PartsIn = Callable[[Mapping[str, Mapping[str, str]]], dict[str, Any]]
+
+
+@pytest.fixture
+def parts_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PartsIn:
+    """Reads the parts of wheels, given the files of each release. Tests may import the tools as long as it is there."""
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    from index_names import Release
+    from index_parts import parts_of
+
+    def read(releases: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+        parts = {}
+        for version, texts in releases.items():
+            wheel = tmp_path / f"jax-{version}-py3-none-any.whl"
+            with zipfile.ZipFile(wheel, "w") as archive:
+                for path, text in texts.items():
+                    archive.writestr(path, text)
+            parts[version] = parts_of(Release(wheel, "jax"))
+        return parts
+
+    return read
 
 
 def silent(lines: Lines, head: str = "", settings: ModernizeSettings | None = None) -> list[str]:
@@ -458,7 +481,7 @@ def test_programs_of_today_are_left_alone() -> None:
     assert (result.changed, result.refusals, result.left) == (False, (), ())
 
 
-def test_parts_are_read_from_wheels(tmp_path: Path) -> None:
+def test_parts_are_read_from_wheels(parts_in: PartsIn) -> None:
     texts = {
         "1.0": (
             "def f(x, y, z=1, *, old=2): pass\n\nclass Alpha:\n    def __init__(self): self.deep_member = 1\n"
@@ -471,20 +494,18 @@ def test_parts_are_read_from_wheels(tmp_path: Path) -> None:
         ),
         "1.2": ("def f(y, *, x, z=1): pass\n\nclass Alpha: pass\n\nclass Beta(Alpha): pass\n", "jax_kept = 1\n"),
     }
-    sys.path.insert(0, str(ROOT / "tools"))
-    try:
-        from index_names import Release
-        from index_parts import part_rows, parts_of
-    finally:
-        sys.path.remove(str(ROOT / "tools"))
-    parts = {}
-    for version, (text, flags) in texts.items():
-        wheel = tmp_path / f"jax-{version}-py3-none-any.whl"
-        with zipfile.ZipFile(wheel, "w") as archive:
-            archive.writestr("jax/__init__.py", "from jax.a import f as f\n")
-            archive.writestr("jax/a.py", text)
-            archive.writestr("jax/_src/config.py", flags)
-        parts[version] = parts_of(Release(wheel, "jax"))
+    from index_parts import part_rows
+
+    parts = parts_in(
+        {
+            version: {
+                "jax/__init__.py": "from jax.a import f as f\n",
+                "jax/a.py": text,
+                "jax/_src/config.py": flags,
+            }
+            for version, (text, flags) in texts.items()
+        }
+    )
     assert list(part_rows(parts)) == [
         {"member": "deep_member", "since": "1.1", "only": True, "of": ["jax.a.Alpha"]},
         {"member": "method", "since": "1.1", "of": ["jax.a.Alpha"]},
@@ -529,20 +550,12 @@ CALLED = {
 }
 
 
-def test_what_calls_give_is_read_from_wheels(tmp_path: Path) -> None:
-    sys.path.insert(0, str(ROOT / "tools"))
-    try:
-        from index_names import Release
-        from index_parts import moved_rows, part_rows, parts_of
-    finally:
-        sys.path.remove(str(ROOT / "tools"))
-    parts = {}
-    for version, files in CALLED.items():
-        wheel = tmp_path / f"jax-{version}-py3-none-any.whl"
-        with zipfile.ZipFile(wheel, "w") as archive:
-            for path, text in {"jax/__init__.py": "", "jax/linen/__init__.py": "", **files}.items():
-                archive.writestr(path, text)
-        parts[version] = parts_of(Release(wheel, "jax"))
+def test_what_calls_give_is_read_from_wheels(parts_in: PartsIn) -> None:
+    from index_parts import moved_rows, part_rows
+
+    parts = parts_in(
+        {version: {"jax/__init__.py": "", "jax/linen/__init__.py": "", **files} for version, files in CALLED.items()}
+    )
     assert list(part_rows(parts)) == [
         {"place": 0, "since": "1.1", "was": ["size"], "is": ["features", "size"], "of": ["jax.a.Cell"]},
         {"required": "features", "since": "1.1", "at": 0, "of": ["jax.a.Cell"]},
@@ -587,26 +600,21 @@ FIELDS = {
 }
 
 
-def test_defaults_and_far_fields_are_read_from_wheels(tmp_path: Path) -> None:
-    sys.path.insert(0, str(ROOT / "tools"))
-    try:
-        from index_names import Release
-        from index_parts import part_rows, parts_of
-    finally:
-        sys.path.remove(str(ROOT / "tools"))
-    parts = {}
-    for version, text in DEFAULTS.items():
-        wheel = tmp_path / f"jax-{version}-py3-none-any.whl"
-        with zipfile.ZipFile(wheel, "w") as archive:
-            for path, data in {
+def test_defaults_and_far_fields_are_read_from_wheels(parts_in: PartsIn) -> None:
+    from index_parts import part_rows
+
+    parts = parts_in(
+        {
+            version: {
                 "jax/__init__.py": "",
                 "jax/a.py": text,
                 "jax/linen/__init__.py": "",
                 "jax/linen/base.py": "class Module: pass\n",
                 "jax/linen/w.py": FIELDS[version],
-            }.items():
-                archive.writestr(path, data)
-        parts[version] = parts_of(Release(wheel, "jax"))
+            }
+            for version, text in DEFAULTS.items()
+        }
+    )
     order = [*"abcdef", "h", "g"]
     assert list(part_rows(parts)) == [
         {"default": "b", "since": "1.1", "was": "True", "is": "False", "at": None, "of": ["jax.a.f"]},
