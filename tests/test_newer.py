@@ -107,30 +107,30 @@ def test_a_hint_in_a_string() -> None:
     assert (error.line, error.column, error.message[:25]) == (3, 8, "a hint inside an f-string")
 
 
-@pytest.mark.parametrize(
-    "syntax",
-    [
-        "try:\n    x\nexcept A, B:\n    pass\n",
-        "try:\n    x\nexcept* A, b.C:\n    pass\n",
-        "def f[T: int, **P](x: T) -> T: return x\n",
-        "class A[\n    T,  # one\n    *U,\n](B): pass\n",
-        "def f[T = int](x): pass\n",
-        "type X = int\n",
-        "type X[T] = list[T]\n",
-        "type \\\n X=int\n",
-        "type X[\n\n  É: int  # é\n] = É.a\n",
-        "class A[\n\nT]: x = 'é', b(c)\n",
-        "def f[\n\nT: É](x, y = a(b)): pass\n",
-        "x = f'{a['b']} {f'{1}'}'\n",
-        "x = f'{\n    a\n}' 'rest'\n",
-        'x = f"""{a["b"]}\n{c}"""\n',
-        "x = rt'\\d {a!r:>{w}}'\n",
-        "x = f'{\n\na\n}'\n",
-        "x = f'é{a['é']}{\nb.c}', k(c)\n",
-        "if f'{\n\n  a['b:c']  # {\n}' 'é' \\\n  f'{c!r:>{d(e)}.{p}}{*g, h,}': e\n",
-        "x = f'{f'{f'{\na.b['c']\n}'}'}'\n",
-    ],
-)
+FORMS = [
+    "try:\n    x\nexcept A, B:\n    pass\n",
+    "try:\n    x\nexcept* A, b.C:\n    pass\n",
+    "def f[T: int, **P](x: T) -> T: return x\n",
+    "class A[\n    T,  # one\n    *U,\n](B): pass\n",
+    "def f[T = int](x): pass\n",
+    "type X = int\n",
+    "type X[T] = list[T]\n",
+    "type \\\n X=int\n",
+    "type X[\n\n  É: int  # é\n] = É.a\n",
+    "class A[\n\nT]: x = 'é', b(c)\n",
+    "def f[\n\nT: É](x, y = a(b)): pass\n",
+    "x = f'{a['b']} {f'{1}'}'\n",
+    "x = f'{\n    a\n}' 'rest'\n",
+    'x = f"""{a["b"]}\n{c}"""\n',
+    "x = rt'\\d {a!r:>{w}}'\n",
+    "x = f'{\n\na\n}'\n",
+    "x = f'é{a['é']}{\nb.c}', k(c)\n",
+    "if f'{\n\n  a['b:c']  # {\n}' 'é' \\\n  f'{c!r:>{d(e)}.{p}}{*g, h,}': e\n",
+    "x = f'{f'{f'{\na.b['c']\n}'}'}'\n",
+]
+
+
+@pytest.mark.parametrize("syntax", FORMS)
 def test_positions_are_those_of_the_source(syntax: str) -> None:
     last = "é = g(h)\n"
     tree = parse_any(syntax + last)
@@ -140,6 +140,21 @@ def test_positions_are_those_of_the_source(syntax: str) -> None:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call | ast.Attribute):
             assert ast.get_source_segment(syntax + last, node) == ast.unparse(node)
+
+
+@pytest.mark.parametrize("syntax", FORMS)
+def test_code_before_newer_syntax(syntax: str) -> None:
+    before = [
+        "'''It's\n  so\n'''\n",
+        "x = (a,\n  'b')  # it's\n",
+        "if x:\n    y\n",
+        "try:\n    y\nexcept A: z\n",
+        "\n\f\n",
+    ]
+    before += ["@a\n\n# b\n"] if syntax.startswith(("def", "class")) else []
+    for text in before:
+        tree = parse_any(text + syntax)
+        assert ast.dump(tree.body[-1]) == ast.dump(parse_any(syntax).body[0]) or text.startswith("@")
 
 
 def test_strings_keep_the_expressions_in_them() -> None:
@@ -171,11 +186,15 @@ def test_what_nobody_can_parse(text: str) -> None:
         parse_any(text)
 
 
-def test_prose_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Docstrings are read as code by the thousand.
+@pytest.mark.parametrize("quoted", [*FORMS, "`x` may be `f`, the type of a class[1] but for `'F'`.\n"])
+@pytest.mark.parametrize(
+    "prose", ["Returns the type:\n\n", "It's so:\n", "1 of 2nd\n", "  a\n b\n c\n", "Writes “a”.\n"]
+)
+def test_prose_is_not_tried_again(prose: str, quoted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Docstrings are read as code by the thousand, and may quote some.
     monkeypatch.setattr(newer_syntax, "parse_module", pytest.fail)
     with pytest.raises(SyntaxError):
-        parse_any("Returns the type of `x`, as a class does: see [1] for the def.\n\nIt may be `f`.\n")
+        parse_any(prose + quoted)
 
 
 GENERIC = """\

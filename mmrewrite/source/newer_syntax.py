@@ -51,10 +51,14 @@ class TypeAlias(ast.stmt):
 
 _Node = TypeVar("_Node", ast.Constant, TypeParameter)
 
-# What newer syntax begins with: `type` statements, generic definitions, and strings with expressions in them.
-_ALIAS = re.compile(r"(?:^|[;:])\s*type\b", re.MULTILINE)
-_GENERIC = re.compile(r"\b(?:def|class)\b[^(:]*\[")
+# Each ends where newer syntax may begin: `except` without brackets, a `type` statement, a generic definition, and, with
+# its quote, a string with expressions in it.
+_CAUGHT = re.compile(r"^\s*(?=except\b[^:]*,)", re.MULTILINE)
+_ALIAS = re.compile(r"(?:^|[;:])\s*(?=type[\s\\]+\w+[\s\\]*[\[=])", re.MULTILINE)
+_GENERIC = re.compile(r"\b(?=(?:def|class)[\s\\]+\w+[\s\\]*\[)")
 _FORMATTED = re.compile(r"['\"](?:(?<=\b[ft]['\"])|(?<=\b[ft]r['\"])|(?<=\br[ft]['\"]))", re.IGNORECASE)
+# Python reports these errors, and a plain "invalid syntax", where it comes upon them.
+_WHERE_FOUND = ("invalid character", "invalid decimal literal", "unterminated string literal", "unexpected indent")
 
 
 def parse_any(text: str) -> ast.Module:
@@ -151,18 +155,35 @@ class _Older:
     aliases: dict[int, tuple[_ParameterPlaces, ...]] = field(default_factory=dict)
 
 
-def _may_be_newer(text: str) -> bool:
-    """Whether a text may have newer syntax. Strings that are read as code are prose for the most part."""
-    return (
-        "except" in text
-        or ("type" in text and _ALIAS.search(text) is not None)
-        or ("[" in text and _GENERIC.search(text) is not None)
-        or _FORMATTED.search(text) is not None
+def _newer_forms(text: str) -> Iterator[re.Match[str]]:
+    """Where newer syntax may begin first, for each of its forms."""
+    found = (
+        _CAUGHT.search(text) if "except" in text else None,
+        _ALIAS.search(text) if "type" in text else None,
+        _GENERIC.search(text) if "[" in text else None,
+        _FORMATTED.search(text),
     )
+    return (match for match in found if match is not None)
+
+
+def _is_wrong_before(text: str) -> bool:
+    """Whether a text is wrong on a line before any that may have newer syntax, as prose is that quotes some.
+
+    Strings that are read as code are prose for the most part, and LibCST takes longer to say so.
+    """
+    first = min((match.end() for match in _newer_forms(text)), default=0)
+    before = text[: text.rfind("\n", 0, first) + 1]
+    try:
+        # What lacks a statement after it is wrong on that one's line.
+        parse_quietly(f"{before}pass\n")
+    except SyntaxError as error:
+        is_found = error.msg == "invalid syntax" or error.msg.startswith(_WHERE_FOUND)
+        return is_found and error.lineno is not None and error.lineno <= before.count("\n")
+    return False
 
 
 def _as_older(text: str) -> _Older | None:
-    if not _may_be_newer(text):
+    if next(_newer_forms(text), None) is None or _is_wrong_before(text):
         return None
     import libcst as cst
 
