@@ -13,9 +13,9 @@ from mmrewrite.engine.notebook import read_notebooks
 from mmrewrite.engine.outcome import Outcome, failure_of, rewritten, unread
 from mmrewrite.engine.self_check import SecondRun, self_check
 from mmrewrite.modernize.ambiguous_names import members_of_passed, members_of_reexported, names_by_star, unclear_uses
+from mmrewrite.modernize.analysis.held_modules import HeldModules
 from mmrewrite.modernize.analysis.mesh_regions import MeshRegions
 from mmrewrite.modernize.analysis.own_members import OwnMembers
-from mmrewrite.modernize.analysis.passed_modules import PassedModules
 from mmrewrite.modernize.analysis.patched_names import PatchedNames
 from mmrewrite.modernize.analysis.project_age import ProjectAge
 from mmrewrite.modernize.analysis.told_names import ToldNames
@@ -307,7 +307,7 @@ def _prepare(context: ModernizeContext, run: _ModernizeRun) -> None:
     for kind in (ProjectAge, OwnMembers, PatchedNames):
         context.analysis(kind)
     if not run.is_check:
-        context.analysis(PassedModules)
+        context.analysis(HeldModules).look_ahead()
 
 
 def _by_module(decisions: Iterable[Decision], paths: Iterable[str]) -> dict[str, list[Decision]]:

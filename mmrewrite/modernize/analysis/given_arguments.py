@@ -61,6 +61,10 @@ class GivenArguments:
         self._modules = modules
         self._known_below: dict[str, Mapping[str, None]] = {}
 
+    def look_ahead(self) -> None:
+        """Find the names and the calls that every process would find for itself otherwise."""
+        _ = self._aliases, self._calls, self._calls_of_parameters, self._decorators
+
     def parameters(self, module: ModuleUses, parameter: ast.arg) -> Iterator[GivenParameter]:
         """A parameter by each name by which its function is called."""
         arguments = module.parents[parameter]

@@ -149,6 +149,12 @@ class HeldModules:
             self._found[start] = found
         return self._found[start]
 
+    def look_ahead(self) -> None:
+        """Find what every process would find for itself otherwise, if anything is to be asked."""
+        if self._context.analysis(PassedModules).loose:
+            _ = self._passed_on.stored
+            self._passed_on.given.look_ahead()
+
     def looked_up(self, facts: Facts) -> Collection[str]:
         """The modules in which the `__getattr__` of a module of the project looks names up."""
         uses = self._passed_on.uses(facts)
