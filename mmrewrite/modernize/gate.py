@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 
 # Every byte that cannot be part of a name in ASCII becomes a space.
 _WORDS = bytes(byte if chr(byte).isalnum() or byte == ord("_") or byte > 127 else 32 for byte in range(256))
@@ -50,5 +51,7 @@ def is_home(word: bytes) -> bool:
 _homes: set[bytes] = set()
 
 
-def _words(data: bytes) -> set[bytes]:
-    return set(data.translate(_WORDS).split())
+# Of one file after the other several questions are asked.
+@lru_cache(maxsize=1)
+def _words(data: bytes) -> frozenset[bytes]:
+    return frozenset(data.translate(_WORDS).split())

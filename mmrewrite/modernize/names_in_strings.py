@@ -163,10 +163,11 @@ def _in_hidden(module: ModuleUses, lines: Mapping[int, str], told: ToldNames) ->
 
 def _in_type_comments(module: ModuleUses, names: Collection[str]) -> Iterator[LeftAlone]:
     """Old names in comments that checkers read as types."""
-    text = module.facts.source.text
-    if _TYPE_COMMENT.search(text) is None:
+    text, facts = module.facts.source.text, module.facts
+    written = {word for match in _TYPE_COMMENT.finditer(text) for word in _WORD.findall(match[1])}
+    # Most say little, and to find the comments of a text takes long.
+    if not any(_resolves_to_any(module, word, names) for word in written):
         return
-    facts = module.facts
     for line, start, comment in _comments(text):
         match = _TYPE_COMMENT.match(comment)
         for word in _WORD.finditer(match[1]) if match is not None else ():
@@ -175,6 +176,13 @@ def _in_type_comments(module: ModuleUses, names: Collection[str]) -> Iterator[Le
                 column = start + match.start(1) + word.start() + 1
                 reason = f"it is `{found}` in a type comment; edit it by hand if a checker reads it"
                 yield LeftAlone(facts.path, line, column, word.group(), reason)
+
+
+def _resolves_to_any(module: ModuleUses, dotted: str, wanted: Collection[str]) -> bool:
+    """Whether a dotted name stands for one of `wanted` in any scope."""
+    names, head = module.facts.names, dotted.partition(".")[0]
+    scopes = (names.scope, *(scope for scope in names.inner.values() if head in scope.bindings))
+    return any(names.resolve_dotted(dotted, scope) in wanted for scope in scopes)
 
 
 def _comments(text: str) -> Iterator[tuple[int, int, str]]:

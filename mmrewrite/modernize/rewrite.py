@@ -50,9 +50,13 @@ def _marked(files: Sequence[SourceFile], codemods: Codemods, reexports: TakenNam
     Such may enter a mesh context for their sites, give them a module of which they read an old name, or take a name
     from them that must then stay.
     """
-    old = {file.path for file in files if may_have_old_names(file.data, codemods)}
-    taking = {file.path for file in files if file.path in reexports.takers and has_last_part(file.data)}
-    if not old and not taking:
+    old: set[str] = set()
+    is_taking = False
+    for file in files:
+        if may_have_old_names(file.data, codemods):
+            old.add(file.path)
+        is_taking = is_taking or (file.path in reexports.takers and has_last_part(file.data))
+    if not old and not is_taking:
         return []
     dependent = (file for file in files if _has_any(file.data, _DEPEND_ON_A_CONTEXT))
     matters = may_matter if any(file.path in old for file in dependent) else _passes_modules

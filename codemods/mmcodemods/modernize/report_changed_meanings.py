@@ -247,10 +247,10 @@ def _kind(module: ModuleUses, node: ast.AST) -> Kind | None:
 
 def _asks_for_frozen(module: ModuleUses, *classes: ast.expr) -> bool:
     """Whether a `FrozenDict` is among some classes, and no dictionary."""
-    names = {
-        module.facts.names.resolve(each, module.scope_of(each)) for group in classes for each in _alternatives(group)
-    }
-    return bool(names & FROZEN_DICTS) and not names & _DICTIONARIES
+    asked = [each for group in classes for each in _alternatives(group)]
+    if all(use.node not in asked for use in module.uses(FROZEN_DICTS)):
+        return False
+    return all(module.facts.names.resolve(each, module.scope_of(each)) not in _DICTIONARIES for each in asked)
 
 
 def _chooses_frozen(module: ModuleUses, node: ast.MatchClass | _Container) -> bool:

@@ -140,8 +140,12 @@ def find_members(module: ModuleUses, mesh_contexts: MeshContexts) -> Iterator[Me
 
 def _shims(module: ModuleUses, names: Collection[str]) -> Iterator[Member]:
     """Names with several meanings, one of which depends on the mesh in context."""
-    scopes = module.facts.names.inner.values()
-    several = {name for scope in scopes for name, bindings in scope.bindings.items() if len(bindings) > 1}
+    several = {
+        name
+        for scope in module.facts.names.inner.values()
+        for name, bindings in scope.bindings.items()
+        if len(bindings) > 1 and any(_leads_to(module, binding.target, names) for binding in bindings)
+    }
     for head in module.names_read if several else ():
         if head.id not in several:
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -32,8 +33,10 @@ def break_grown_calls(edits: Sequence[Edit], module: ModuleUses, width: int) -> 
 
     A statement may keep a line as long as its longest was. Calls that are broken already keep their breaks.
     """
+    if not edits:
+        return ()
     source, found, position = module.facts.source, list[Edit](), 0
-    unit = indent_unit(module.facts) if edits else ""
+    unit = indent_unit(module.facts)
     for grown in _by_statement(edits, module):
         inside = edits[grown.first : grown.last]
         old = source.text[grown.start : grown.end]
@@ -69,14 +72,27 @@ def _by_statement(edits: Sequence[Edit], module: ModuleUses) -> Iterator[_Grown]
 def _edited(edits: Sequence[Edit], module: ModuleUses) -> Iterator[ast.stmt]:
     """The statements on whose lines an edit is."""
     source = module.facts.source
-    lines = {line for edit in edits for line in range(source.position(edit.start)[0], source.position(edit.end)[0] + 1)}
-    for statement in module.nodes:
-        if isinstance(statement, ast.stmt):
-            body: list[ast.stmt] = getattr(statement, "body", [])
-            first = min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", []))])
-            last = body[0].lineno if body else statement.end_lineno or statement.lineno
-            if not lines.isdisjoint(range(first, last + 1)):
-                yield statement
+    places = [(source.position(edit.start)[0], source.position(edit.end)[0]) for edit in edits]
+    lines = sorted({line for first, last in places for line in range(first, last + 1)})
+    queue: list[ast.AST] = [module.facts.tree]
+    for node in queue:
+        if isinstance(node, ast.stmt):
+            body: list[ast.stmt] = getattr(node, "body", [])
+            first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
+            whole = node.end_lineno or node.lineno
+            if not _is_any_in(lines, first, whole):
+                continue
+            if _is_any_in(lines, first, body[0].lineno if body else whole):
+                yield node
+        queue += [child for child in ast.iter_child_nodes(node) if isinstance(child, _HOLD_STATEMENTS)]
+
+
+_HOLD_STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
+
+
+def _is_any_in(numbers: Sequence[int], first: int, last: int) -> bool:
+    """Whether one of some numbers, which are in order, lies between two, both counted."""
+    return bisect_left(numbers, first) < bisect_right(numbers, last)
 
 
 def _indent(source: SourceText, edits: Sequence[Edit], grown: _Grown) -> str:
