@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mmrewrite.cli.commands import cli
+from mmrewrite.cli.reports._evidence import differences
 from mmrewrite.cli.reports._verify_text import _arrays, _cut, _told_apart
 from mmrewrite.mirror.child_process import Mirror
 from mmrewrite.mirror.limits import ProgramLimits
@@ -142,7 +143,8 @@ def test_text(calls: list[Call]) -> None:
         "    devices 0-1: 1 result\n"
     )
     assert result.stdout.endswith(
-        "\n\nfunction    compared with  differs by  verdict\ntrain:step  the original        1e-07  equal\n"
+        "\n\nfunction    compared with  differs by  relative  verdict\n"
+        "train:step  the original        1e-07         -  equal\n"
     )
     assert max(map(len, result.stdout.splitlines())) <= 80
     assert result.stderr == "3 files would change\n"
@@ -176,7 +178,9 @@ def test_what_was_refused_is_not_proved(calls: list[Call]) -> None:
     Path("train.py").write_text(STEP.replace("x = layer(x)  # mm", "x = layer(x) + layer(x)  # mm"))
     result = run("--entry", "train:other", "--args", "train:example")
     assert result.exit_code == 1
-    assert "train:other  the original            -  NOT proved: it reaches no rewritten hint\n" in result.stdout
+    assert (
+        "train:other  the original            -         -  NOT proved: it reaches no rewritten hint\n" in result.stdout
+    )
     assert "hints that are not rewritten: 1 refused, 0 left alone on purpose" in result.stdout
     assert "without a hint" not in result.stdout
     assert calls == []
@@ -402,3 +406,11 @@ def test_rounding_shares_a_line_where_there_are_many_arrays() -> None:
     rows += [{**equal, "name": f"result[{number}]", "absolute": 1e-11, "rounding": True} for number in (16, 17)]
     assert [(line[0], line[-1]) for line in _arrays(rows)] == [("16 results", "equal"), ("2 results", "rounding")]
     assert len(list(_arrays(rows[2:]))) == 16
+
+
+def test_rounding_has_no_say_in_the_differences_of_a_function() -> None:
+    # A gradient of 1e-11 that should be 0 differs by more than itself.
+    judged = {"absolute": 0.23, "relative": 9.6e-7, "problem": None, "rounding": False}
+    rounding = {"absolute": 1e-11, "relative": 1.5, "problem": None, "rounding": True}
+    assert differences([judged, rounding]) == ("0.23", "9.6e-07")
+    assert differences([rounding]) == ("-", "-")

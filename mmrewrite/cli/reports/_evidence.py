@@ -150,7 +150,7 @@ def shown_evidence(
 
 def _cells(check: Mapping[str, Any]) -> Iterator[str]:
     yield from (str(check["entry"]), str(check["args"]), str(len(check["arrays"])))
-    yield from (largest(check["arrays"], key) for key in ("absolute", "relative"))
+    yield from differences(check["arrays"])
     yield "the same microbatches" if check.get("reference") == "microbatched" else "the original"
     yield check_verdict(check["status"], check["arrays"])
 
@@ -178,6 +178,12 @@ def largest(rows: Iterable[Mapping[str, Any]], key: str) -> str:
     """The largest difference of some arrays, as text."""
     worst = max((float(row[key]) for row in rows if row[key] is not None), default=None)
     return "-" if worst is None else f"{worst:.2g}"
+
+
+def differences(rows: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
+    """The largest differences of a function's arrays: what is rounding alone is shown by itself and has no say."""
+    judged = [row for row in rows if array_verdict(row) != "rounding"]
+    return largest(judged, "absolute"), largest(judged, "relative")
 
 
 def checked_values(check: Checked) -> dict[str, Any]:

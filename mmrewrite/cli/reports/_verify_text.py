@@ -10,12 +10,12 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from mmrewrite.cli.reports import _style as style
-from mmrewrite.cli.reports._evidence import array_verdict, check_verdict, largest, other_precision
+from mmrewrite.cli.reports._evidence import array_verdict, check_verdict, differences, largest, other_precision
 
 if TYPE_CHECKING:
     from mmrewrite.verify.verify import Checked, Verified
 
-_WIDTH, _NAME = 80, 43
+_WIDTH, _NAME, _SHORTEST = 80, 43, 16
 # With more arrays than this, those that are equal share a line.
 _LISTED = 16
 # `.params`, `[0]` or `['bias']`: a step of the path to an array.
@@ -32,17 +32,26 @@ def verify_text(verified: Verified) -> str:
         *(f"  {file['path']}: {file['before'][:12]} becomes {file['after'][:12]}" for file in verified.files),
     ]
     rest = [style.title("Not covered:"), *(line for text in verified.not_covered for line in _wrapped(text))]
+    return (
+        "\n\n".join([*map(_check, verified.checks), "\n".join(rest), "\n".join(evidence), _verdicts(verified.checks)])
+        + "\n"
+    )
+
+
+def _verdicts(checks: Sequence[Checked]) -> str:
+    """A line for each function."""
     rows = [
         (
-            _cut(check.entry.step, 30),
+            check.entry.step,
             "the same microbatches" if check.reference == "microbatched" else "the original",
-            largest(check.rows, "absolute"),
+            *differences(check.rows),
             check_verdict(check.status, check.rows),
         )
-        for check in verified.checks
+        for check in checks
     ]
-    verdicts = _table(("function", "compared with", "differs by", "verdict"), rows)
-    return "\n\n".join([*map(_check, verified.checks), "\n".join(rest), "\n".join(evidence), verdicts]) + "\n"
+    head = ("function", "compared with", "differs by", "relative", "verdict")
+    others = sum(2 + max(len(row[column]) for row in (head, *rows)) for column in range(1, len(head)))
+    return _table(head, [(_cut(row[0], max(_WIDTH - others, _SHORTEST)), *row[1:]) for row in rows])
 
 
 def _check(check: Checked) -> str:
