@@ -263,6 +263,7 @@ def judged(
     monkeypatch: pytest.MonkeyPatch,
     *,
     wide: Mapping[str, Any],
+    throughout: Mapping[str, Any] | None = None,
     narrow: Mapping[str, Any] | None = None,
     first: Mapping[str, Any] | None = None,
     kept: str | None = None,
@@ -272,7 +273,8 @@ def judged(
 ) -> programs.Checked:
     """The judgement on a result that differs by 0.1, and in float64 as `wide` says; or on one that is the `same`.
 
-    With `first` it differs as that says, and in float32 as `narrow` says.
+    In float64 throughout it differs as `throughout` says, else likewise. With `first` it differs as that says, and in
+    float32 as `narrow` says.
     """
     saved: dict[str, tuple[str, ...]] = {}
 
@@ -288,7 +290,8 @@ def judged(
         elif "--bits" in original:
             options = [text for text in original if text != "--on-one-device"]
             assert options == [*rewritten, *(() if kept is None else ("--kept", kept))]
-            row |= {"type": "float64", **wide} if "64" in original else {"type": "float32", **(narrow or {})}
+            widest = throughout if throughout is not None and "--throughout" in original else wide
+            row |= {"type": "float64", **widest} if "64" in original else {"type": "float32", **(narrow or {})}
         elif first is not None:
             row |= first
         elif "--on-one-device" in original and plain is not None:
@@ -308,6 +311,12 @@ def test_rounding_shrinks_with_the_precision_and_is_no_failure(monkeypatch: pyte
     assert found.rows[0]["rounding"]
 
 
+NOTHING = [
+    f"the run in {precision} makes it float32 as well, so it tells nothing"
+    for precision in ("float64", "float64 throughout")
+]
+
+
 @pytest.mark.parametrize(
     ("wide", "problem"),
     [
@@ -315,7 +324,7 @@ def test_rounding_shrinks_with_the_precision_and_is_no_failure(monkeypatch: pyte
         # A mistake that is small in float64 as well, and even within its tolerance, is one.
         ({"absolute": 1e-5, "problem": None}, "they differ; in float64 the largest difference is 1e-05"),
         ({"absolute": None}, "they differ; in float64 the largest difference is infinity or NaN"),
-        ({"type": "float32"}, "they differ; the float64 run makes it float32 as well, so it tells nothing"),
+        ({"type": "float32"}, f"they differ; {'; '.join(NOTHING)}"),
         ({"comparable": False}, "they differ"),
         ({"name": "other"}, "they differ"),
     ],
@@ -325,10 +334,25 @@ def test_a_mistake_stays_one(monkeypatch: pytest.MonkeyPatch, wide: Mapping[str,
     assert (found.status, found.rows[0]["problem"]) == ("different", problem)
 
 
+def test_types_that_a_program_names_are_widened_before_a_difference_is_a_mistake(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A model that computes in bfloat16 does so whatever its arguments are.
+    mixed = {"absolute": 0.1, "type": "float64"}
+    found = judged(monkeypatch, wide=mixed, throughout={"absolute": 1e-12})
+    assert (found.status, found.rows[0]["rounding"], found.rows[0]["float64"]) == ("equal", True, 1e-12)
+    found = judged(monkeypatch, wide={"type": "float32"}, throughout={"absolute": 1e-12})
+    assert found.status == "equal"
+    found = judged(monkeypatch, wide={"type": "float32"}, throughout={"absolute": 0.1})
+    assert found.rows[0]["problem"] == (
+        f"they differ; {NOTHING[0]}; in float64 throughout the largest difference is 0.1"
+    )
+
+
 def test_a_result_of_float32_that_comes_of_float64_is_told_by_how_it_shrinks(monkeypatch: pytest.MonkeyPatch) -> None:
     found = judged(monkeypatch, wide={"absolute": 1e-11, "type": "float32"}, kept="acc_grads")
     assert (found.status, found.rows[0]["rounding"], found.rows[0]["float64"]) == ("equal", True, 1e-11)
-    assert found.notes[-1] == "`acc_grads` is as given in the float64 run too: the step takes no other type there"
+    assert found.notes[-1] == "`acc_grads` is as given in the run in float64 too: the step takes no other type there"
 
 
 DOUBLE = {"type": "float64", "absolute": 1e-12}
@@ -342,7 +366,7 @@ DOUBLE = {"type": "float64", "absolute": 1e-12}
         ({"absolute": 0.0, "problem": None}, "they differ; in float32 the largest difference is 0"),
         (
             {"absolute": 2e-12, "type": "float64"},
-            "they differ; the float32 run makes it float64 as well, so it tells nothing",
+            "they differ; the run in float32 makes it float64 as well, so it tells nothing",
         ),
     ],
 )

@@ -134,11 +134,11 @@ class _ProgramRuns:
         # The mirror goes first; modules outside of it, such as one beside a script, are the original's.
         self._rewritten = [root for root in map(mirror.root, names) if root is not None] + self._originals
 
-    def original(self, *, bits: int | None = None, kept: str | None = None) -> _ProgramRun:
+    def original(self, *, bits: int | None = None, kept: str | None = None, throughout: bool = False) -> _ProgramRun:
         """The original program, on one device."""
         variables = environment(None if self.settings.devices is None else 1)
         try:
-            run = self._run("the original program", self._originals, variables, bits, kept)
+            run = self._run("the original program", self._originals, variables, bits, kept, throughout)
         except NotRun as problem:
             raise _ProgramFailed("not run", str(problem), problem.details) from None
         if "error" in run.document:
@@ -147,14 +147,20 @@ class _ProgramRuns:
         return run
 
     def rewritten(
-        self, *, bits: int | None = None, kept: str | None = None, on_one_device: bool = False
+        self,
+        *,
+        bits: int | None = None,
+        kept: str | None = None,
+        throughout: bool = False,
+        on_one_device: bool = False,
     ) -> _ProgramRun:
         """The rewritten program on its mesh, or as plain JAX on one device."""
         named = self._mirror.named
         what = "the rewritten program on one device" if on_one_device else "the rewritten program"
         options = ["--on-one-device"] if on_one_device else []
         try:
-            run = self._run(what, self._rewritten, environment(self.settings.devices), bits, kept, options)
+            variables = environment(self.settings.devices)
+            run = self._run(what, self._rewritten, variables, bits, kept, throughout, options)
         except NotRun as problem:
             raise _ProgramFailed("broken", named(str(problem)), named(problem.details)) from None
         if "error" in run.document:
@@ -168,6 +174,7 @@ class _ProgramRuns:
         variables: Mapping[str, str],
         bits: int | None,
         kept: str | None,
+        throughout: bool,
         options: Sequence[str] = (),
     ) -> _ProgramRun:
         folder = tempfile.mkdtemp(dir=self._folder)
@@ -176,7 +183,8 @@ class _ProgramRuns:
         if bits is not None:
             variables["JAX_ENABLE_X64"] = "1" if bits == 64 else "0"
             options = [*options, "--bits", str(bits), *([] if kept is None else ["--kept", kept])]
-            what = f"{what} in float{bits}"
+            options += ["--throughout"] if throughout else []
+            what = f"{what} in {_precision(bits, throughout)}"
         arguments = [self._entry.step, self._entry.arguments, "--save", folder, *options]
         name = f"{self._entry.step}: {what}"
         with self._phase(name):
@@ -227,34 +235,45 @@ def _judged(
             f"microbatches have {' and '.join(runs.settings.own)} of their own, so values are compared with those of "
             "the same microbatches, with the same random numbers, on one device, operation by operation",
         )
-    for bits in (64, 32):
-        unsettled = [row for row in rows if _differs(row) and _is_float(row)]
-        if bits == 64:
-            # What is float64 already is not seen more closely.
-            is_needed = any(row["type"] not in _DOUBLE for row in unsettled)
-        else:
-            # What comes of float64 is rounded to less in a run in float32, where a mistake stays what it is.
-            is_needed = bool(unsettled) and any(row["type"] in _DOUBLE and row["where"] != "host" for row in rows)
-        if not is_needed:
+    for bits, throughout in ((64, False), (64, True), (32, False)):
+        if not _is_needed(rows, bits, throughout):
             continue
+        precision = _precision(bits, throughout)
         try:
             # First the run that compiles all there is, and so is the one to find what takes no other type.
-            after = runs.rewritten(bits=bits)
+            after = runs.rewritten(bits=bits, throughout=throughout)
             kept = after.document.get("kept")
             before = (
-                runs.rewritten(bits=bits, kept=kept, on_one_device=True)
+                runs.rewritten(bits=bits, kept=kept, throughout=throughout, on_one_device=True)
                 if reference == "microbatched"
-                else runs.original(bits=bits, kept=kept)
+                else runs.original(bits=bits, kept=kept, throughout=throughout)
             )
             other = runs.compared(before, after)
         except _ProgramFailed as failed:
-            what = f"no float{bits} run, which would tell rounding from a mistake: {failed.problem}"
+            what = f"no run in {precision}, which would tell rounding from a mistake: {failed.problem}"
             notes = (*notes, what)
             continue
         if kept is not None:
-            notes = (*notes, f"`{kept}` is as given in the float{bits} run too: the step takes no other type there")
-        rows = tuple(_told_apart(rows, other, bits))
+            notes = (*notes, f"`{kept}` is as given in the run in {precision} too: the step takes no other type there")
+        rows = tuple(_told_apart(rows, other, bits, precision))
     return rows, notes, reference
+
+
+def _precision(bits: int, throughout: bool) -> str:
+    return f"float{bits}{' throughout' if throughout else ''}"
+
+
+def _is_needed(rows: Sequence[Mapping[str, Any]], bits: int, throughout: bool) -> bool:
+    """Whether a run in another precision may settle what differs by now."""
+    unsettled = [row for row in rows if _differs(row) and _is_float(row)]
+    if bits == 32:
+        # What comes of float64 is rounded to less in a run in float32, where a mistake stays what it is.
+        return bool(unsettled) and any(row["type"] in _DOUBLE and row["where"] != "host" for row in rows)
+    if throughout and any(row["problem"] and row not in unsettled for row in rows):
+        # Then the verdict is known.
+        return False
+    # What is float64 already is not seen more closely.
+    return any(row["type"] not in _DOUBLE for row in unsettled)
 
 
 def _differs(row: Mapping[str, Any]) -> bool:
@@ -267,7 +286,7 @@ def _is_float(row: Mapping[str, Any]) -> bool:
 
 
 def _told_apart(
-    rows: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]], bits: int
+    rows: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]], bits: int, precision: str
 ) -> Iterator[Mapping[str, Any]]:
     """The rows, with what differs by rounding alone told from what is another value, by a run in another precision."""
     found = {(row["role"], row["name"]): row for row in others}
@@ -283,13 +302,17 @@ def _told_apart(
         # A mistake is as large in both, whatever type the result is put into in the end.
         if small is not None and small <= _SHRINKS * (large or 0.0):
             problem = None
+        elif key in row:
+            # Told already, of a run in which fewer types were wider.
+            yield row
+            continue
         elif other["type"] not in types:
-            nothing = f"the {key} run makes it {other['type']} as well, so it tells nothing"
+            nothing = f"the run in {precision} makes it {other['type']} as well, so it tells nothing"
             yield {**row, "problem": f"{row['problem']}; {nothing}"}
             continue
         else:
             difference = "infinity or NaN" if other["absolute"] is None else f"{other['absolute']:.2g}"
-            problem = f"{row['problem']}; in {key} the largest difference is {difference}"
+            problem = f"{row['problem']}; in {precision} the largest difference is {difference}"
         yield {**row, "problem": problem, key: other["absolute"], "rounding": problem is None}
 
 

@@ -114,6 +114,36 @@ def example():
 """
 
 
+MIXED = """\
+import jax
+import jax.numpy as jnp
+
+# mm: mesh(stage=2)
+
+
+def layer(w, x):
+    return jnp.tanh(x @ w.astype(jnp.bfloat16))
+
+
+def loss_fn(params, batch):
+    x = batch.astype(jnp.bfloat16)
+    for w in params:  # mm: stages
+        x = layer(w, x)
+    return jnp.mean(x.astype(jnp.float32) ** 2)
+
+
+@jax.jit  # mm: mjit; verify(args=example)
+def step(params, batch):
+    loss, grads = jax.value_and_grad(loss_fn)(params, batch)  # mm: microbatch(size=2, argnum=1)
+    return grads, loss * SCALE
+
+
+def example():
+    keys = jax.random.split(jax.random.key(0), 3)
+    return [jax.random.normal(key, (8, 8)) for key in keys[:2]], jax.random.normal(keys[2], (8, 8))
+"""
+
+
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -168,6 +198,21 @@ def test_a_script_whose_results_depend_on_where_it_runs():
     assert "Traceback (most recent call last):\n" in result.stdout
     assert 'File "train-it.py as rewritten", line' in result.stdout
     assert "NotImplementedError: one device only" in result.stdout
+
+
+def test_mixed_precision_is_judged_in_float64_throughout():
+    Path("train.py").write_text(MIXED.replace("SCALE", "1"))
+    result = run("train.py")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.endswith("equal but for rounding\n")
+
+
+@pytest.mark.nightly
+def test_a_mistake_in_mixed_precision_is_one():
+    Path("train.py").write_text(MIXED.replace("SCALE", "(1 + 1e-3 * (jax.device_count() > 1))"))
+    result = run("train.py")
+    assert result.exit_code == 1
+    assert "in float64 throughout the largest difference is 0.0" in " ".join(result.stdout.split())
 
 
 def test_a_program_that_fails_by_itself():

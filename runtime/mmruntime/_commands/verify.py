@@ -45,6 +45,7 @@ def run(
     *,
     bits: int | None = None,
     kept: str | None = None,
+    throughout: bool = False,
     on_one_device: bool = False,
 ) -> dict[str, Any]:
     """Call the function once and save its arguments and results in `folder`.
@@ -56,6 +57,7 @@ def run(
         bits: 64 or 32 for floats of the arguments, and for each part of complex numbers; None leaves them as they are.
         kept: The attribute below which they are left as they are; if None and the function refuses `bits` bits
             everywhere, the one with the fewest floats below it with which it does not.
+        throughout: Whether shorter floats that the program names, as `jnp.bfloat16`, are float64 as well.
         on_one_device: Whether a compiled step runs as the function that it is, operation by operation: with its
             microbatches and their random numbers, and without a mesh.
 
@@ -67,6 +69,8 @@ def run(
     """
     random.seed(_SEED)
     np.random.seed(_SEED)
+    if throughout:
+        _widen_types()
     step = find(entry)
     if not callable(step):
         raise BadEntryPoint(f"{entry}: `{entry.name}` is of type {type(step).__name__}; name a function")
@@ -103,6 +107,17 @@ def run(
         "homes": _homes(step, names) if isinstance(step, MeshFunction) and not on_one_device else {},
         "like_arguments": _like(result, dict(zip(names, example, strict=True))),
     }
+
+
+def _widen_types() -> None:
+    """Make every shorter float or complex type of `jax.numpy` the longest, before the program is imported.
+
+    Models in mixed precision name the types that they compute in, whatever their arguments are. JAX itself does not
+    read these names.
+    """
+    for name, value in list(vars(jnp).items()):
+        if isinstance(value, type(jnp.float32)) and jnp.issubdtype(value, jnp.inexact):
+            setattr(jnp, name, jnp.complex128 if jnp.issubdtype(value, jnp.complexfloating) else jnp.float64)
 
 
 def _called(
@@ -271,6 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--save", required=True, help="an empty folder")
     parser.add_argument("--bits", type=int, choices=(32, 64), help="make floats of the arguments float32 or float64")
     parser.add_argument("--kept", help="the attribute below which floats stay what they are")
+    parser.add_argument("--throughout", action="store_true", help="make shorter floats of `jax.numpy` float64, too")
     parser.add_argument("--on-one-device", action="store_true", help="run a compiled step as the function that it is")
     options = parser.parse_args(arguments)
     return print_document(
@@ -281,6 +297,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.save,
             bits=options.bits,
             kept=options.kept,
+            throughout=options.throughout,
             on_one_device=options.on_one_device,
         ),
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 from jax.extend.mlir import ir, passmanager
 from jax.extend.mlir.dialects import sdy
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -42,7 +42,7 @@ def propagate(
     # Without `keep_unused`, JAX drops unread arguments, and the attributes below would not be those of `reads`.
     with _compat.no_mesh():
         lowered = jax.jit(lambda _, *args: function(*args), in_shardings=(anchor, *known), keep_unused=True).lower(
-            jax.ShapeDtypeStruct((), jnp.float32), *[abstract(var) for var in reads]
+            jax.ShapeDtypeStruct((), np.float32), *[abstract(var) for var in reads]
         )
     module: Any = lowered.compiler_ir("stablehlo")
     with module.context as context:
