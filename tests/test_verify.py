@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mmrewrite.cli.commands import cli
-from mmrewrite.cli.reports._evidence import differences
+from mmrewrite.cli.reports._evidence import differences, shown_evidence
 from mmrewrite.cli.reports._verify_text import _arrays, _cut, _told_apart
 from mmrewrite.mirror.child_process import Mirror
 from mmrewrite.mirror.limits import ProgramLimits
@@ -270,20 +270,31 @@ def judged(
     own: tuple[str, ...] = (),
     plain: float | None = None,
     same: Mapping[str, Any] | None = None,
+    spread: float | None = None,
 ) -> programs.Checked:
     """The judgement on a result that differs by 0.1, and in float64 as `wide` says; or on one that is the `same`.
 
+    Where arguments are disturbed, the original's moves by `spread`, if that is enough to call the difference rounding.
     In float64 throughout it differs as `throughout` says, else likewise. With `first` it differs as that says, and in
     float32 as `narrow` says.
     """
     saved: dict[str, tuple[str, ...]] = {}
 
     def run_module(module: str, arguments: Sequence[str], *rest: Any) -> tuple[dict[str, Any], str]:
+        if module == "_commands.disturb":
+            saved[arguments[3]] = ("disturbed", *arguments[4:])
+            return {"count": 16}, ""
         if module == "_commands.verify":
             saved[arguments[3]] = tuple(arguments[4:])
             said = {"compiled_for_a_mesh": True, "devices": 2, "platform": "cpu", "like_arguments": {}, "homes": {}}
             return {**said, "kept": kept if "--bits" in arguments else None}, ""
         original, rewritten = (saved[folder] for folder in arguments[:2])
+        if "--spread" in arguments:
+            assert saved[arguments[3]] == ("disturbed", "--count", "16", *original)
+            assert (original, rewritten) == (("--on-one-device",) if own else (), ())
+            moved = {} if spread is None else {"problem": None, "spread": spread}
+            row = {"type": "float32", "absolute": 0.1, "problem": "they differ", "comparable": True, **moved}
+            return {"rows": [FLOATS | {"relative": None} | row]}, ""
         row: dict[str, Any] = {"type": "float32", "absolute": 0.1, "problem": "they differ", "comparable": True}
         if same is not None:
             row |= {"absolute": 0.0, "problem": None, **same}
@@ -353,6 +364,17 @@ def test_a_result_of_float32_that_comes_of_float64_is_told_by_how_it_shrinks(mon
     found = judged(monkeypatch, wide={"absolute": 1e-11, "type": "float32"}, kept="acc_grads")
     assert (found.status, found.rows[0]["rounding"], found.rows[0]["float64"]) == ("equal", True, 1e-11)
     assert found.notes[-1] == "`acc_grads` is as given in the run in float64 too: the step takes no other type there"
+
+
+@pytest.mark.parametrize("own", [(), ("random numbers",)])
+def test_what_the_original_moves_as_far_alone_is_rounding(
+    monkeypatch: pytest.MonkeyPatch, own: tuple[str, ...]
+) -> None:
+    # An update by the sign of a gradient that is zero in exact arithmetic is as large in every precision.
+    found = judged(monkeypatch, wide={"absolute": 0.1}, own=own, plain=0.1, spread=0.2)
+    assert (found.status, found.rows[0]["rounding"], found.rows[0]["spread"]) == ("equal", True, 0.2)
+    assert "ran 16 times with arguments changed in their last place" in found.notes[-1]
+    assert judged(monkeypatch, wide={"absolute": 0.1}, own=own, plain=0.1).status == "different"
 
 
 DOUBLE = {"type": "float64", "absolute": 1e-12}
@@ -438,3 +460,18 @@ def test_rounding_has_no_say_in_the_differences_of_a_function() -> None:
     rounding = {"absolute": 1e-11, "relative": 1.5, "problem": None, "rounding": True}
     assert differences([judged, rounding]) == ("0.23", "9.6e-07")
     assert differences([rounding]) == ("-", "-")
+
+
+def test_the_evidence_says_why_a_difference_is_rounding() -> None:
+    row = {**FLOATS, "type": "float32", "absolute": 0.1, "relative": 2.0, "problem": None, "rounding": True}
+    check = {"entry": "train:step", "args": "train:example", "status": "equal", "problem": None}
+
+    def said(**shown: float) -> str:
+        (sentence,) = shown_evidence([{**check, "arrays": [row | shown]}], [], "", 0).rounding
+        return sentence.partition(" differs by ")[2]
+
+    assert said(float64=1e-9) == "0.1 in float32 and by 1e-09 in float64: rounding, which shrinks with the precision"
+    assert said(float64=0.1, spread=0.2) == (
+        "0.1 in float32, and the original alone by 0.2 if its arguments change in their last place: rounding, which "
+        "the step makes large"
+    )

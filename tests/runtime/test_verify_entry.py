@@ -4,6 +4,7 @@ import hashlib
 import json
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +16,9 @@ from click.testing import CliRunner
 
 import mmruntime as mm
 from mmrewrite.cli.commands import cli
-from mmruntime._commands.compare import Tolerance, compare, load
+from mmruntime._commands.compare import Leaf, Tolerance, compare, load
+from mmruntime._commands.disturb import disturbed
+from mmruntime._commands.disturb import run as disturb
 from mmruntime._commands.entry_point import BadEntryPoint, FunctionName
 from mmruntime._commands.verify import run as run_step
 from mmruntime._commands.verify import with_bits
@@ -215,6 +218,31 @@ def test_a_mistake_in_mixed_precision_is_one():
     assert "in float64 throughout the largest difference is 0.0" in " ".join(result.stdout.split())
 
 
+SIGNS = ROUNDING.replace("0.1 * g / (jnp.abs(g) + 1e-8)", "0.1 * jnp.sign(g)")
+
+
+@pytest.mark.nightly
+def test_signs_of_gradients_that_are_rounding_are_no_mistake():
+    Path("train.py").write_text(SIGNS)
+    result = run("train.py")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.endswith("equal but for rounding\n")
+    assert "as the original moves as far if disturbed:" in result.stdout
+
+
+@pytest.mark.nightly
+def test_a_mistake_beside_such_signs_is_one():
+    # Without random numbers, so that it is compared with the original.
+    plain = SIGNS.replace("    x = jnp.where(jax.random.bernoulli(key, 0.5, x.shape), x, 0)\n", "").replace(
+        "rng=2", "rng=None"
+    )
+    Path("train.py").write_text(plain.replace("0.1 * jnp", "0.1 * (1 + (jax.device_count() > 1)) * jnp"))
+    result = run("train.py")
+    assert result.exit_code == 1
+    wrong = result.stdout.partition("Not equal:")[2].partition("\n\n")[0]
+    assert "result[0][0]['q']" in wrong and "result[0][1]['q']" in wrong
+
+
 def test_a_program_that_fails_by_itself():
     Path("train.py").write_text(BROKEN.replace("from beside import COUNT", "COUNT = 4"))
     result = run("--entry", "train:depends", "--args", "train:arguments")
@@ -365,3 +393,42 @@ def test_a_part_of_the_state_that_takes_one_type_only_keeps_it(folder, bits):
                 run_step(refuses, example, "none", bits=bits)
     finally:
         del sys.modules[module.__name__]
+
+
+def test_how_far_results_move_when_arguments_are_disturbed(tmp_path, monkeypatch):
+    module = types.ModuleType("moving")
+    module.make = lambda: (jnp.linspace(1.0, 2.0, 64), np.ones(2, np.int32))
+    module.step = jax.jit(lambda x, n: (jnp.sign(x - x[::-1][::-1] + (x.sum() - x[::-1].sum())), 2 * x, n))
+    monkeypatch.setitem(sys.modules, "moving", module)
+    (tmp_path / "spread").mkdir()
+    names = FunctionName("--entry", "moving:step"), FunctionName("--args", "moving:make")
+    disturb(*names, str(tmp_path / "spread"), 4)
+    spread = {leaf.name: leaf.array for leaf in load(str(tmp_path / "spread"))}
+    assert list(spread) == ["result[0]", "result[1]"]
+    # Twice a number moves by at most twice its last place.
+    assert 0 < spread["result[1]"].max() <= 4 * 2.0**-22
+
+
+def test_a_difference_is_rounding_only_where_the_original_moves():
+    def leaf(values):
+        return Leaf("result", "result", np.array(values, np.float32), "float32", "device 0")
+
+    before, after, spread = leaf([1.0, -1.0]), leaf([1.0, 1.0]), np.array([0.0, 2.0])
+    (row,) = compare([before], [after], Tolerance())
+    assert row.problem is not None and row.spread is None
+    (row,) = compare([before], [after], Tolerance(), [replace(before, array=spread)])
+    assert (row.problem, row.spread) == (None, 2.0)
+    for moved in ([2.0, 0.0], [2.0, 0.1]):
+        (row,) = compare([before], [after], Tolerance(), [replace(before, array=np.array(moved))])
+        assert row.problem is not None and row.spread is None
+
+
+def test_a_disturbed_float_changes_in_its_last_place():
+    generator = np.random.default_rng(0)
+    for dtype in (jnp.float32, jnp.bfloat16, jnp.complex64):
+        x = jnp.linspace(-2, 3, 40).astype(dtype)
+        moved = disturbed(x, generator)
+        assert moved.dtype == dtype and 0 < jnp.sum(moved != x) < 40
+        assert jnp.all(jnp.abs(moved - x) <= 2 * jnp.finfo(dtype).eps * jnp.abs(x))
+    for kept in (jnp.arange(3), jax.random.key(0), 1.5, "text"):
+        assert disturbed(kept, generator) is kept

@@ -212,10 +212,16 @@ def verified_evidence(verified: Verified) -> ShownEvidence:
 def _rounding(check: Mapping[str, Any]) -> Iterator[str]:
     for row in check["arrays"]:
         if row.get("rounding"):
-            yield (
-                f"`{check['entry']}`: `{row['name']}` differs by {float(row['absolute']):.2g} in {row['type']} and by "
-                f"{other_precision(row)}: rounding, which shrinks with the precision"
-            )
+            start = f"`{check['entry']}`: `{row['name']}` differs by {float(row['absolute']):.2g} in {row['type']}"
+            if row.get("spread") is not None:
+                yield f"{start}, and {moved_alone(row)}: rounding, which the step makes large"
+            else:
+                yield f"{start} and by {other_precision(row)}: rounding, which shrinks with the precision"
+
+
+def moved_alone(row: Mapping[str, Any]) -> str:
+    """How far an array moves in the original alone, in the runs that showed its difference to be rounding."""
+    return f"the original alone by {float(row['spread']):.2g} if its arguments change in their last place"
 
 
 def other_precision(row: Mapping[str, Any]) -> str:

@@ -63,13 +63,21 @@ def _check(check: Checked) -> str:
         sections.append("\n".join(_places(check.rows)))
     unequal = [f"{row['name']}: {row['problem']}" for row in check.rows if row["problem"]]
     sections += [_listed("Not equal:", unequal)] if unequal else []
-    rounded = [
+    rounding = [row for row in check.rows if row.get("rounding")]
+    shrinking = [
         f"{row['name']}: {row['absolute']:.2g} in {row['type']}, {other_precision(row)}"
-        for row in check.rows
-        if row.get("rounding")
+        for row in rounding
+        if row.get("spread") is None
     ]
-    if rounded:
-        sections.append(_listed("Rounding alone, as it shrinks with the precision:", rounded))
+    if shrinking:
+        sections.append(_listed("Rounding alone, as it shrinks with the precision:", shrinking))
+    moving = [
+        f"{row['name']}: {row['absolute']:.2g}, the original by itself {row['spread']:.2g}"
+        for row in rounding
+        if row.get("spread") is not None
+    ]
+    if moving:
+        sections.append(_listed("Rounding alone, as the original moves as far if disturbed:", moving))
     sections += ["\n".join(_wrapped(check.problem, ""))] if check.problem else []
     sections += [check.details.rstrip()] if check.details else []
     return "\n\n".join(sections)

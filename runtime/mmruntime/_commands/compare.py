@@ -1,6 +1,6 @@
 """Save the arrays of a run to a folder, and compare two such runs, array by array.
 
-    python -m mmruntime._commands.compare ORIGINAL REWRITTEN --rtol 1e-3
+    python -m mmruntime._commands.compare ORIGINAL REWRITTEN --rtol 1e-3 [--spread FOLDER]
 
 prints the comparison as one JSON document. It runs in a process of its own, which imports nothing of the user's.
 """
@@ -20,6 +20,8 @@ import ml_dtypes
 import numpy as np
 
 _INDEX = "run.json"
+# A difference may be so many times the largest that some disturbed runs show.
+_OF_SPREAD = 4
 # The end of the name of what is in an argument after the call, where the call changed it in place.
 CHANGED = " after the call"
 
@@ -139,6 +141,8 @@ class Row:
         relative: The largest difference relative to the largest element of the original; None if that is zero, unless
             they are equal.
         problem: Why they count as different; None if they are equal within the tolerance.
+        spread: How far the original's own values are apart where arguments are disturbed, of the elements beyond the
+            tolerance; None unless that is why there is no problem.
     """
 
     original: Leaf | None
@@ -146,6 +150,7 @@ class Row:
     absolute: float | None
     relative: float | None
     problem: str | None
+    spread: float | None = None
 
     @property
     def comparable(self) -> bool:
@@ -170,14 +175,23 @@ class Row:
             "where": self.rewritten.where if self.rewritten else None,
             "comparable": self.comparable,
             "problem": self.problem,
+            **({} if self.spread is None else {"spread": self.spread}),
         }
 
 
-def compare(original: Sequence[Leaf], rewritten: Sequence[Leaf], tolerance: Tolerance) -> list[Row]:
-    """A row for every array of the original program, in order, and then for those that only the rewritten one has."""
+def compare(
+    original: Sequence[Leaf], rewritten: Sequence[Leaf], tolerance: Tolerance, spreads: Sequence[Leaf] = ()
+) -> list[Row]:
+    """A row for every array of the original program, in order, and then for those that only the rewritten one has.
+
+    `spreads` are how far each element of the original's results moves if its arguments are disturbed.
+    """
+    spread_of = {leaf.name: leaf.array for leaf in spreads if leaf.role == "result"}
     original, rewritten = _with_unchanged(original, rewritten), _with_unchanged(rewritten, original)
     others = {(leaf.role, leaf.name): leaf for leaf in rewritten}
-    rows = [_row(leaf, others.pop((leaf.role, leaf.name), None), tolerance) for leaf in original]
+    rows = [
+        _row(leaf, others.pop((leaf.role, leaf.name), None), tolerance, spread_of.get(leaf.name)) for leaf in original
+    ]
     return rows + [Row(None, leaf, None, None, "only the rewritten program has it") for leaf in others.values()]
 
 
@@ -190,7 +204,7 @@ def _with_unchanged(leaves: Sequence[Leaf], other: Sequence[Leaf]) -> list[Leaf]
     return [*leaves, *(replace(leaf, name=name, role="result") for name, leaf in before if leaf is not None)]
 
 
-def _row(original: Leaf, rewritten: Leaf | None, tolerance: Tolerance) -> Row:
+def _row(original: Leaf, rewritten: Leaf | None, tolerance: Tolerance, spread: np.ndarray | None) -> Row:
     if rewritten is None:
         return Row(original, None, None, None, "only the original program has it")
     if (original.shape, original.kind) != (rewritten.shape, rewritten.kind):
@@ -198,10 +212,19 @@ def _row(original: Leaf, rewritten: Leaf | None, tolerance: Tolerance) -> Row:
         return Row(original, rewritten, None, None, problem)
     if original.array is None or rewritten.array is None:
         return Row(original, rewritten, None, None, None)
-    return _differences(original, rewritten, original.array, rewritten.array, tolerance)
+    if original.role == "argument" or spread is None or spread.shape != original.shape:
+        spread = None
+    return _differences(original, rewritten, original.array, rewritten.array, tolerance, spread)
 
 
-def _differences(original: Leaf, rewritten: Leaf, before: np.ndarray, after: np.ndarray, tolerance: Tolerance) -> Row:
+def _differences(
+    original: Leaf,
+    rewritten: Leaf,
+    before: np.ndarray,
+    after: np.ndarray,
+    tolerance: Tolerance,
+    spread: np.ndarray | None,
+) -> Row:
     dtype = before.dtype
     if jnp.issubdtype(before.dtype, jnp.inexact):
         wide = np.complex128 if jnp.issubdtype(before.dtype, jnp.complexfloating) else np.float64
@@ -220,8 +243,10 @@ def _differences(original: Leaf, rewritten: Leaf, before: np.ndarray, after: np.
         wrong = ~same & ~(np.isfinite(size) & (apart <= atol + rtol * size))
     absolute = float(np.max(apart, initial=0.0))
     relative = 0.0 if not absolute else absolute / largest if largest else None
-    problem = None
-    if wrong.any():
+    problem, shown = None, None
+    if spread is not None and wrong.any() and np.all(apart[wrong] <= _OF_SPREAD * spread[wrong]):
+        shown = float(np.max(spread[wrong]))
+    elif wrong.any():
         first = tuple(int(index) for index in np.argwhere(wrong)[0])
         place = f" at {list(first)}" if first else ""
         limit = f"by more than {atol:.3g} + {rtol:.3g} * |original|" if rtol or atol else "and must be equal"
@@ -235,6 +260,7 @@ def _differences(original: Leaf, rewritten: Leaf, before: np.ndarray, after: np.
         absolute if np.isfinite(absolute) else None,
         relative if relative is not None and np.isfinite(relative) else None,
         problem,
+        shown,
     )
 
 
@@ -245,15 +271,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("rewritten")
     parser.add_argument("--rtol", type=float)
     parser.add_argument("--atol", type=float)
+    parser.add_argument("--spread", help="what the original run saved of disturbed arguments")
     options = parser.parse_args(arguments)
     runs = []
-    for folder in (options.original, options.rewritten):
+    for folder in (options.original, options.rewritten, *filter(None, [options.spread])):
         try:
             runs.append(load(folder))
         except (OSError, ValueError, KeyError, TypeError) as error:
             json.dump({"error": f"what a program saved cannot be read: {type(error).__name__}: {error}"}, sys.stdout)
             return 2
-    rows = compare(runs[0], runs[1], Tolerance(options.rtol, options.atol))
+    original, rewritten, *spreads = runs
+    rows = compare(original, rewritten, Tolerance(options.rtol, options.atol), spreads[0] if spreads else ())
     json.dump({"rows": [row.as_json() for row in rows]}, sys.stdout)
     return 0
 

@@ -15,7 +15,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -67,28 +67,15 @@ def run(
     Raises:
         BadEntryPoint: If the function cannot be imported or fails.
     """
-    random.seed(_SEED)
-    np.random.seed(_SEED)
     if throughout:
         _widen_types()
-    step = find(entry)
-    if not callable(step):
-        raise BadEntryPoint(f"{entry}: `{entry.name}` is of type {type(step).__name__}; name a function")
-    given = arguments_for(entry, arguments)
-    names = _names(step, len(given))
+    step, given = step_and_arguments(entry, arguments)
+    names = names_of(step, len(given))
     plans = MeshFunction.plans_made
 
     def call(example: Sequence[Any]) -> Any:
         record = Recorded(folder)
-        # Before the call: a donated argument is deleted by it.
-        for name, argument in zip(names, example, strict=True):
-            _record(record.argument, name, argument)
-        before = [_leaves(argument) for argument in example]
-        with jax.disable_jit() if on_one_device else contextlib.nullcontext():
-            result = jax.block_until_ready(step(*example))
-        _record(record.result, "result", result)
-        for name, argument, leaves in zip(names, example, before, strict=True):
-            _record_changes(record.result, name, leaves, argument)
+        result = record_call(step, names, example, record, on_one_device=on_one_device)
         record.close()
         return result
 
@@ -107,6 +94,46 @@ def run(
         "homes": _homes(step, names) if isinstance(step, MeshFunction) and not on_one_device else {},
         "like_arguments": _like(result, dict(zip(names, example, strict=True))),
     }
+
+
+def step_and_arguments(entry: FunctionName, arguments: FunctionName) -> tuple[Any, tuple[Any, ...]]:
+    """The function and its arguments, which are made with the same seeds each time.
+
+    Raises:
+        BadEntryPoint: If there is no such function, or no arguments can be made.
+    """
+    random.seed(_SEED)
+    np.random.seed(_SEED)
+    step = find(entry)
+    if not callable(step):
+        raise BadEntryPoint(f"{entry}: `{entry.name}` is of type {type(step).__name__}; name a function")
+    return step, arguments_for(entry, arguments)
+
+
+class Recorder(Protocol):
+    """Takes what `record_call` comes upon: name, array, type and place of each."""
+
+    def argument(self, name: str, array: np.ndarray | None, kind: str, where: str) -> None:
+        """Take an argument."""
+
+    def result(self, name: str, array: np.ndarray | None, kind: str, where: str) -> None:
+        """Take a result, or what is in an argument after the call."""
+
+
+def record_call(
+    step: Any, names: Sequence[str], example: Sequence[Any], record: Recorder, *, on_one_device: bool
+) -> Any:
+    """Call a step, and record its arguments, its results, and what it changes in its arguments."""
+    # Before the call: a donated argument is deleted by it.
+    for name, argument in zip(names, example, strict=True):
+        _record(record.argument, name, argument)
+    before = [_leaves(argument) for argument in example]
+    with jax.disable_jit() if on_one_device else contextlib.nullcontext():
+        result = jax.block_until_ready(step(*example))
+    _record(record.result, "result", result)
+    for name, argument, leaves in zip(names, example, before, strict=True):
+        _record_changes(record.result, name, leaves, argument)
+    return result
 
 
 def _widen_types() -> None:
@@ -174,7 +201,7 @@ def with_bits(leaf: Any, bits: int) -> Any:
     return leaf
 
 
-def _names(step: Any, count: int) -> list[str]:
+def names_of(step: Any, count: int) -> list[str]:
     """The names of the function's first `count` positional parameters, made up where it does not tell."""
     try:
         parameters = inspect.signature(step).parameters.values()

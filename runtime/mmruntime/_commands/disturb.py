@@ -1,0 +1,112 @@
+"""Call one function with arguments that are changed in their last place, and save how far its results move.
+
+    python -m mmruntime._commands.disturb train:train_step train:example_arguments --path DIR --save NEW --count 16
+
+`mmrewrite verify` asks for it where two programs differ in every precision, as updates that take the sign of a gradient
+do whose exact value is zero: what rounding moves as far in the original alone is no mistake of the other.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+
+from mmruntime._commands.compare import Recorded
+from mmruntime._commands.entry_point import BadEntryPoint, FunctionName, failure, parser_for, print_document
+from mmruntime._commands.verify import names_of, record_call, step_and_arguments
+
+
+class _Results:
+    """The float results of a call."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, tuple[np.ndarray, str, str]] = {}
+
+    def argument(self, name: str, array: np.ndarray | None, kind: str, where: str) -> None:
+        """Leave out an argument: both programs are given the same."""
+
+    def result(self, name: str, array: np.ndarray | None, kind: str, where: str) -> None:
+        """Keep a result."""
+        if array is not None and jnp.issubdtype(array.dtype, jnp.inexact):
+            is_complex = jnp.issubdtype(array.dtype, jnp.complexfloating)
+            self.found[name] = array.astype(np.complex128 if is_complex else np.float64), kind, where
+
+
+def run(
+    entry: FunctionName, arguments: FunctionName, folder: str, count: int, *, on_one_device: bool = False
+) -> dict[str, Any]:
+    """Save, in the place of each float result of a function, how far each of its elements moves.
+
+    Args:
+        entry: The function.
+        arguments: The function that returns its arguments.
+        folder: An empty folder.
+        count: How often it is called with disturbed arguments.
+        on_one_device: Whether a compiled step runs as the function that it is, operation by operation.
+
+    Raises:
+        BadEntryPoint: If the function cannot be imported or fails.
+    """
+
+    def results(generator: np.random.Generator | None) -> dict[str, tuple[np.ndarray, str, str]]:
+        # Anew for each call, which may donate them or change them in place.
+        step, given = step_and_arguments(entry, arguments)
+        if generator is not None:
+            given = jax.tree.map(lambda leaf: disturbed(leaf, generator), given)
+        kept = _Results()
+        try:
+            record_call(step, names_of(step, len(given)), given, kept, on_one_device=on_one_device)
+        except Exception as error:
+            advice = f"it was called with what `{arguments.text}` returns, changed in its last place"
+            raise BadEntryPoint(failure(entry, "failed", error, advice)) from error
+        return kept.found
+
+    base = results(None)
+    spreads = {name: np.zeros(array.shape) for name, (array, _, _) in base.items()}
+    for number in range(count):
+        moved = results(np.random.default_rng(number))
+        for name, spread in spreads.items():
+            if name in moved and moved[name][0].shape == spread.shape:
+                with np.errstate(invalid="ignore"):
+                    np.fmax(spread, np.abs(moved[name][0] - base[name][0]), out=spread)
+    record = Recorded(folder)
+    for name, (_, kind, where) in base.items():
+        record.result(name, spreads[name], kind, where)
+    record.close()
+    return {"count": count}
+
+
+def disturbed(leaf: Any, generator: np.random.Generator) -> Any:
+    """A leaf whose floats, or parts of complex numbers, are each changed by at most one unit in the last place."""
+    if not isinstance(leaf, jax.Array | np.ndarray) or jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return leaf
+    if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+        return leaf
+    epsilon = float(ml_dtypes.finfo(leaf.dtype).eps)  # type: ignore[no-untyped-call]
+    steps = generator.integers(-1, 2, leaf.shape).astype(np.float64) * epsilon
+    changed = (np.asarray(leaf) * (1 + steps)).astype(leaf.dtype)
+    return jax.device_put(changed, leaf.sharding) if isinstance(leaf, jax.Array) else changed
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the document, or `{"error": sentence, "traceback": text}`, and return the exit status."""
+    parser = parser_for("mmruntime._commands.disturb", __doc__)
+    parser.add_argument("--save", required=True, help="an empty folder")
+    parser.add_argument("--count", type=int, required=True, help="how often it is called with disturbed arguments")
+    parser.add_argument("--on-one-device", action="store_true", help="run a compiled step as the function that it is")
+    options = parser.parse_args(arguments)
+
+    def document(entry: FunctionName, arguments: FunctionName) -> dict[str, Any]:
+        return run(entry, arguments, options.save, options.count, on_one_device=options.on_one_device)
+
+    return print_document(options, document)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
