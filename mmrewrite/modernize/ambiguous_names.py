@@ -10,11 +10,10 @@ from mmrewrite.modernize.analysis.held_modules import HeldModules, HeldModulesIn
 from mmrewrite.modernize.analysis.own_members import OwnMembers
 from mmrewrite.modernize.analysis.passed_modules import PassedModules, star_origins
 from mmrewrite.modernize.analysis.reexported_modules import ReexportedModules
-from mmrewrite.modernize.analysis.renamed_keywords import OLD_KEYWORDS
 from mmrewrite.modernize.analysis.told_names import ToldNames
+from mmrewrite.modernize.lost_keywords import lost_keywords
 from mmrewrite.modernize.name_index import TITLES
 from mmrewrite.modernize.name_index import old_names as index
-from mmrewrite.modernize.part_index import moved_calls, old_keywords
 from mmrewrite.modernize.site import ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses, dotted_text
 from mmrewrite.modernize.version_guards import guard_of
@@ -114,7 +113,7 @@ def _lost_by(module: ModuleUses, bindings: Collection[Binding]) -> Mapping[str, 
     if all(guard_of(module, each.node) is None for each in bindings):
         return {}
     meant = sorted({module.facts.names.follow(each.target) for each in bindings if each.target is not None})
-    return {keyword: name for name in meant for keyword in _gone_keywords(name)}
+    return {keyword: name for name in meant for keyword in lost_keywords().get(name, ())}
 
 
 def _calls_with(module: ModuleUses, function: ast.expr, lost: Mapping[str, str]) -> Iterator[LeftAlone]:
@@ -127,17 +126,6 @@ def _calls_with(module: ModuleUses, function: ast.expr, lost: Mapping[str, str])
                 f"`{lost[keyword.arg]}` that today's function has not; give it where that is chosen"
             )
             yield LeftAlone(module.facts.path, line, column, f"{keyword.arg}=", reason)
-
-
-def _gone_keywords(name: str) -> Collection[str]:
-    """The keywords of a function that it has no more, or what took its place has not."""
-    moved = moved_calls().get(name)
-    own = {*old_keywords().get(name, ()), *OLD_KEYWORDS.get(name, ())}
-    return own | (moved.lost if moved is not None else _LOST.get(name, frozenset()))
-
-
-# Of functions whose calls a codemod of their own writes anew.
-_LOST = {"jax.experimental.shard_map.shard_map": frozenset(("auto", "check_rep"))}
 
 
 def _may_be_unclear(module: ModuleUses) -> set[str]:

@@ -25,6 +25,7 @@ from mmrewrite.modernize.codemod import Codemods, ModernizeCodemod
 from mmrewrite.modernize.decision import LEFT_WITH_REGION, Decision
 from mmrewrite.modernize.edits.imports import ImportEdits
 from mmrewrite.modernize.edits.line_breaking import break_grown_calls
+from mmrewrite.modernize.held_functions import keywords_of_held
 from mmrewrite.modernize.looked_up_names import looked_up
 from mmrewrite.modernize.names_in_strings import mentions, names_in_labels
 from mmrewrite.modernize.settings import ModernizeSettings
@@ -484,6 +485,7 @@ def _unseen(module: ModuleUses, context: ModernizeContext) -> _Unseen:
             *looked_up(module, context),
             *members_of_passed(module, context),
             *members_of_reexported(module, context),
+            *keywords_of_held(module, context),
             *names_in_labels(module, context),
         )
         return _Unseen(tuple(mentions(module, context)), unclear)

@@ -31,7 +31,7 @@ def looked_up(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlo
     source = module.facts.source
     told: dict[ast.AST, str] = {}
     for node in module.strings:
-        full = _old_name(_homes_asked(module, node, passed.places), str(node.value), names)
+        full = _old_name(homes_asked(module, node, passed.places), str(node.value), names)
         if full is not None:
             advice = "write what takes its place" if full in context.owners else "see what it means today"
             told[node] = f"it is `{full}`, looked up by its name; {advice}"
@@ -57,7 +57,7 @@ def _old_name(homes: Iterable[str], rest: str, names: Collection[str]) -> str | 
     return min((full for home in homes if (full := f"{home}.{rest}") in names), default=None)
 
 
-def _homes_asked(module: ModuleUses, node: ast.expr, places: Iterable[str]) -> Iterator[str]:
+def homes_asked(module: ModuleUses, node: ast.expr, places: Iterable[str]) -> Iterator[str]:
     """The modules in which a string is looked up; with a default, code copes without.
 
     An expression that is not seen to be a module may be any of `places`.
@@ -115,7 +115,7 @@ def _of_computed_names(
 ) -> Iterator[tuple[ast.AST, str]]:
     """What a module may be asked for by an expression: what its parts match, or else strings of this module."""
     for node in module.nodes_of(ast.Call, ast.Subscript):
-        for asked in _asked(module, node):
+        for asked in asked_for(module, node):
             pattern = says_part(text_pattern(module, asked))
             if pattern is not None:
                 yield from _of_pattern(module, node, asked, pattern, passed, names)
@@ -132,7 +132,7 @@ def _of_pattern(
     names: Collection[str],
 ) -> Iterator[tuple[ast.AST, str]]:
     """A name that is put together of parts, of which some are written."""
-    homes = list(dict.fromkeys(_homes_asked(module, asked, passed.places)))
+    homes = list(dict.fromkeys(homes_asked(module, asked, passed.places)))
     found = [name for home in homes for name in names if _is_in(name, home, pattern)]
     if isinstance(node, ast.Call) and not homes and _takes_full_names(module, node):
         found = [name for name in names if any(map(pattern.fullmatch, _spellings(name)))]
@@ -144,7 +144,7 @@ def _of_strings(
     module: ModuleUses, asked: ast.expr, passed: PassedModules, names: Collection[str]
 ) -> Iterator[tuple[ast.AST, str]]:
     """Strings of a module that is seen to ask one of JAX or its libraries for names, of which no part is written."""
-    homes = passed.homes.intersection(_homes_asked(module, asked, ()))
+    homes = passed.homes.intersection(homes_asked(module, asked, ()))
     for node in module.strings if homes else ():
         text = str(node.value)
         for word in text.replace(",", " ").split() if len(text) < _LONG else ():
@@ -166,7 +166,7 @@ _LOOK_UP = frozenset(
 )
 
 
-def _asked(module: ModuleUses, node: ast.AST) -> Iterator[ast.expr]:
+def asked_for(module: ModuleUses, node: ast.AST) -> Iterator[ast.expr]:
     """What may be the text of a name in a lookup, where it is no text itself."""
     if isinstance(node, ast.Subscript):
         is_table = isinstance(node.value, ast.Name | ast.Call) or (
@@ -204,6 +204,12 @@ def _takes_full_names(module: ModuleUses, call: ast.Call) -> bool:
         return True
     is_method = isinstance(call.func, ast.Attribute) and call.func.attr in ("delattr", "patch", "setattr")
     return is_method and _name_of(module, call.func) is None
+
+
+def words_of(string: ast.Constant) -> Sequence[str]:
+    """The words of a string that may be a list of names."""
+    text = str(string.value)
+    return text.replace(",", " ").split() if len(text) < _LONG else ()
 
 
 # Longer texts are prose, and no list of names.
@@ -290,13 +296,7 @@ def _of_added_globals(
     module: ModuleUses, passed: PassedModules, names: Collection[str]
 ) -> Iterator[tuple[ast.AST, str]]:
     """Names that nothing binds, in a module that writes names into its table by `globals().update(vars(jax))`."""
-    places = [
-        call.lineno
-        for call in module.nodes_of(ast.Call)
-        if not call.args
-        and isinstance(module.parents[call], ast.Attribute | ast.Subscript)
-        and _name_of(module, call.func) in _OWN_TABLES
-    ]
+    places = adds_names(module)
     if not places:
         return
     for head, chain in module.chains:
@@ -306,6 +306,17 @@ def _of_added_globals(
                 if full is not None:
                     yield node, f"it may be `{full}`, as line {places[0]} adds names to the module; import it by name"
                     break
+
+
+def adds_names(module: ModuleUses) -> Sequence[int]:
+    """The lines where a module reads or writes its own table of names, as by `globals().update(vars(jax))`."""
+    return [
+        call.lineno
+        for call in module.nodes_of(ast.Call)
+        if not call.args
+        and isinstance(module.parents[call], ast.Attribute | ast.Subscript)
+        and _name_of(module, call.func) in _OWN_TABLES
+    ]
 
 
 _OWN_TABLES = frozenset(f"builtins.{name}" for name in ("globals", "locals", "vars"))

@@ -135,7 +135,9 @@ class RenameKeywords(ModernizeCodemod):
         for call in self.site.module.above(self.use.node):
             if not isinstance(call, ast.Call):
                 return
-            for other in call.keywords:
+            # Also of `partial(jax.jit, static_argnames=...)(f)`.
+            made = call.func.keywords if isinstance(call.func, ast.Call) else []
+            for other in (*call.keywords, *made):
                 texts = {each.value for each in ast.walk(other.value) if isinstance(each, ast.Constant)}
                 if other.arg in _ARGNAMES and keyword.arg in texts:
                     self.refuse(f"`{other.arg}=` names `{keyword.arg}` as well; write today's name in both", keyword)

@@ -26,6 +26,12 @@ _WRAPPERS = frozenset(
 )
 
 
+# What calls the function that it is given with its other arguments.
+_CALLERS = frozenset(("asyncio.to_thread", "atexit.register", "jax.eval_shape"))
+# Methods of what `jax.jit` makes that take the arguments of the function.
+_JITS, _OF_JITS = frozenset(("jax.jit", "jax.pmap")), frozenset(("eval_shape", "lower", "trace"))
+
+
 @dataclass(frozen=True)
 class FoundCall:
     """One call.
@@ -61,7 +67,7 @@ def calls_of(module: ModuleUses, function: ast.expr) -> Iterator[FoundCall]:
     if call.func is function:
         yield _found(call, 0)
     elif call.args[:1] == [function]:
-        name = module.facts.names.resolve(call.func, module.scope_of(call))
+        name = _transformation(module, call.func)
         if name in PARTIALS:
             partial = _found(call, 1, is_partial=True)
             if call in getattr(module.parents.get(call), "decorator_list", ()):
@@ -76,6 +82,20 @@ def calls_of(module: ModuleUses, function: ast.expr) -> Iterator[FoundCall]:
                 yield replace(found, positional=positional, is_whole=is_whole, has_star=has_star)
         elif name in _LIFTED or name in _WRAPPERS:
             yield from _of_made(module, call)
+        elif name in _CALLERS:
+            yield _found(call, 1)
+
+
+def _transformation(module: ModuleUses, function: ast.expr) -> str | None:
+    """The full name of a function, or of the transformation that `partial(jax.jit, ...)` or `jax.jit(...)` is."""
+    name = module.facts.names.resolve(function, module.scope_of(function))
+    if not isinstance(function, ast.Call):
+        return name
+    made = module.facts.names.resolve(function.func, module.scope_of(function))
+    if made in PARTIALS and len(function.args) == 1:
+        found = module.facts.names.resolve(function.args[0], module.scope_of(function))
+        return found if found in _WRAPPERS or found in _LIFTED else None
+    return made if made in _WRAPPERS and not function.args else None
 
 
 def keywords_of(module: ModuleUses, function: ast.expr) -> Iterator[ast.keyword]:
@@ -87,6 +107,8 @@ def _of_made(module: ModuleUses, lifted: ast.Call) -> Iterator[FoundCall]:
     """The calls of what a call makes, as of `nn.scan(Cell, ...)`, there or by the name that it is assigned to."""
     yield from calls_of(module, lifted)
     match module.parents.get(lifted):
+        case ast.Attribute(attr=attr) as method if attr in _OF_JITS and _transformation(module, lifted.func) in _JITS:
+            yield from calls_of(module, method)
         case ast.Assign(targets=[ast.Name(id=name) as target]):
             scope = module.scope_of(target)
             values = [binding.value for binding in scope.bindings.get(name, ())]
@@ -111,7 +133,7 @@ def _is_alike(module: ModuleUses, value: ast.expr | None, lifted: ast.Call) -> b
     def made(call: ast.Call) -> tuple[object, ...]:
         names, scope = module.facts.names, module.scope_of(call)
         of = names.resolve(call.args[0], scope) if call.args else None
-        return names.resolve(call.func, scope), of, len(call.args), {keyword.arg for keyword in call.keywords}
+        return _transformation(module, call.func), of, len(call.args), {keyword.arg for keyword in call.keywords}
 
     return isinstance(value, ast.Call) and made(value) == made(lifted)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from functools import cached_property
 from typing import ClassVar, NamedTuple
 
@@ -35,18 +35,29 @@ _KEEP_IT = frozenset(
 )
 _PACKAGES = ("jax", "flax", "optax", "chex", "orbax")
 _LOOKS_UP = "__getattr__"
-# So many values, the nearest, are looked at for each question. Where a program passes modules on they are named a few
-# values away; to look at all values of a project of 300,000 lines takes longer than everything else.
-_MOST = 2000
 
 
-class _Stored(NamedTuple):
+class Stored(NamedTuple):
     """All that is stored as an attribute of that name."""
 
     name: str
 
 
-_Value = tuple[ModuleUses | None, ast.expr | Binding | _Stored | GivenParameter]
+class ResultOf(NamedTuple):
+    """What a value gives where it is called, for those who tell it from the value."""
+
+    called: ast.expr | Binding | Stored | GivenParameter
+
+
+class NamedByText(NamedTuple):
+    """One of several full names that an expression may look up."""
+
+    name: str
+    at: ast.expr
+
+
+Held = ast.expr | Binding | Stored | GivenParameter | ResultOf | NamedByText
+Value = tuple[ModuleUses | None, Held]
 
 
 class _PassedOn:
@@ -79,9 +90,9 @@ class _PassedOn:
         return GivenArguments(self.modules)
 
     @cached_property
-    def stored(self) -> Mapping[str, Sequence[_Value]]:
+    def stored(self) -> Mapping[str, Sequence[Value]]:
         """What is stored as an attribute of classes and objects, by the name of the attribute."""
-        found: dict[str, list[_Value]] = defaultdict(list)
+        found: dict[str, list[Value]] = defaultdict(list)
         for module in self.modules:
             for node in module.nodes_of(ast.Attribute):
                 if isinstance(node.ctx, ast.Store):
@@ -119,31 +130,38 @@ class HeldModules:
     """
 
     may_give_what_is_given: ClassVar = True
+    # So many values, the nearest, are looked at for each question. Where a program passes modules on they are named a
+    # few values away; to look at all values of a project of 300,000 lines takes longer than everything else.
+    most: ClassVar[int] = 2000
 
     def __init__(self, context: ModernizeContext) -> None:
         self._context = context
         passed = context.analysis(PassedModules)
-        self._homes, self._of_stars = passed.homes, passed.of_stars
+        self._homes, self._of_stars = self._asked_for(passed), passed.of_stars
         self._passed_on = context.analysis(_PassedOn)
-        self._steps: dict[_Value, str | Sequence[_Value]] = {}
-        self._found: dict[_Value, Mapping[str, str]] = {}
+        self._steps: dict[Value, str | Sequence[Value]] = {}
+        self._found: dict[Value, Mapping[str, str]] = {}
+
+    def _asked_for(self, passed: PassedModules) -> Set[str]:
+        """The full names to which values are followed."""
+        return passed.homes
 
     def of(self, module: ModuleUses, node: ast.expr) -> Mapping[str, str]:
         """The modules that an expression may be or hold, each with the nearest file and line where it is named.
 
-        The nearest values are looked at, as many as `_MOST`: what was asked for before has no say in the answer, as
+        The nearest values are looked at, as many as `most`: what was asked for before has no say in the answer, as
         each process asks for other values.
         """
-        start: _Value = (module, node)
+        start: Value = (module, node)
         if start not in self._found:
             found: dict[str, str] = {}
-            queue: list[_Value] = [start]
+            queue: list[Value] = [start]
             seen = set(queue)
             for value in queue:
                 step = self._step(value)
                 if isinstance(step, str):
                     found.setdefault(step, _place(*value))
-                elif len(queue) < _MOST:
+                elif len(queue) < self.most:
                     queue += [each for each in dict.fromkeys(step) if each not in seen]
                     seen.update(step)
             self._found[start] = found
@@ -160,7 +178,7 @@ class HeldModules:
         uses = self._passed_on.uses(facts)
         return {name for value in _looked_up_in(facts.names.tree.body) for name in self.of(uses, value)}
 
-    def _step(self, value: _Value) -> str | Sequence[_Value]:
+    def _step(self, value: Value) -> str | Sequence[Value]:
         """The module that a value names; else the values behind it that may be one."""
         step = self._steps.get(value)
         if step is None:
@@ -172,17 +190,15 @@ class HeldModules:
             self._steps[value] = step
         return step
 
-    def _may_hold(self, value: ast.expr | Binding | _Stored | GivenParameter) -> bool:
+    def _may_hold(self, value: Held) -> bool:
         """Whether a value is no number, no other text than that of a module, and no answer to a question."""
         if isinstance(value, ast.Constant):
             return value.value in self._homes if isinstance(value.value, str) else False
         return not isinstance(value, ast.Compare | ast.UnaryOp)
 
-    def _behind(
-        self, module: ModuleUses | None, value: ast.expr | Binding | _Stored | GivenParameter, name: str | None
-    ) -> Iterable[_Value]:
+    def _behind(self, module: ModuleUses | None, value: Held, name: str | None) -> Iterable[Value]:
         """The values of which one that names no module may be one, or that it may hold."""
-        if isinstance(value, _Stored):
+        if isinstance(value, Stored):
             return [
                 *self._passed_on.stored.get(value.name, ()),
                 *((None, each) for each in self._passed_on.given.fields(value.name)),
@@ -190,14 +206,17 @@ class HeldModules:
         if isinstance(value, GivenParameter):
             return self._passed_on.given.of(value, may_be_handed=self.may_give_what_is_given)
         assert module is not None
+        assert not isinstance(value, ResultOf | NamedByText)
         if isinstance(value, Binding):
             return self._of_binding(module, value, name)
         return self._of_expression(module, value, name)
 
-    def _name_of(self, module: ModuleUses | None, value: ast.expr | Binding | _Stored | GivenParameter) -> str | None:
+    def _name_of(self, module: ModuleUses | None, value: Held) -> str | None:
         """The full name that a value stands for."""
-        if module is None or isinstance(value, _Stored | GivenParameter):
+        if module is None or isinstance(value, Stored | GivenParameter | ResultOf):
             return None
+        if isinstance(value, NamedByText):
+            return value.name
         if isinstance(value, Binding):
             return module.facts.names.follow(value.target) if value.target is not None else None
         if isinstance(value, ast.Name | ast.Attribute):
@@ -210,7 +229,7 @@ class HeldModules:
         # A module may be imported by its name, here or in a function that is given it.
         return module_by_name(module, value) or text_of(module, value)
 
-    def _of_expression(self, module: ModuleUses, node: ast.expr, name: str | None) -> Iterator[_Value]:
+    def _of_expression(self, module: ModuleUses, node: ast.expr, name: str | None) -> Iterator[Value]:
         match node:
             case ast.Name():
                 owner = module.scope_of(node).owner(node.id)
@@ -246,7 +265,7 @@ class HeldModules:
             case _:
                 pass
 
-    def _of_binding(self, module: ModuleUses, binding: Binding, name: str | None) -> Iterator[_Value]:
+    def _of_binding(self, module: ModuleUses, binding: Binding, name: str | None) -> Iterator[Value]:
         if guard_of(module, binding.node) is not None:
             return
         node = binding.node
@@ -257,14 +276,14 @@ class HeldModules:
         elif isinstance(node, ast.arg):
             yield from self._of_parameter(module, node)
         elif isinstance(node, _Function):
-            yield from ((module, each) for each in _results(node))
+            yield from ((module, each) for each in results_of(node))
         elif isinstance(node, ast.ClassDef):
             yield from ((module, each) for each in _looked_up_in(node.body))
         else:
             yield from ((module, each) for each in _bound_from(module, binding))
-            yield from ((None, _Stored(name)) for name in _asked_by(module.parents.get(node)))
+            yield from ((None, Stored(name)) for name in _asked_by(module.parents.get(node)))
 
-    def _of_project(self, module: ModuleUses, name: str) -> Iterator[_Value]:
+    def _of_project(self, module: ModuleUses, name: str) -> Iterator[Value]:
         """What a full name in a module of the project is bound to there."""
         parts = name.split(".")
         for length in range(len(parts), 0, -1):
@@ -284,8 +303,8 @@ class HeldModules:
                     yield from ((other, each) for each in bindings[own])
                 return
 
-    def _of_attribute(self, module: ModuleUses, node: ast.Attribute, name: str | None) -> Iterator[_Value]:
-        yield None, _Stored(node.attr)
+    def _of_attribute(self, module: ModuleUses, node: ast.Attribute, name: str | None) -> Iterator[Value]:
+        yield None, Stored(node.attr)
         if name is not None:
             yield from self._of_project(module, name)
         if node.attr not in self._passed_on.stored:
@@ -294,13 +313,13 @@ class HeldModules:
             if not isinstance(node.value, ast.Name) or (binding is not None and isinstance(binding.value, ast.Call)):
                 yield module, node.value
 
-    def _of_call(self, module: ModuleUses, call: ast.Call) -> Iterator[_Value]:
+    def _of_call(self, module: ModuleUses, call: ast.Call) -> Iterator[Value]:
         function = self._name_of(module, call.func) if isinstance(call.func, ast.Name | ast.Attribute) else None
         if function == "builtins.getattr" and len(call.args) > 1:
             name = call.args[1]
             yield module, call.args[0]
             if isinstance(name, ast.Constant):
-                yield None, _Stored(str(name.value))
+                yield None, Stored(str(name.value))
         if function in ASK_ONLY:
             return
         binding = self._binding(module, call.func)
@@ -321,7 +340,7 @@ class HeldModules:
     def _binding(self, module: ModuleUses, node: ast.expr) -> Binding | None:
         return module.facts.names.binding(node.id, module.scope_of(node)) if isinstance(node, ast.Name) else None
 
-    def _of_parameter(self, module: ModuleUses, parameter: ast.arg) -> Iterator[_Value]:
+    def _of_parameter(self, module: ModuleUses, parameter: ast.arg) -> Iterator[Value]:
         """The default of a parameter, and what calls of functions of that name pass for it."""
         arguments = module.parents[parameter]
         assert isinstance(arguments, ast.arguments)
@@ -335,10 +354,13 @@ class HeldModulesInView(HeldModules):
     may_give_what_is_given = False
 
 
-def _place(module: ModuleUses | None, value: ast.expr | Binding | _Stored | GivenParameter) -> str:
+def _place(module: ModuleUses | None, value: Held) -> str:
     """The file and the line of a value that names a module."""
     assert module is not None
-    return f"{module.facts.path}:{getattr(value.node if isinstance(value, Binding) else value, 'lineno', 1)}"
+    if isinstance(value, ResultOf):
+        return _place(module, value.called)
+    node = value.node if isinstance(value, Binding) else value.at if isinstance(value, NamedByText) else value
+    return f"{module.facts.path}:{getattr(node, 'lineno', 1)}"
 
 
 def _assigned(module: ModuleUses, target: ast.expr) -> Iterator[ast.expr]:
@@ -379,7 +401,7 @@ def _asked_by(holder: ast.AST | None) -> Sequence[str]:
     return ()
 
 
-def _results(function: _Function) -> Iterator[ast.expr]:
+def results_of(function: _Function) -> Iterator[ast.expr]:
     """What a function returns or yields."""
     queue: list[ast.AST] = [*function.body]
     while queue:
