@@ -249,3 +249,23 @@ def test_a_release_is_read_without_importing_it(tmp_path: Path) -> None:
         },
         {"name": "jax.h", "since": [["1.1", "warns"], ["1.2", "gone"]], "message": "jax.h is ... old"},
     ]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import {0}.inner",
+        "import {0}.inner as inner",
+        "import {0}.inner.deepest as inner",
+        "from {0} import inner",
+        "from {0}.inner import f",
+        "from {0}.inner import *",
+        "from {0}.inner.deepest import *",
+    ],
+)
+def test_imports_of_what_a_gone_module_held_are_told(statement: str) -> None:
+    # Modules that have no row beneath them, as the row of the module stands for all that it held.
+    modules = ["flax.deprecated", "flax.nn", "flax.optim", "jax.experimental.stax", "jax.experimental.maps"]
+    files = {f"{module}.py": f"{statement.format(module)}\n".encode() for module in modules}
+    results = modernize_project(source_files(files), REGISTRY)
+    assert [[*told_lines(result)] for result in results] == [[1]] * len(modules)

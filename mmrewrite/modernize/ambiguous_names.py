@@ -32,10 +32,11 @@ def names_by_star(module: ModuleUses, context: ModernizeContext) -> Iterator[Lef
     for star in module.facts.names.stars:
         where = f"`from {'.' * star.level}{star.module or ''} import *` on line {star.lineno}"
         stars |= dict.fromkeys(star_origins(module.facts, star, context.project, frozenset()), where)
-        known = index().get(star.module or "") if not star.level else None
+        homes = _and_above(star.module) if star.module and not star.level else ()
+        known = next((index()[name] for name in homes if name in index()), None)
         if known is not None and known.is_gone and guard_of(module, star) is None:
             line, column = source.position(span(source, star)[0])
-            reason = f"`{star.module}` {known.history}, so this import fails; {known.advice}"
+            reason = f"`{known.name}` {known.history}, so this import fails; {known.advice}"
             yield LeftAlone(path, line, column, source.line(line).strip(), reason)
     for head, chain in module.chains if stars else ():
         if module.scope_of(head).owner(head.id) is not None:

@@ -1,7 +1,8 @@
 """The index of names that a release of JAX, Flax, optax, chex or Orbax deprecated or removed.
 
 `old_names.jsonl` beside this file is written by `tools/index_names.py` from the wheels. `older_names.jsonl` is kept by
-hand: names that were gone before the first release that the script reads, by the packages' changelogs and tags.
+hand: names that were gone before the first release that the script reads, by the packages' changelogs, tags and, of
+Flax, optax, chex and Orbax, the wheels of before, as the script reads them.
 """
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ class ImportEdits:
                 yield item
 
     def from_gone_modules(self) -> Iterator[tuple[ImportedName, str]]:
-        """The imports of names out of modules that are gone, which the index does not know, each with what to say."""
+        """The imports of what was in modules that are gone and the index does not know, each with what to say."""
         for item in self.module.imported:
             home = item.name.rpartition(".")[0]
             known = next((old_names()[name] for name in _and_above(home) if name in old_names()), None)
@@ -228,7 +228,7 @@ class ImportEdits:
                 continue
             is_active = self.context.owners.get(known.name) in self.context.active
             stays = guard_of(self.module, item.statement) is None and self._instead(item) is None
-            if is_active and stays and isinstance(item.statement, ast.ImportFrom):
+            if is_active and stays:
                 yield item, f"`{known.name}` {known.history}, so this import fails; {known.advice}"
 
     def idle(self) -> Iterator[tuple[ImportedName, str]]:
