@@ -20,6 +20,8 @@ ANYWHERE = {
     b'.sharding.devices': (b'sharding', b'devices'),
     b'AUTO': (b'AUTO',),
     b'AxisName': (b'AxisName',),
+    b'CheckpointManager': (b'CheckpointManager',),
+    b'Checkpointer': (b'Checkpointer',),
     b'DotProductAttention': (b'DotProductAttention',),
     b'EarlyStopping': (b'EarlyStopping',),
     b'FLAX_': (b'FLAX_',),

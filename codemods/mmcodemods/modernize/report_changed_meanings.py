@@ -21,6 +21,7 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
+from mmrewrite.modernize.analysis.checkpoint_paths import relative_path
 from mmrewrite.modernize.analysis.old_names import FROZEN_DICTS, PARTIALS
 from mmrewrite.modernize.analysis.project_age import ProjectAge
 from mmrewrite.modernize.analysis.value_classes import ARRAY, PMAP_RESULT, class_of, gives_object
@@ -78,6 +79,11 @@ _TOLD: dict[str, tuple[str, str, str]] = {
         "0.7.0",
         "`initialize_carry` of a cell is called as `cell.initialize_carry(rng, input_shape)`; take these parameters",
     ),
+    "path": (
+        "orbax.checkpoint",
+        "0.4.8",
+        "checkpoints have absolute paths alone, and this one is relative; pass `os.path.abspath(...)` of it",
+    ),
     "stopping": ("flax", "0.7.5", "`update` returns the new state alone; ask its `has_improved`"),
 }
 
@@ -97,6 +103,9 @@ class ReportChangedMeanings(ModernizeCodemod):
             b"initialize_carry",
             b"sharding_names",
             b"EarlyStopping",
+            b"Checkpointer",
+            b"CheckpointManager",
+            b"save_checkpoint",
             b"DotProductAttention",
             b"MultiHeadAttention",
             b"SelfAttention",
@@ -120,7 +129,7 @@ class ReportChangedMeanings(ModernizeCodemod):
             if row.is_common:
                 seen.add(id(row))
             yield Location(module, use.node, use)
-        if any(item.name.partition(".")[0] in ("jax", "flax") for item in module.imported):
+        if any(item.name.partition(".")[0] in ("jax", "flax", "orbax") for item in module.imported):
             is_frozen = "FrozenDict" in module.facts.source.text
             for node in module.nodes_of(*_KINDS_OF_NODES, *(_CHOOSING if is_frozen else ())):
                 kind = _kind(module, node)
@@ -149,6 +158,8 @@ class ReportChangedMeanings(ModernizeCodemod):
                 return
             site.leave(f"if this is an array: since {TITLES[package]} {release}, {told}")
         text = f"since {TITLES[package]} {release}, {told}"
+        if kind == "path" and isinstance(site.node, ast.Call):
+            self.refuse(text, relative_path(site.module, site.node))
         if kind in ("cost", "attention", "stopping"):
             self.refuse(text)
         site.leave(text)
@@ -162,7 +173,9 @@ _KINDS_OF_NODES: tuple[type[ast.AST], ...] = (ast.Constant, ast.Attribute, ast.S
 _REGISTER = "register"
 _CLASS_TESTS = frozenset(("isinstance", "issubclass", "assertIsInstance", "assertNotIsInstance"))
 _CARRY = "initialize_carry"
-Kind = Literal["shards", "cost", "device", "client", "protocol", "names", "attention", "frozen", "carry", "stopping"]
+Kind = Literal[
+    "shards", "cost", "device", "client", "protocol", "names", "attention", "frozen", "carry", "path", "stopping"
+]
 
 
 def _maps(module: ModuleUses) -> bool:
@@ -227,6 +240,8 @@ def _kind(module: ModuleUses, node: ast.AST) -> Kind | None:
         return "frozen" if _is_registered_for_frozen(module, node) else None
     if not isinstance(node, ast.Call):
         return None
+    if relative_path(module, node) is not None:
+        return "path"
     if isinstance(node.func, ast.Attribute) and node.func.attr == "device" and not node.args and not node.keywords:
         is_jax = any(item.name.partition(".")[0] == "jax" for item in module.imported)
         resolved = module.facts.names.resolve(node.func, module.scope_of(node)) is not None
