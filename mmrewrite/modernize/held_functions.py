@@ -52,6 +52,8 @@ _CALL_IT = frozenset(
 )
 # What they make reads a name of what it is given.
 _GETTERS = frozenset(("operator.attrgetter", "operator.itemgetter"))
+# Where this is held, a codemod writes a function of the runtime that has all its keywords.
+_KEPT = "jax.experimental.pjit.pjit"
 _PROPERTIES = frozenset(("cached_property", "property"))
 
 
@@ -319,7 +321,8 @@ def _is_in_any(name: str, modules: Collection[str]) -> bool:
 @functools.cache
 def held_functions() -> frozenset[str]:
     """Functions and classes that lost keywords, but for methods, which are read of objects."""
-    return frozenset(name for name in lost_keywords() if not name.rpartition(".")[0].rpartition(".")[2][:1].isupper())
+    functions = (name for name in lost_keywords() if not name.rpartition(".")[0].rpartition(".")[2][:1].isupper())
+    return frozenset(functions) - {_KEPT}
 
 
 @functools.cache
