@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax._src import config, core, effects, sharding_impls, source_info_util
+from jax._src import config, core, effects, literals, sharding_impls, source_info_util
+from jax._src import mesh as mesh_lib
 from jax._src.core import (
     internal_mutable_array_effect,
     trace_state_clean,  # no public successor of `jax.core.trace_state_clean`
@@ -34,6 +35,7 @@ from jax._src.core import (
 from jax._src.interpreters import pxla
 from jax._src.state.types import AbstractRef, RefEffect
 from jax.core import ShapedArray, Tracer
+from jax.experimental import layout
 from jax.extend import core as jex
 from jax.extend.core import primitives
 from jax.interpreters import ad, batching, mlir
@@ -68,6 +70,13 @@ jit_p = primitives.jit_p
 scan_p = primitives.scan_p
 cond_p = primitives.cond_p
 remat_p = primitives.remat_p
+# Parameters by which equations are named, differentiated and batched: in a program that is lowered, all that is done.
+_UNREAD: Mapping[Any, tuple[str, ...]] = {
+    jit_p: ("name",),
+    remat_p: ("policy",),
+    primitives.reduce_p: ("computation",),
+}
+LOWERED_IN_PART = frozenset([scan_p, *_UNREAD])
 # What `jax.jit` has for an argument whose sharding nobody has given.
 UNSPECIFIED: Any = sharding_impls.UNSPECIFIED  # type: ignore[attr-defined]
 add_any_p = primitives.add_jaxvals_p
@@ -320,6 +329,25 @@ def scan_counts(eqn: Any) -> tuple[int, int]:
         return eqn.params["num_consts"], eqn.params["num_carry"]
     consts, carry, _ = eqn.params["ft_in"].unpack()
     return len(consts), len(carry)
+
+
+def lowered_params(eqn: Any) -> Mapping[str, Any]:
+    """An equation's parameters as far as lowering reads them, for a primitive of `LOWERED_IN_PART`.
+
+    Of the trees of a scan in JAX 0.12 it reads how many values each of their groups has: the operands are a flat list.
+    """
+    if eqn.primitive is scan_p:
+        return {
+            key: [len(group) for group in value.unpack()] if key in ("ft_in", "ft_out") else value
+            for key, value in eqn.params.items()
+        }
+    unread = _UNREAD[eqn.primitive]
+    return {key: value for key, value in eqn.params.items() if key not in unread}
+
+
+def unread_params(eqn: Any) -> list[Any]:
+    """The parameters of an equation that lowering does not read at all."""
+    return [eqn.params[key] for key in _UNREAD.get(eqn.primitive, ()) if key in eqn.params]
 
 
 def as_fun(closed: Any) -> Callable[..., list[Any]]:
@@ -1459,10 +1487,10 @@ def content(value: Any) -> tuple[Any, ...] | None:
         return tuple((name, getattr(value, name, "unset")) for name in known)
     if any(value is single for single in _singletons()):
         return (type(value).__name__,)
-    # The types of random keys. Nobody can register another implementation under these names.
-    impl = getattr(value, "_impl", None)
+    # Implementations of random keys, and their types. Nobody can register another one under these names.
+    impl = getattr(value, "_impl", value)
     name = getattr(impl, "name", None)
-    if impl is not None and name in ("threefry2x32", "rbg", "unsafe_rbg"):
+    if type(name) is str and name in ("threefry2x32", "rbg", "unsafe_rbg"):
         registered = getattr(sys.modules.get(type(value).__module__), "prngs", {})
         if registered.get(name) is impl:
             return ("keys", name)
@@ -1475,6 +1503,14 @@ def _content_attributes() -> dict[type, tuple[str, ...]]:
     found: dict[type, tuple[str, ...]] = {
         jax.sharding.AbstractMesh: ("axis_names", "axis_sizes", "axis_types", "abstract_device"),
         NamedSharding: ("mesh", "spec", "memory_kind", "_logical_device_ids"),
+        mesh_lib.AbstractDevice: ("device_kind", "num_cores", "platform"),
+        layout.Layout: ("major_to_minor", "tiling", "sub_byte_element_size_in_bits"),
+        core.NamedAxisEffect: ("name",),
+        jax.lax.RaggedDotDimensionNumbers: (
+            "dot_dimension_numbers",
+            "lhs_ragged_dimensions",
+            "rhs_group_dimensions",
+        ),
     }
     # The second is what a weak type is without its weakness, once somebody has asked.
     unread = ("__weakref__", "_stripped_weak_type")
@@ -1487,6 +1523,11 @@ def _content_attributes() -> dict[type, tuple[str, ...]]:
 def _singletons() -> tuple[Any, ...]:
     automatic = getattr(jax.typeof(np.float32(0)), "layout", None)
     return (UNSPECIFIED, PartitionSpec.UNCONSTRAINED, *([] if automatic is None else [automatic]))
+
+
+def is_host_array(value: Any) -> bool:
+    """Whether a constant of a jaxpr is numbers that lowering writes into the program."""
+    return type(value) in (np.ndarray, literals.TypedNdArray) and not value.dtype.hasobject
 
 
 # Modules whose primitives reach code that no jaxpr shows: functions of the host, of libraries, of other compilers.

@@ -1,5 +1,6 @@
 """Programs that the next start takes from disk before they are lowered: only those that are the same."""
 
+import dataclasses
 import functools
 import json
 import os
@@ -12,7 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.ad_checkpoint import checkpoint_name
 from jax.experimental.compilation_cache import compilation_cache
+from jax.experimental.layout import Layout, with_layout_constraint
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from jax.sharding import PartitionSpec as P
@@ -21,7 +24,7 @@ import mmruntime as mm
 from mmruntime import _compat
 from mmruntime._execution import kept_programs
 from mmruntime._jaxpr.content import ContentDigests, content_digest
-from mmruntime._jaxpr.equal import Forms, form
+from mmruntime._jaxpr.equal import Forms, Identity, form
 from tests.runtime.helpers import normal, on, stages
 
 pytestmark = pytest.mark.both_versions("what JAX's values are made of, and how executables are loaded")
@@ -325,10 +328,228 @@ def test_digests_of_one_step_are_those_of_programs_that_stand_alone():
     assert shared == [digest_of(fun, x) for fun in programs]
     assert shared[0] == shared[-1]
     assert shared[4] is None
-    # JAX 0.12 says of a scan in a type of its own how its operands are grouped, which has no digest.
     named = [each for each in shared if each is not None]
-    assert len(named) >= 5
-    assert len(set(named)) == len(named) - 1
+    assert len(named) == 6
+    assert len(set(named)) == 5
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Pair:
+    """A carried value of a type that another process may define otherwise."""
+
+    first: jax.Array
+    second: jax.Array
+
+
+def scan_of(body=lambda c, x: (c * 2 + x, c + x), **options):
+    return lambda x: jax.lax.scan(body, x, jnp.stack([x] * 4), **options)
+
+
+def grouped(carried, scanned):
+    """A scan of three like values, of which so many are carried, so many scanned, and the others constants."""
+
+    def program(x):
+        values = [jnp.sin(x)] * 3
+        carry, xs, consts = values[:carried], values[carried : carried + scanned], values[carried + scanned :]
+
+        def body(carry, xs):
+            total = sum(v.sum() for v in jax.tree.leaves((carry, xs, consts)))
+            return [c + total for c in carry], [v + total for v in xs]
+
+        return jax.lax.scan(body, carry, xs, length=len(x))
+
+    return program
+
+
+SCANS = {
+    "as it is": scan_of(),
+    "another number": scan_of(lambda c, x: (c * 3 + x, c + x)),
+    "another result": scan_of(lambda c, x: (c * 2 + x, c)),
+    "no result": scan_of(lambda c, x: (c * 2 + x, None)),
+    "two results": scan_of(lambda c, x: (c * 2 + x, (c + x, c))),
+    "backwards": scan_of(reverse=True),
+    "unrolled": scan_of(unroll=2),
+    "unrolled further": scan_of(unroll=4),
+    "without values": lambda x: jax.lax.scan(lambda c, _: (c * 2, c), x, None, length=4),
+    "longer": lambda x: jax.lax.scan(lambda c, _: (c * 2, c), x, None, length=5),
+    "carried in bfloat16": lambda x: scan_of()(x.astype(jnp.bfloat16)),
+    "carried as a row": lambda x: scan_of()(x[0]),
+    "carries three": grouped(3, 0),
+    "carries two": grouped(2, 0),
+    "carries two of which one is scanned": grouped(2, 1),
+    "carries one and scans two": grouped(1, 2),
+    "carries one and scans one": grouped(1, 1),
+    "of its gradient": lambda x: jax.grad(lambda x: sum(v.sum() for v in scan_of()(x)))(x),
+    "of its gradient, recomputed": lambda x: jax.grad(
+        lambda x: sum(v.sum() for v in scan_of(jax.checkpoint(lambda c, x: (jnp.sin(c) + x, c * x)))(x))
+    )(x),
+    "of rows": jax.vmap(lambda row: jax.lax.scan(lambda c, x: (c * x, c), row, jnp.stack([row] * 4))),
+    "in a scan": lambda x: jax.lax.scan(lambda c, _: (scan_of()(c)[0], None), x, None, length=2),
+}
+ONES = jnp.ones((4, 4))
+
+
+def test_scans_that_differ_have_other_digests():
+    found = {name: digest_of(fun, ONES) for name, fun in SCANS.items()}
+    assert None not in found.values(), found
+    assert len(set(found.values())) == len(found), found
+
+
+def test_scans_have_the_same_digests_in_another_process():
+    source = (
+        "from tests.runtime.test_kept_programs import ONES, SCANS, digest_of\n"
+        "print(*[digest_of(fun, ONES) for fun in SCANS.values()])"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", source],
+        env=os.environ | {"PYTHONHASHSEED": "7"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    assert run.stdout.split() == [digest_of(fun, ONES) for fun in SCANS.values()]
+
+
+def lowered_text(fun, *args):
+    return jax.jit(fun).lower(*args).as_text()
+
+
+def test_the_trees_of_a_scan_are_no_part_of_a_program():
+    """Lowering reads how many values a group has, and not what they are called in it."""
+
+    def program(x, make):
+        def body(carry, _):
+            first, second = jax.tree.leaves(carry)
+            return make(second * 2, first), None
+
+        return tuple(jax.tree.leaves(jax.lax.scan(body, make(x, x + 1), None, length=3)[0]))
+
+    makers = [lambda a, b: (a, b), lambda a, b: {"a": a, "b": b}, lambda a, b: ((a,), [b]), Pair]
+    programs = [functools.partial(program, make=make) for make in makers]
+    assert len({lowered_text(fun, ONES) for fun in programs}) == 1
+    found = {digest_of(fun, ONES) for fun in programs}
+    assert len(found) == 1
+    assert None not in found
+
+
+def solved(factor):
+    return lambda x: jax.lax.custom_linear_solve(lambda v: v * factor, x, lambda _, b: b / factor, symmetric=True)
+
+
+def recomputed(fun, policy):
+    return lambda x: jax.grad(lambda x: jax.checkpoint(fun, policy=policy)(x).sum())(x)
+
+
+def batched_as(fun):
+    made = jax.custom_batching.custom_vmap(fun)
+    made.def_vmap(lambda size, batched, x: (fun(x), True))
+    return made
+
+
+def over_devices(reduce):
+    mesh = stages(1).mesh
+    return jax.shard_map(lambda x: reduce(x, "stage"), mesh=mesh, in_specs=P("stage"), out_specs=P())
+
+
+def laid_out(*order):
+    return lambda x: with_layout_constraint(x, Layout(order))
+
+
+def ragged(rows):
+    return lambda x: jax.lax.ragged_dot(x, x[None], jnp.array([rows], jnp.int32))
+
+
+def keys_of(kind):
+    return lambda x: jax.random.key_data(
+        jax.random.split(jax.random.wrap_key_data(jnp.zeros(4, jnp.uint32), impl=kind))
+    )
+
+
+dots = jax.checkpoint_policies.dots_saveable
+named = jax.checkpoint_policies.save_only_these_names("a")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        pytest.param(lambda x: x @ np.eye(4, dtype=np.float32), lambda x: x @ np.ones((4, 4), np.float32), id="array"),
+        pytest.param(lambda x: x[np.array([0, 1])], lambda x: x[np.array([0, 2])], id="indices"),
+        pytest.param(solved(2), solved(3), id="jaxprs in a named tuple"),
+        pytest.param(
+            recomputed(lambda x: jnp.sin(x @ x), dots), recomputed(lambda x: jnp.cos(x @ x), dots), id="remat"
+        ),
+        pytest.param(
+            recomputed(lambda x: jnp.sin(checkpoint_name(jnp.sin(x @ x), "a")), named),
+            recomputed(lambda x: jnp.sin(checkpoint_name(jnp.sin(x @ x), "b")), named),
+            id="names that are saved",
+        ),
+        pytest.param(
+            lambda x: jax.lax.reduce(x, np.float32(0), lambda a, b: a + 2 * b, (0,)),
+            lambda x: jax.lax.reduce(x, np.float32(0), lambda a, b: a + 3 * b, (0,)),
+            id="reduction of one's own",
+        ),
+        pytest.param(batched_as(jnp.sin), batched_as(jnp.cos), id="batching of one's own"),
+        pytest.param(lambda x: jax.random.normal(jax.random.key(0), x.shape), jnp.zeros_like, id="a new key"),
+        pytest.param(
+            keys_of("rbg"),
+            keys_of("unsafe_rbg"),
+            id="kinds of keys",
+        ),
+        pytest.param(over_devices(jax.lax.psum), over_devices(jax.lax.pmax), id="shard_map"),
+        pytest.param(laid_out(0, 1), laid_out(1, 0), id="layout"),
+        pytest.param(ragged(4), ragged(3), id="ragged"),
+    ],
+)
+def test_parameters_of_other_types_are_named(one, other):
+    found = digest_of(one, ONES), digest_of(other, ONES)
+    assert None not in found
+    assert found[0] != found[1]
+    assert lowered_text(one, ONES) != lowered_text(other, ONES)
+
+
+def test_arrays_that_differ_have_other_digests():
+    arrays = [
+        np.zeros((2, 3), np.float32),
+        np.zeros((3, 2), np.float32),
+        np.zeros(6, np.float32),
+        np.zeros((2, 3), np.int32),
+        -np.zeros((2, 3), np.float32),
+        np.zeros((2, 3), jnp.bfloat16),
+        np.zeros((2, 3), np.float16),
+        np.zeros((2, 3), ">f4"),
+        np.arange(6, dtype=np.float32).reshape(2, 3),
+        np.arange(6, dtype=np.float32).reshape(3, 2).T,
+    ]
+    digests = [content_digest((Identity(array),), "cpu") for array in arrays]
+    assert None not in digests
+    assert len(set(digests)) == len(arrays)
+    for value in (np.array([object()]), jnp.ones(2), np.ma.masked_array([1.0]), jax.random.key(0), 1.0):
+        assert content_digest((Identity(value),), "cpu") is None
+
+
+def test_an_implementation_of_keys_of_somebody_else_has_no_digest():
+    rbg = jax.random.key(0, impl="rbg").dtype._impl
+    assert content_digest((rbg,), "cpu")
+    assert content_digest((rbg._replace(seed=lambda seed: seed),), "cpu") is None
+
+
+def scanned(w, x):
+    return jax.lax.scan(lambda c, row: (jnp.tanh(c @ w) * row.sum(), None), x, jnp.asarray(w))[0]
+
+
+def masked(w, x):
+    return jnp.tanh(x @ w) * np.tril(np.ones((4, 4), np.float32))[: len(x)]
+
+
+@pytest.mark.parametrize("second", [scanned, masked], ids=["scan", "array of the host"])
+def test_a_second_start_with_it_lowers_nothing(cache, lowered, second):
+    first = start(make_step(second=second))
+    assert lowered
+    lowered.clear()
+    assert start(make_step(second=second)) == first
+    assert not lowered
 
 
 class Opaque:

@@ -16,7 +16,7 @@ import numpy as np
 from jax.extend.core import Primitive
 
 from mmruntime import _compat
-from mmruntime._jaxpr.equal import Shared
+from mmruntime._jaxpr.equal import Identity, Shared
 
 # Whose types, members of enumerations and named tuples are known by their names: what they mean goes with a version.
 _PACKAGES = frozenset({"builtins", "numpy", "ml_dtypes", "jax", "jaxlib", "mmruntime"})
@@ -98,6 +98,8 @@ class _ContentWriter:
         kind = type(value)
         if kind is Shared:
             return _tagged("part", hashlib.sha256(self.text(value.value)).digest())
+        if kind is Identity:
+            return self._array(value.value)
         if kind is str:
             return _tagged("str", value.encode("utf-8", "surrogatepass"))
         if kind is bytes:
@@ -126,10 +128,18 @@ class _ContentWriter:
         if kind is dict:
             return _tagged("dict", b"".join(sorted(self.text(item) for item in value.items())))
         if isinstance(value, tuple) and hasattr(kind, "_fields"):
-            return _tagged(_known(kind), self.text(tuple(value)))
+            known = _compat.content(value)
+            return _tagged(_known(kind), self.text(tuple(value) if known is None else known))
         if isinstance(value, Primitive):
             return _tagged("primitive", self.text(_required(_compat.primitive_content(value, self._platform))))
         return _tagged(_known(kind), self.text(_required(_compat.content(value))))
+
+    def _array(self, value: Any) -> bytes:
+        """The bytes of numbers that a program is lowered with; its arguments are named by their types alone."""
+        if not _compat.is_host_array(value):
+            raise _UnnamedError
+        numbers = hashlib.sha256(value.tobytes()).digest()
+        return _tagged("array", self.text((value.dtype, value.shape)) + numbers)
 
 
 def _tagged(kind: str, text: bytes) -> bytes:

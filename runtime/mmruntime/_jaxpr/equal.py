@@ -16,8 +16,8 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, Sharding
 from mmruntime import _compat
 from mmruntime._compat import is_var
 
-# Lowering reads only their body. Their differentiation rules are new objects in every trace, and already applied.
-_BODY_ONLY = ("custom_jvp_call", "custom_vjp_call")
+# Lowering reads only their body, in this parameter. Their rules are new objects in every trace, and already applied.
+_BODY_ONLY = {"custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr", "custom_vmap_call": "call"}
 
 
 def form(closed: Any, mesh: Mesh) -> Hashable:
@@ -67,7 +67,8 @@ class Shared:
 
 def parameters(eqn: Any) -> Hashable:
     """An equation's primitive and parameters, the name of its call included; equal ones differ in operands only."""
-    return eqn.primitive, _Former({}, {}).params(eqn), eqn.params.get("name"), eqn.ctx
+    former = _Former({}, {})
+    return eqn.primitive, former.params(eqn), former.unread_params(eqn), eqn.ctx
 
 
 def layout(sharding: NamedSharding | None) -> Hashable:
@@ -90,19 +91,19 @@ def names_mesh(closed: Any) -> bool:
     return any(mentions(value) for eqn in _compat.split(closed)[0].eqns for value in eqn.params.values())
 
 
-class _Identity:
+class Identity:
     """Compares an object by identity."""
 
-    __slots__ = ("_object",)
+    __slots__ = ("value",)
 
     def __init__(self, value: Any) -> None:
-        self._object = value
+        self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identity) and self._object is other._object
+        return isinstance(other, Identity) and self.value is other.value
 
     def __hash__(self) -> int:
-        return id(self._object)
+        return id(self.value)
 
 
 def _shared(value: Hashable, parts: dict[Shared, Shared]) -> Shared:
@@ -121,8 +122,8 @@ class _Former:
         self._places = places
         self._parts = parts
         self._known: _Known = {}
-        # Of calls, whose name is left out.
-        self._calls: _Known = {}
+        # Of parameters that lowering does not read as they are.
+        self._lowered: _Known = {}
 
     def jaxpr(self, jaxpr: Any) -> Hashable:
         """The form of a jaxpr."""
@@ -149,7 +150,7 @@ class _Former:
         ]
         return (
             tuple(inputs),
-            tuple(map(_Identity, consts)),
+            tuple(map(Identity, consts)),
             tuple(eqns),
             tuple(map(atom, inner.outvars)),
             frozenset(inner.effects),
@@ -157,11 +158,16 @@ class _Former:
 
     def params(self, eqn: Any) -> Hashable:
         """The form of an equation's parameters."""
-        if eqn.primitive is _compat.jit_p:
-            return self._once(eqn.params, self._of_call, self._calls)
-        if eqn.primitive.name in _BODY_ONLY:
-            return self._once(eqn.params["call_jaxpr"], self.jaxpr, self._known)
+        body = _BODY_ONLY.get(eqn.primitive.name)
+        if body is not None:
+            return self._once(eqn.params[body], self.jaxpr, self._known)
+        if eqn.primitive in _compat.LOWERED_IN_PART:
+            return self._once(eqn.params, lambda _: self._items(_compat.lowered_params(eqn)), self._lowered)
         return self._once(eqn.params, self._items, self._known)
+
+    def unread_params(self, eqn: Any) -> Hashable:
+        """The form of those parameters that `params` leaves out."""
+        return tuple(map(self._value, _compat.unread_params(eqn)))
 
     def _once(self, value: Any, make: Callable[[Any], Hashable], known: _Known) -> Hashable:
         """The form of an object that nobody changes."""
@@ -176,13 +182,13 @@ class _Former:
     def _items(self, params: Mapping[str, Any]) -> Hashable:
         return tuple([(key, self._value(params[key])) for key in sorted(params)])
 
-    def _of_call(self, params: Mapping[str, Any]) -> Hashable:
-        return self._items({key: value for key, value in params.items() if key != "name"})
-
     def _value(self, value: Any) -> Hashable:
         if _compat.is_jaxpr(value):
             return self._once(value, self.jaxpr, self._known)
         if type(value) in (tuple, list):
+            return type(value), tuple([self._value(item) for item in value])
+        if isinstance(value, tuple) and any(map(_compat.is_jaxpr, value)):
+            # Those of `custom_linear_solve` lie in a named tuple.
             return type(value), tuple([self._value(item) for item in value])
         if isinstance(value, Mesh):
             devices = tuple(self._places.get(device, device) for device in value.devices.flat)
@@ -194,11 +200,11 @@ class _Former:
             # Equality of numbers is too wide: 0.0 is -0.0, and 1 is True.
             array = np.asarray(value)
             kept = array.dtype.hasobject
-            return _Identity(value) if kept else (type(value), array.dtype, array.shape, array.tobytes())
+            return Identity(value) if kept else (type(value), array.dtype, array.shape, array.tobytes())
         if isinstance(value, jax.Array):
-            return _Identity(value)
+            return Identity(value)
         try:
             hash(value)
         except TypeError:
-            return _Identity(value)
+            return Identity(value)
         return type(value), value
