@@ -1207,10 +1207,12 @@ def define_identity(
 
 def add_eqn(left: Any, right: Any, target: Var) -> Any:
     """An equation that adds two atoms of one type."""
-    aval = target.aval
-    abstract = jax.ShapeDtypeStruct(aval.shape, aval.dtype)
-    template = split(jax.make_jaxpr(jax.lax.add)(abstract, abstract))[0].eqns[-1]
-    return template.replace(invars=[left, right], outvars=[target])
+    template = _template(_doubled, target.aval)
+    return template.replace(invars=[left, right], outvars=[target], source_info=source_info_util.current())
+
+
+def _doubled(value: Any, _: None) -> Any:
+    return jax.lax.add(value, value)
 
 
 def scale_eqns(source: Any, n: int, power: int, target: Var) -> list[Any]:
