@@ -1489,6 +1489,9 @@ def content(value: Any) -> tuple[Any, ...] | None:
         return tuple((name, getattr(value, name, "unset")) for name in known)
     if any(value is single for single in _singletons()):
         return (type(value).__name__,)
+    if isinstance(value, jax.Array):
+        # Those of keys have an implementation, and numbers besides.
+        return None
     # Implementations of random keys, and their types. Nobody can register another one under these names.
     impl = getattr(value, "_impl", value)
     name = getattr(impl, "name", None)

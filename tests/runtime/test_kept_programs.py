@@ -535,6 +535,11 @@ def test_an_implementation_of_keys_of_somebody_else_has_no_digest():
     assert content_digest((rbg._replace(seed=lambda seed: seed),), "cpu") is None
 
 
+def test_a_key_is_more_than_its_type():
+    assert content_digest((jax.random.key(0).dtype,), "cpu")
+    assert content_digest((jax.random.key(0),), "cpu") is None
+
+
 def scanned(w, x):
     return jax.lax.scan(lambda c, row: (jnp.tanh(c @ w) * row.sum(), None), x, jnp.asarray(w))[0]
 
