@@ -12,6 +12,7 @@ from mmrewrite.engine.edits import ordered_edits, without_repeats
 from mmrewrite.engine.notebook import read_notebooks
 from mmrewrite.engine.outcome import Outcome, failure_of, rewritten, unread
 from mmrewrite.engine.self_check import SecondRun, self_check
+from mmrewrite.modernize import held_functions
 from mmrewrite.modernize.ambiguous_names import members_of_passed, members_of_reexported, names_by_star, unclear_uses
 from mmrewrite.modernize.analysis.held_modules import HeldModules
 from mmrewrite.modernize.analysis.mesh_regions import MeshRegions
@@ -309,6 +310,7 @@ def _prepare(context: ModernizeContext, run: _ModernizeRun) -> None:
         context.analysis(kind)
     if not run.is_check:
         context.analysis(HeldModules).look_ahead()
+        held_functions.look_ahead(context)
 
 
 def _by_module(decisions: Iterable[Decision], paths: Iterable[str]) -> dict[str, list[Decision]]:

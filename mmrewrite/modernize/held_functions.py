@@ -70,6 +70,11 @@ def keywords_of_held(module: ModuleUses, context: ModernizeContext) -> Iterator[
             yield from _told(module, context, asked, value)
 
 
+def look_ahead(context: ModernizeContext) -> None:
+    """Find the keywords to ask for, which every process would find for itself otherwise."""
+    context.analysis(_HeldKeywords)
+
+
 def _told(
     module: ModuleUses, context: ModernizeContext, asked: Iterable[ast.keyword], value: ast.expr
 ) -> Iterator[LeftAlone]:
@@ -143,11 +148,11 @@ class HeldFunctions(HeldModules):
 
     homes_in: ClassVar[type[HeldModules]] = HeldModules
     # Most keywords are those of other functions as well, and more calls are asked for than reads of modules.
-    most: ClassVar[int] = 400
+    most: ClassVar[int] = 100
 
     def __init__(self, context: ModernizeContext) -> None:
         super().__init__(context)
-        self._texts: dict[ModuleUses, Mapping[ast.AST, Sequence[str]]] = {}
+        self._by_text = context.analysis(_TextLookups).of
         self._modules = context.analysis(self.homes_in)
         self._places = context.analysis(PassedModules).places
 
@@ -186,11 +191,6 @@ class HeldFunctions(HeldModules):
                 return found
             rest, value = f"{value.attr}.{rest}", value.value
 
-    def _by_text(self, module: ModuleUses) -> Mapping[ast.AST, Sequence[str]]:
-        if module not in self._texts:
-            self._texts[module] = _by_text(module, self._places)
-        return self._texts[module]
-
     def _behind(self, module: ModuleUses | None, value: Held, name: str | None) -> Iterable[Value]:
         if isinstance(value, ResultOf):
             return self._results(module, value.called)
@@ -227,6 +227,20 @@ class HeldFunctionsInView(HeldFunctions):
 
     may_give_what_is_given = False
     homes_in = HeldModulesInView
+
+
+class _TextLookups:
+    """The lookups of functions by text, which are looked for once in each module."""
+
+    def __init__(self, context: ModernizeContext) -> None:
+        self._places = context.analysis(PassedModules).places
+        self._known: dict[ModuleUses, Mapping[ast.AST, Sequence[str]]] = {}
+
+    def of(self, module: ModuleUses) -> Mapping[ast.AST, Sequence[str]]:
+        """The lookups of a module, each with the functions that it may give."""
+        if module not in self._known:
+            self._known[module] = _by_text(module, self._places)
+        return self._known[module]
 
 
 def _by_text(module: ModuleUses, places: Collection[str]) -> Mapping[ast.AST, Sequence[str]]:
@@ -279,16 +293,16 @@ class _HeldKeywords:
     """
 
     def __init__(self, context: ModernizeContext) -> None:
-        passed = context.analysis(PassedModules)
-        loose = {own for own, names in _by_last_part().items() if any(_is_in_any(each, passed.loose) for each in names)}
-        held = {name for module in context.modules.values() for name in _held_in(module, passed.places, loose)}
+        modules, texts = context.analysis(PassedModules).loose, context.analysis(_TextLookups)
+        loose = {own for own, names in _by_last_part().items() if any(_is_in_any(each, modules) for each in names)}
+        held = {name for module in context.modules.values() for name in _held_in(module, texts, loose)}
         self.keywords: Collection[str] = {keyword for name in held for keyword in lost_keywords()[name]}
 
 
-def _held_in(module: ModuleUses, places: Collection[str], loose: Collection[str]) -> Iterator[str]:
+def _held_in(module: ModuleUses, texts: _TextLookups, loose: Collection[str]) -> Iterator[str]:
     """The functions that a module may hold: it names one and does not call it there, or has its own name elsewhere.
 
-    `places` are the modules that are passed on, and `loose` the own names of functions in one of them.
+    `loose` are the own names of functions in modules that the project passes on.
     """
     names = module.facts.names
     for use in module.uses(held_functions()):
@@ -301,7 +315,7 @@ def _held_in(module: ModuleUses, places: Collection[str], loose: Collection[str]
             and names.resolve_dotted(item.local, names.scopes[item.statement]) != item.name
         ):
             yield item.name
-    for found in _by_text(module, places).values():
+    for found in texts.of(module).values():
         yield from found
     read = {
         node.attr
