@@ -8,9 +8,10 @@ JAX's own settings do. A start is from the first line of the program, the import
 result of its first step: the data, the initial parameters and the step. The library is compiled to bytecode before,
 as pip does when it installs. Figures are CPU time of the process, in which
 all threads count. `the step` is the call of the compiled step alone; `XLA` is what of the second start is spent in
-looking up and loading executables. `not XLA` is the rest of the step, its tracing, placing, scheduling and lowering, as
-a share of the first start. `same` says whether loss and parameters of both starts are the same to the bit. The exit
-status is 1 when a share is above the goal, something was compiled again, or results differ.
+looking up and loading executables, but for what XLA of JAX 0.10 does in threads of its own. `not XLA` is the rest of
+the step, its tracing, placing, scheduling and lowering, as a share of the first start. `same` says whether loss and
+parameters of both starts are the same to the bit. The exit status is 1 when a share is above the goal, something was
+compiled again, or results differ.
 """
 
 from __future__ import annotations

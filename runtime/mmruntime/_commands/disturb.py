@@ -22,7 +22,7 @@ from mmruntime._commands.entry_point import BadEntryPoint, FunctionName, failure
 from mmruntime._commands.verify import names_of, record_call, step_and_arguments
 
 
-class _Results:
+class _FloatResults:
     """The float results of a call."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ def run(
         step, given = step_and_arguments(entry, arguments)
         if generator is not None:
             given = jax.tree.map(lambda leaf: disturbed(leaf, generator), given)
-        kept = _Results()
+        kept = _FloatResults()
         try:
             record_call(step, names_of(step, len(given)), given, kept, on_one_device=on_one_device)
         except Exception as error:
