@@ -82,9 +82,9 @@ def test_a_mesh_in_context_must_be_that_of_the_steps(count: int, kind: jax.shard
     # What the message says to write.
     with jax.set_mesh(mesh):
         assert jnp.zeros(()) + loss == loss
-    # No step of another test has these devices.
+    # No step of another test has these devices, or an axis of this name, by which meshes in context are told apart.
     devices = np.array([jax.devices()[index] for index in (1, 4, 6)])
-    elsewhere = jax.device_put(1.0, NamedSharding(Mesh(devices, ("x",)), P()))
+    elsewhere = jax.device_put(1.0, NamedSharding(Mesh(devices, ("of_no_step",)), P()))
     with jax.set_mesh(other), pytest.raises(ValueError) as raised:
         _ = jnp.zeros(()) + elsewhere
     assert "mm.mjit" not in str(raised.value)
