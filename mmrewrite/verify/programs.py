@@ -242,9 +242,11 @@ def _judged(
     """The rows of the comparison, remarks about it, and what the results were compared with."""
     rows = runs.compared(first, second)
     reference: Reference = "original"
+    reference_run = first
     notes: tuple[str, ...] = ()
     if runs.settings.own and any(_differs(row) and row["role"] == "result" for row in rows):
-        plain = runs.compared(runs.rewritten(on_one_device=True), second)
+        reference_run = runs.rewritten(on_one_device=True)
+        plain = runs.compared(reference_run, second)
         same = {(row["role"], row["name"]): row for row in plain}
         # Names, shapes, types and arguments stay those of the comparison with the original.
         rows = tuple(
@@ -280,8 +282,7 @@ def _judged(
     if any(map(_differs, rows)) and all(_is_float(row) for row in rows if row["problem"]):
         try:
             spread = runs.disturbed(on_one_device=reference == "microbatched")
-            before = runs.rewritten(on_one_device=True) if reference == "microbatched" else first
-            rows = tuple(_within_spread(rows, runs.compared(before, second, spread)))
+            rows = tuple(_within_spread(rows, runs.compared(reference_run, second, spread)))
             ran = "the same microbatches on one device" if reference == "microbatched" else "the original"
             notes = (
                 *notes,
