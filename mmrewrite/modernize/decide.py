@@ -12,7 +12,6 @@ from mmrewrite.engine.edits import ordered_edits, without_repeats
 from mmrewrite.engine.notebook import read_notebooks
 from mmrewrite.engine.outcome import Outcome, failure_of, rewritten, unread
 from mmrewrite.engine.self_check import SecondRun, self_check
-from mmrewrite.modernize import held_functions
 from mmrewrite.modernize.ambiguous_names import members_of_passed, members_of_reexported, names_by_star, unclear_uses
 from mmrewrite.modernize.analysis.held_modules import HeldModules
 from mmrewrite.modernize.analysis.mesh_regions import MeshRegions
@@ -26,7 +25,7 @@ from mmrewrite.modernize.codemod import Codemods, ModernizeCodemod
 from mmrewrite.modernize.decision import LEFT_WITH_REGION, Decision
 from mmrewrite.modernize.edits.imports import ImportEdits
 from mmrewrite.modernize.edits.line_breaking import break_grown_calls
-from mmrewrite.modernize.held_functions import keywords_of_held
+from mmrewrite.modernize.held_functions import find_held_keywords, keywords_of_held
 from mmrewrite.modernize.looked_up_names import looked_up
 from mmrewrite.modernize.names_in_strings import mentions, names_in_labels
 from mmrewrite.modernize.settings import ModernizeSettings
@@ -310,7 +309,7 @@ def _prepare(context: ModernizeContext, run: _ModernizeRun) -> None:
         context.analysis(kind)
     if not run.is_check:
         context.analysis(HeldModules).look_ahead()
-        held_functions.look_ahead(context)
+        find_held_keywords(context)
 
 
 def _by_module(decisions: Iterable[Decision], paths: Iterable[str]) -> dict[str, list[Decision]]:

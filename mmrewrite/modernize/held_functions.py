@@ -70,7 +70,7 @@ def keywords_of_held(module: ModuleUses, context: ModernizeContext) -> Iterator[
             yield from _told(module, context, asked, value)
 
 
-def look_ahead(context: ModernizeContext) -> None:
+def find_held_keywords(context: ModernizeContext) -> None:
     """Find the keywords to ask for, which every process would find for itself otherwise."""
     context.analysis(_HeldKeywords)
 

@@ -146,8 +146,7 @@ def _of_strings(
     """Strings of a module that is seen to ask one of JAX or its libraries for names, of which no part is written."""
     homes = passed.homes.intersection(homes_asked(module, asked, ()))
     for node in module.strings if homes else ():
-        text = str(node.value)
-        for word in text.replace(",", " ").split() if len(text) < _LONG else ():
+        for word in words_of(node):
             full = _old_name(homes, word, names)
             if full is not None:
                 home = full.removesuffix(f".{word}")

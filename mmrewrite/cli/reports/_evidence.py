@@ -151,7 +151,7 @@ def shown_evidence(
 def _cells(check: Mapping[str, Any]) -> Iterator[str]:
     yield from (str(check["entry"]), str(check["args"]), str(len(check["arrays"])))
     yield from differences(check["arrays"])
-    yield "the same microbatches" if check.get("reference") == "microbatched" else "the original"
+    yield compared_with(check.get("reference"))
     yield check_verdict(check["status"], check["arrays"])
 
 
@@ -178,6 +178,11 @@ def largest(rows: Iterable[Mapping[str, Any]], key: str) -> str:
     """The largest difference of some arrays, as text."""
     worst = max((float(row[key]) for row in rows if row[key] is not None), default=None)
     return "-" if worst is None else f"{worst:.2g}"
+
+
+def compared_with(reference: str | None) -> str:
+    """What the results of a function were compared with."""
+    return "the same microbatches" if reference == "microbatched" else "the original"
 
 
 def differences(rows: Iterable[Mapping[str, Any]]) -> tuple[str, str]:

@@ -10,7 +10,14 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from mmrewrite.cli.reports import _style as style
-from mmrewrite.cli.reports._evidence import array_verdict, check_verdict, differences, largest, other_precision
+from mmrewrite.cli.reports._evidence import (
+    array_verdict,
+    check_verdict,
+    compared_with,
+    differences,
+    largest,
+    other_precision,
+)
 
 if TYPE_CHECKING:
     from mmrewrite.verify.verify import Checked, Verified
@@ -43,7 +50,7 @@ def _verdicts(checks: Sequence[Checked]) -> str:
     rows = [
         (
             check.entry.step,
-            "the same microbatches" if check.reference == "microbatched" else "the original",
+            compared_with(check.reference),
             *differences(check.rows),
             check_verdict(check.status, check.rows),
         )
