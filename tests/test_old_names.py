@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from fixture_files import source_files, told_lines
+from wheels import write_wheel
 
 from mmrewrite.modernize.name_index import INDEX_FILE, ONCE_MODULES, OldName, may_use_old_names, old_names
 from mmrewrite.modernize.registry import ModernizeRegistry
@@ -208,8 +209,6 @@ def test_the_index_is_what_the_script_writes() -> None:
 
 
 def test_a_release_is_read_without_importing_it(tmp_path: Path) -> None:
-    import zipfile
-
     sys.path.insert(0, str(ROOT / "tools"))
     try:
         from index_names import Release, rows
@@ -232,13 +231,8 @@ def test_a_release_is_read_without_importing_it(tmp_path: Path) -> None:
             "jax/new.py": "def g(): pass\n",
         },
     }
-    names = {}
-    for version, files in releases.items():
-        path = tmp_path / f"jax-{version}-py3-none-any.whl"
-        with zipfile.ZipFile(path, "w") as archive:
-            for file, text in files.items():
-                archive.writestr(file, text)
-        names[version] = Release(path, "jax").names
+    wheels = {version: write_wheel(tmp_path, version, files) for version, files in releases.items()}
+    names = {version: Release(wheel, "jax").names for version, wheel in wheels.items()}
     assert list(rows(names)) == [
         {"name": "jax.f", "since": [["1.1", "gone"], ["1.2", "warns"]], "message": "f is old."},
         {

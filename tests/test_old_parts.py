@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fixture_files import source_files
+from wheels import write_wheel
 
 from mmrewrite.modernize.changed_meanings import CHANGED_MEANINGS
 from mmrewrite.modernize.part_index import (
@@ -48,14 +48,8 @@ def parts_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PartsIn:
     from index_parts import parts_of
 
     def read(releases: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-        parts = {}
-        for version, texts in releases.items():
-            wheel = tmp_path / f"jax-{version}-py3-none-any.whl"
-            with zipfile.ZipFile(wheel, "w") as archive:
-                for path, text in texts.items():
-                    archive.writestr(path, text)
-            parts[version] = parts_of(Release(wheel, "jax"))
-        return parts
+        wheels = {version: write_wheel(tmp_path, version, texts) for version, texts in releases.items()}
+        return {version: parts_of(Release(wheel, "jax")) for version, wheel in wheels.items()}
 
     return read
 
