@@ -205,11 +205,13 @@ class HeldFunctions(HeldModules):
         """What a value gives where it is called: of functions and lambdas what they return."""
         if isinstance(called, ast.Lambda):
             yield module, called.body
-        elif isinstance(called, Binding) and isinstance(called.node, _Function):
+            return
+        if isinstance(called, Binding) and isinstance(called.node, _Function):
             yield from ((module, each) for each in results_of(called.node))
-        elif module is None or (name := self._name_of(module, called)) not in self._homes:
-            for other, each in super()._behind(module, called, name if module is not None else None):
-                yield other, each if isinstance(each, NamedByText | ResultOf) else ResultOf(each)
+            return
+        name = self._name_of(module, called)
+        for other, each in super()._behind(module, called, name) if name not in self._homes else ():
+            yield other, each if isinstance(each, NamedByText | ResultOf) else ResultOf(each)
 
     def _of_call(self, module: ModuleUses, call: ast.Call) -> Iterator[Value]:
         for other, each in super()._of_call(module, call):
