@@ -125,7 +125,7 @@ import jax.numpy as jnp
 
 
 def layer(w, x):
-    return jnp.tanh(x @ w.astype(jnp.bfloat16))
+    return jnp.tanh(x @ w.astype(jnp.bfloat16).astype("bfloat16"))
 
 
 def loss_fn(params, batch):

@@ -57,7 +57,7 @@ def run(
         bits: 64 or 32 for floats of the arguments, and for each part of complex numbers; None leaves them as they are.
         kept: The attribute below which they are left as they are; if None and the function refuses `bits` bits
             everywhere, the one with the fewest floats below it with which it does not.
-        throughout: Whether shorter floats that the program names, as `jnp.bfloat16`, are float64 as well.
+        throughout: Whether shorter floats that the program names, as `jnp.bfloat16` or "bfloat16", are float64 as well.
         on_one_device: Whether a compiled step runs as the function that it is, operation by operation: with its
             microbatches and their random numbers, and without a mesh.
 
@@ -137,14 +137,19 @@ def record_call(
 
 
 def _widen_types() -> None:
-    """Make every shorter float or complex type of `jax.numpy` the longest, before the program is imported.
+    """Make every shorter float or complex type of `jax.numpy`, and its name in text, the longest.
 
-    Models in mixed precision name the types that they compute in, whatever their arguments are. JAX itself does not
-    read these names.
+    It is done before the program is imported. Models in mixed precision name the types that they compute in, whatever
+    their arguments are. JAX itself does not read these names.
     """
     for name, value in list(vars(jnp).items()):
         if isinstance(value, type(jnp.float32)) and jnp.issubdtype(value, jnp.inexact):
             setattr(jnp, name, jnp.complex128 if jnp.issubdtype(value, jnp.complexfloating) else jnp.float64)
+    # NumPy looks up names such as "bfloat16" here.
+    for name, value in list(np.sctypeDict.items()):
+        longest = np.complex128 if jnp.issubdtype(value, jnp.complexfloating) else np.float64
+        if jnp.issubdtype(value, jnp.inexact) and np.dtype(value).itemsize < np.dtype(longest).itemsize:
+            np.sctypeDict[name] = longest
 
 
 def _called(
