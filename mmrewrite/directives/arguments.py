@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mmrewrite.directives.vocabulary import DIRECTIVES, IGNORE, SWITCHES, Directive, Parameter, closest, nearest
 from mmrewrite.source.text import quoted
@@ -66,30 +66,44 @@ def whole_number(node: ast.expr | None) -> int | None:
     return node.value if isinstance(node, ast.Constant) and type(node.value) is int else None
 
 
-def directive_of(written: Written) -> Directive:
-    """The record of a directive.
+def directive_of(written: Written, report: Callable[[Problem], None]) -> Directive:
+    """The record of a directive; a misspelt name is reported, and the record is that of the one that was meant.
 
     Raises:
-        Problem: If there is none with its name, or it has square brackets.
+        Problem: If it is not clear which was meant, or it has square brackets.
     """
     if written.name not in DIRECTIVES:
         known = [*DIRECTIVES, *SWITCHES, IGNORE]
         message = f"unknown directive `{written.name}`{nearest(written.name, known)}"
-        raise Problem(written.start, len(written.name), message, closest(written.name, known))
+        meant = closest(written.name, known)
+        problem = Problem(written.start, len(written.name), message, meant)
+        if meant not in DIRECTIVES:
+            raise problem
+        report(problem)
+        written = replace(written, name=meant)
     directive = DIRECTIVES[written.name]
     if written.subscript is not None:
         raise written.problem(f"`{directive.name}` takes arguments in parentheses: `{directive.example}`")
     return directive
 
 
-def arguments_of(written: Written, directive: Directive, text: str) -> tuple[Argument, ...]:
-    """The arguments of a directive; `text` is the text of the file.
+def arguments_of(
+    written: Written, directive: Directive, text: str, report: Callable[[Problem], None]
+) -> tuple[Argument, ...] | None:
+    """The arguments of a directive, None if it is not clear what is meant; `text` is the text of the file.
 
-    Raises:
-        Problem: If the record does not allow them.
+    What the record does not allow is reported. A misspelt word stands for the one that was meant, so that all else that
+    is wrong with the statement can be said in the same run.
     """
-    arguments = tuple(_arguments(written, directive, text))
-    _check_together(written, directive, arguments)
+    reader = _ArgumentReader(written, directive, text, report)
+    arguments = reader.run()
+    if not reader.is_clear:
+        return None
+    try:
+        _check_together(written, directive, arguments)
+    except Problem as problem:
+        report(problem)
+        return None
     return arguments
 
 
@@ -117,56 +131,114 @@ def ignored_by(written: Written, codemods: Collection[str]) -> Iterator[str]:
         yield name
 
 
-def _arguments(written: Written, directive: Directive, text: str) -> Iterator[Argument]:
-    present: set[str | None] = set()
-    for index, value in enumerate(written.arguments):
-        start, end = written.span(value)
+class _ArgumentReader:
+    """Reads the arguments of one directive; `is_clear` says whether what is wrong with them leaves no doubt."""
+
+    def __init__(self, written: Written, directive: Directive, text: str, report: Callable[[Problem], None]) -> None:
+        self.written, self.directive, self.text, self.report = written, directive, text, report
+        self.is_clear = True
+        self.present: set[str | None] = set()
+
+    def run(self) -> tuple[Argument, ...]:
+        """All arguments that can be read."""
+        found: list[Argument] = []
+        for index, value in enumerate(self.written.arguments):
+            try:
+                found.append(self.positional(index, value))
+            except Problem as problem:
+                self.is_clear = False
+                self.report(problem)
+        for keyword in self.written.keywords:
+            try:
+                found.append(self.keyword(keyword))
+            except Problem as problem:
+                self.is_clear = False
+                self.report(problem)
+        return tuple(found)
+
+    def positional(self, index: int, value: ast.expr) -> Argument:
+        start, end = self.written.span(value)
         length = end - start
         if isinstance(value, ast.Starred):
             raise Problem(start, length, "no `*` in a hint: write the arguments out")
+        directive = self.directive
         if directive.positional is not None and index >= directive.positional:
             raise Problem(start, length, f"`{directive.name}` takes this by name: `{directive.example}`")
         named = directive.parameters[index].name if directive.positional and directive.parameters else None
         parameter = directive.parameter(named) if named else directive.more
         if named and parameter:
-            _check_value(written, directive, parameter, named, value)
-        present.add(named)
-        yield Argument(named, text[start:end], value, start)
-    for keyword in written.keywords:
-        start, end = written.span(keyword.value)
+            return self.argument(parameter, named, value)
+        self.present.add(named)
+        return Argument(named, self.text[start:end], value, start)
+
+    def keyword(self, keyword: ast.keyword) -> Argument:
+        start, end = self.written.span(keyword.value)
         if keyword.arg is None:
             raise Problem(start, end - start, "no `**` in a hint: write the arguments out")
-        name_start, _ = written.span(keyword)
-        parameter = directive.parameter(keyword.arg)
+        directive, name = self.directive, keyword.arg
+        name_start, _ = self.written.span(keyword)
+        parameter = directive.parameter(name)
         if parameter is None:
-            known = [parameter.name for parameter in directive.parameters]
-            message = f"`{directive.name}` has no argument `{keyword.arg}`{_instead(keyword.arg, known)}"
-            raise Problem(name_start, len(keyword.arg), message, closest(keyword.arg, known))
-        if keyword.arg in present:
-            raise Problem(name_start, len(keyword.arg), f"`{keyword.arg}` is given twice")
-        _check_value(written, directive, parameter, keyword.arg, keyword.value)
-        present.add(keyword.arg)
-        yield Argument(keyword.arg, text[start:end], keyword.value, start)
+            others = [
+                each
+                for each in directive.parameters
+                if each.name not in self.present and _mistake(directive, each, each.name, keyword.value) is None
+            ]
+            known = [each.name for each in others or directive.parameters]
+            meant = _closest_name(name, known) if name not in DIRECTIVES else None
+            message = f"`{directive.name}` has no argument `{name}`{_instead(name, known, meant)}"
+            problem = Problem(name_start, len(name), message, meant)
+            parameter = next((each for each in others if each.name == meant), None)
+            if parameter is None or meant is None:
+                raise problem
+            self.report(problem)
+            name = meant
+        if name in self.present:
+            raise Problem(name_start, len(keyword.arg), f"`{name}` is given twice")
+        return self.argument(parameter, name, keyword.value)
+
+    def argument(self, parameter: Parameter, name: str, value: ast.expr) -> Argument:
+        """An argument of which a misspelt choice stands for the one that was meant."""
+        self.present.add(name)
+        start, end = self.written.span(value)
+        text = self.text[start:end]
+        mistake = _mistake(self.directive, parameter, name, value)
+        if mistake is None:
+            return Argument(name, text, value, start)
+        leaf, message = mistake
+        leaf_start, leaf_end = self.written.span(leaf)
+        fix = _fix_of(leaf, parameter)
+        problem = Problem(leaf_start, leaf_end - leaf_start, message, fix)
+        if fix is None or leaf is not value:
+            raise problem
+        self.report(problem)
+        return Argument(name, fix, ast.Constant(ast.literal_eval(fix)), start)
 
 
-def _instead(name: str, known: Sequence[str]) -> str:
+def _closest_name(name: str, known: Sequence[str]) -> str | None:
+    """The argument that a name comes near to, or has as its last word: `batch_size` is a `size`."""
+    close = closest(name, known)
+    last = name.rpartition("_")[2]
+    return close if close is not None or last not in known else last
+
+
+def _instead(name: str, known: Sequence[str], meant: str | None) -> str:
     """What to write for an argument that a directive does not have, as the end of a message."""
     if name in DIRECTIVES:
         return f"; `{name}` is a hint of its own: `{DIRECTIVES[name].example}`"
     owners = [f"`{each.name}`" for each in DIRECTIVES.values() if any(one.name == name for one in each.parameters)]
-    if owners and closest(name, known) is None:
+    if owners and meant is None:
         return f"; it is an argument of {' and of '.join(owners)}"
-    return nearest(name, known)
+    return nearest(name, known) if meant is None else f"; did you mean `{meant}`?"
 
 
-def _check_value(written: Written, directive: Directive, parameter: Parameter, name: str, value: ast.expr) -> None:
-    """Check a literal, or each literal in a tree of them."""
-    leaves = list(_leaves(value)) if parameter.is_tree else [value]
-    for leaf in leaves:
+def _mistake(directive: Directive, parameter: Parameter, name: str, value: ast.expr) -> tuple[ast.expr, str] | None:
+    """The literal, in a value or a tree of them, that a parameter does not take, and why."""
+    for leaf in _leaves(value) if parameter.is_tree else (value,):
         problem = _problem_of(leaf, directive, parameter, name)
         if problem is not None:
-            start, end = written.span(leaf)
-            raise Problem(start, end - start, problem, _fix_of(leaf, parameter))
+            return leaf, problem
+    return None
 
 
 def _leaves(value: ast.expr) -> Iterator[ast.expr]:

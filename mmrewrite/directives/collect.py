@@ -276,7 +276,7 @@ class _Collector:
         try:
             for item in self.parse(comment, text):
                 if item.name not in (*SWITCHES, IGNORE):
-                    directive_of(item)
+                    directive_of(item, _raise)
         except Problem as problem:
             return problem.message
         return None
@@ -318,17 +318,23 @@ class _Collector:
     def keep(self, comment: Comment, parsed: list[Written]) -> None:
         names = [name for item in parsed if item.name == IGNORE for name in self.ignored_in(item)]
         ignored = frozenset(names) | self.found.ignored_at(comment.start)
-        directives = [(item, directive_of(item)) for item in parsed if item.name != IGNORE]
+        directives = [item for item in parsed if item.name != IGNORE]
         statement = statement_of(self.source, self.names.tree, comment)
         if isinstance(statement, Misplaced):
             raise Problem(comment.start, comment.end - comment.start, statement.reason)
         if names:
             self.found.ignored_statements.append((statement, frozenset(names)))
         hints = []
-        for item, _ in directives:
+        for item in directives:
             text = self.source.text[item.start : item.end]
             place = (comment.start, comment.own_line)
-            hints.append(self.hint(item, statement, kind_of(statement), text, place, ignored))
+            try:
+                hint = self.hint(item, statement, kind_of(statement), text, place, ignored)
+            except Problem as problem:
+                self.report(problem)
+                continue
+            if hint is not None:
+                hints.append(hint)
         spans = tuple((item.start, item.end) for item in parsed)
         self.found.comments.append(CommentHints(comment, tuple(hints), spans))
 
@@ -341,12 +347,15 @@ class _Collector:
         carrier: tuple[int, bool],
         ignored: frozenset[str],
         call: ast.Call | None = None,
-    ) -> Hint:
-        directive = directive_of(item)
+    ) -> Hint | None:
+        """A hint, in which what is misspelt stands for what was meant; None where that is not clear."""
+        directive = directive_of(item, self.report)
         if kind not in directive.kinds:
             where = directive.places
             raise item.problem(f"`{directive.name}` cannot stand on {KIND_WORDS[kind]}; it belongs to {where}")
-        arguments = arguments_of(item, directive, self.source.text)
+        arguments = arguments_of(item, directive, self.source.text, self.report)
+        if arguments is None:
+            return None
         line, column = self.source.position(item.start)
         reference = HintReference(line, column, _canonical(directive.name, arguments) if text is None else text)
         return Hint(
@@ -389,7 +398,8 @@ class _Collector:
             place = (statement if call.alone else call.start, call.alone)
             ignored = self.found.ignored_at(call.start)
             hint = self.hint(item, self.statement_of(call), call.kind, None, place, ignored, call.call)
-            self.found.calls.append(CalledHint(call, hint))
+            if hint is not None:
+                self.found.calls.append(CalledHint(call, hint))
 
     def statement_of(self, call: HintCall) -> ast.stmt:
         """The statement that a call is about; below the directive that it is part of, the same as that one's."""
@@ -467,6 +477,10 @@ class _Collector:
                     f"`{other.reference.text}`: one name has one place"
                 )
                 self.report(Problem(hint.start, hint.end - hint.start, message))
+
+
+def _raise(problem: Problem) -> None:
+    raise problem
 
 
 def _numbers(hint: Hint) -> dict[str, int]:
