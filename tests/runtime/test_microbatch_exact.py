@@ -656,8 +656,9 @@ def test_an_error_of_one_microbatch_alone_says_so() -> None:
         with pytest.raises(TypeError, match="reshape") as error:
             exactly(fun, reduce=reduce)(params_of(), batch_of())
         assert error.value.__notes__[-1] == (
-            "microbatch: fun fails for a microbatch of 4 examples, and can be traced for the whole batch of 16. Give a "
-            "size= or count= that makes microbatches of a size that it takes."
+            "microbatch: fun fails for a microbatch of 4 examples, and can be traced for the whole batch of 16. If it "
+            "reads numbers or arrays of the whole batch that are no arguments of it, make them of the shapes of its "
+            "arguments, or pass them as arguments that argnum= cuts; else give a size= or count= that it takes."
         )
 
 

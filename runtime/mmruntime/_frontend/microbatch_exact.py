@@ -176,8 +176,9 @@ def trace_both(
     except Exception as raised:
         if count > 1 and error is None:
             raised.add_note(
-                f"microbatch: {label} fails for {sizes[0]}, and can be traced for {sizes[1]}. Give a size= or count= "
-                "that makes microbatches of a size that it takes."
+                f"microbatch: {label} fails for {sizes[0]}, and can be traced for {sizes[1]}. If it reads "
+                "numbers or arrays of the whole batch that are no arguments of it, make them of the shapes of its "
+                "arguments, or pass them as arguments that argnum= cuts; else give a size= or count= that it takes."
             )
         raise
     failure = ""
