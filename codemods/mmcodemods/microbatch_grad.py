@@ -19,7 +19,9 @@ To check: the argument at `argnum` is the batch, and `dim` is the dimension of i
 Refused: `optax.MultiSteps` and `optax.apply_every`, which accumulate over several steps; and, because each of these
 would change the numbers or hide what is cut, star-args, several arguments that could be the batch, batch normalisation
 without `batch_stats=`, and a random key without `rng=`. So is a loss that changes something outside of itself, such as
-a list or an attribute of an object, as it is traced more than once.
+a list or an attribute of an object, as it is traced more than once. And so are microbatches of stages or tasks in the
+body of a `jax.lax.scan`, `fori_loop`, `while_loop` or `map`, or in a branch of a `cond` or `switch`: each is one
+program.
 A Python loop is the work of `microbatch_loop`.
 See https://arxiv.org/abs/1811.06965 (section 2.2) for the technique.
 """
@@ -41,6 +43,7 @@ from mmrewrite.analysis.losses import (
     changes_collections,
     find_function,
 )
+from mmrewrite.analysis.one_program import refuse_one_program
 from mmrewrite.analysis.outside_writes import writes_of, writes_outside
 from mmrewrite.analysis.random_keys import UnnamedKey, unnamed_keys
 from mmrewrite.analysis.schedule_fit import check_schedule
@@ -68,6 +71,7 @@ class MicrobatchGrad(MeshCodemod):
         self.uses: list[cst.Call] = []
         self.function: cst.Lambda | None = None
         check_schedule(self.site)
+        refuse_one_program(self.site)
         calls = list(self.site.calls(self.site.statement))
         self.refuse_optimizers(calls)
         loops = [call for call in calls if self.site.resolve(call.func) in _LOOPS]

@@ -16,7 +16,8 @@ that does more than add to the carried values.
 To check: the iterations of the loop depend on each other by the sums alone.
 
 Refused: loops that leave early, that change something other than local names (`losses.append(loss)`), that leave a
-value of their last iteration to later code, or that carry a random key or collections of the model.
+value of their last iteration to later code, or that carry a random key or collections of the model; and those in the
+body of a loop, or in a branch, of `jax.lax`, which is one program.
 See https://arxiv.org/abs/1811.06965 (section 2.2) for the technique.
 """
 
@@ -29,6 +30,7 @@ import libcst as cst
 from mmcodemods._layer_loop import function_around
 from mmrewrite.analysis.accumulation_loops import carried_names, refuse_cutting
 from mmrewrite.analysis.losses import changes_collections
+from mmrewrite.analysis.one_program import refuse_one_program
 from mmrewrite.analysis.outside_writes import writes_in_calls
 from mmrewrite.analysis.schedule_fit import check_schedule
 from mmrewrite.analysis.searched_schedule import runtime_arguments
@@ -48,6 +50,7 @@ class MicrobatchLoop(MeshCodemod):
         if not isinstance(loop, ast.For):
             self.refuse("an `async for` cannot be traced; write a plain `for`")
         check_schedule(self.site)
+        refuse_one_program(self.site)
         refuse_cutting(self.site, "a `for` loop")
         for statement in loop.body:
             changing = changes_collections(ast.walk(statement))

@@ -1,0 +1,137 @@
+"""Microbatches in the body of a loop of JAX, or in a branch, are refused at their line: each is one program."""
+
+from __future__ import annotations
+
+import pytest
+
+from mmrewrite.codemod.registry import Registry
+from mmrewrite.engine.rewrite import rewrite_source
+
+REGISTRY = Registry()
+
+PROGRAM = """import functools
+
+import jax
+import jax.numpy as jnp
+
+# mm: mesh(stage=2)
+
+
+def loss_fn(params, x):
+    for p in params:  # mm: stages
+        x = x @ p
+    return x.sum()
+
+
+def update(params, x):
+    grads = jax.grad(loss_fn)(params, x)  # mm: microbatch(size=2)
+    return jax.tree.map(jnp.subtract, params, grads), None
+
+
+@jax.jit  # mm: mjit
+def step(params, xs):
+    {body}
+"""
+SAFE = "compile the function that it repeats, `# mm: mjit`, and write the loop in Python"
+CHOOSE = "compute the gradients in front of it, and let its branches choose between the old values and the new ones"
+
+
+def refusals(body: str, program: str = PROGRAM) -> list[tuple[int, str]]:
+    """Those that are no consequence of another."""
+    result = rewrite_source(program.replace("{body}", body.replace("\n", "\n    ")), REGISTRY)
+    assert not result.errors
+    assert result.changed is not bool(result.refusals)
+    return [(each.line, each.reason) for each in result.refusals if not each.is_consequence]
+
+
+@pytest.mark.parametrize(
+    ("body", "line", "loop", "advice"),
+    [
+        pytest.param("return jax.lax.scan(update, params, xs)", 22, "scan", SAFE, id="a scan"),
+        pytest.param("return jax.lax.scan(f=update, init=params, xs=xs)", 22, "scan", SAFE, id="by keyword"),
+        pytest.param("return jax.lax.scan(jax.checkpoint(update), params, xs)", 22, "scan", SAFE, id="a checkpoint"),
+        pytest.param("return jax.lax.map(functools.partial(update, params), xs)", 22, "map", SAFE, id="a partial"),
+        pytest.param(
+            "return jax.lax.fori_loop(0, 2, lambda i, p: update(p, xs[i])[0], params)",
+            22,
+            "fori_loop",
+            SAFE,
+            id="lambda",
+        ),
+        pytest.param(
+            "def turn(i, p):\n    return update(p, xs[i])[0]\n\nreturn jax.lax.fori_loop(0, 2, turn, params)",
+            25,
+            "fori_loop",
+            SAFE,
+            id="called by the body",
+        ),
+        pytest.param(
+            "def turn(c):\n    return c[0] + 1, update(c[1], xs)[0]\n\n"
+            "return jax.lax.while_loop(lambda c: c[0] < 3, turn, (0, params))",
+            25,
+            "while_loop",
+            SAFE,
+            id="a while loop",
+        ),
+        pytest.param(
+            "return jax.lax.cond(xs[0, 0] > 0, update, lambda p, x: (p, None), params, xs)",
+            22,
+            "cond",
+            CHOOSE,
+            id="cond",
+        ),
+        pytest.param("return jax.lax.switch(0, [update, update], params, xs)", 22, "switch", CHOOSE, id="a switch"),
+    ],
+)
+def test_a_program_around_microbatches_is_named(body: str, line: int, loop: str, advice: str) -> None:
+    ((where, reason),) = refusals(body)
+    assert where == 16
+    assert reason.startswith(f"`jax.lax.{loop}` on line {line} runs these microbatches")
+    assert reason.endswith(advice)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param("return update(params, xs)", id="no loop"),
+        pytest.param("for x in xs:\n    params, _ = update(params, x)\nreturn params", id="a loop of Python"),
+        pytest.param("return jax.lax.scan(lambda c, x: (c, x), update(params, xs)[0], xs)", id="in front of a scan"),
+        pytest.param("return jax.vmap(lambda s: update(params, s * xs))(jnp.ones(2))", id="vmap keeps the pipeline"),
+        pytest.param("return jax.checkpoint(update)(params, xs)", id="so does a checkpoint"),
+    ],
+)
+def test_what_leaves_the_pipeline_is_rewritten(body: str) -> None:
+    assert refusals(body) == []
+
+
+def test_without_tasks_the_loop_may_be_one_program() -> None:
+    """The microbatches only save memory then, which they do in a scan as well."""
+    program = (
+        PROGRAM.replace("  # mm: stages", "")
+        .replace("stage=2", "data=2")
+        .replace("        x = x @ p\n", '        x = x @ p  # mm: shard("batch", None)\n')
+    )
+    program = program.replace("mesh(data=2)", 'mesh(data=2); axes(batch="data")')
+    assert refusals("return jax.lax.scan(update, params, xs)", program) == []
+
+
+def test_the_advice_works() -> None:
+    program = PROGRAM.replace("def update", "@jax.jit  # mm: mjit\ndef update").replace(
+        "@jax.jit  # mm: mjit\ndef step", "def step"
+    )
+    assert refusals("for x in xs:\n    params, _ = update(params, x)\nreturn params", program) == []
+    choice = "lambda new, old: new, lambda new, old: old, new, params"
+    branch = f"new, _ = update(params, xs)\nreturn jax.lax.cond(xs[0, 0] > 0, {choice})"
+    assert refusals(branch) == []
+
+
+def test_a_loop_of_python_in_a_body_is_refused_too() -> None:
+    program = PROGRAM.replace(
+        "    grads = jax.grad(loss_fn)(params, x)  # mm: microbatch(size=2)\n",
+        "    grads = jax.tree.map(jnp.zeros_like, params)\n"
+        "    for i in range(2):  # mm: microbatch(count=2)\n"
+        "        grads = jax.tree.map(jnp.add, grads, jax.grad(loss_fn)(params, x[i]))\n",
+    )
+    ((where, reason),) = refusals("return jax.lax.scan(update, params, xs)", program)
+    assert where == 17
+    assert reason.startswith("`jax.lax.scan` on line 24 runs these microbatches")
