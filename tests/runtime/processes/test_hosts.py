@@ -49,7 +49,8 @@ def test_steps_over_two_hosts(on_two_hosts, tmp_path):
     """Stages in each host, and over both with collectives between them; each transport."""
     path = str(tmp_path / "steps.npz")
     checks.save_trained(path)
-    calls = ["kinds", f"same_as_saved={path}==1f1b", f"same_as_saved={path}=0,2,1,3=1f1b", "inspected", "crossings=20"]
+    calls = ["kinds", f"same_as_saved={path}==1f1b", f"same_as_saved={path}=0,2,1,3=1f1b", "inspected=hosts"]
+    calls += ["crossings=20"]
     calls += [f"with_transport={name}=kinds" for name in ("sockets", "collectives")]
     for status, output in on_two_hosts(False, HERE / "on_host.py", *calls):
         assert status == 0, output
