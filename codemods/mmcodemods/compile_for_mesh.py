@@ -15,7 +15,8 @@ Reported: what plain `jax.jit` compiles, where tasks are inlined, although it re
 for the mesh call, nor of those that make modules and call none. Also a mesh without a compiled step, or on which no
 hint places anything; tasks without a mesh in files that are named one by one; an import of a file with hints that is
 not among those to rewrite; and calls that stop a step when it runs, as they ask for a mesh in context or for devices,
-such as `out_sharding=P("data")`; and `jax.set_mesh` of a mesh with explicit axes around the calls of a step.
+such as `out_sharding=P("data")`; `jax.set_mesh` of a mesh with explicit axes around the calls of a step; and a loop, a
+branch or a transformation of JAX that runs a step, as in `jax.grad(step)`, and so makes it a part of its own.
 See https://docs.jax.dev/en/latest/_autosummary/jax.jit.html for what is compiled.
 """
 
@@ -33,6 +34,7 @@ from mmrewrite.analysis.constructions import only_makes_modules
 from mmrewrite.analysis.jit_calls import jit_call, jit_decorator
 from mmrewrite.analysis.mesh_requests import mesh_requests
 from mmrewrite.analysis.meshes import mesh_expression
+from mmrewrite.analysis.one_program import inlined_steps
 from mmrewrite.analysis.placed_values import evaluations
 from mmrewrite.analysis.plain_steps import PlainStep, plain_steps
 from mmrewrite.analysis.set_meshes import set_meshes
@@ -115,6 +117,8 @@ class CompileForMesh(MeshCodemod):
         yield from _mesh_requests(reach, modules)
         for found in set_meshes(VisibleReach(project), modules):
             yield Refusal(found.facts.path, *found.position, found.reason, "compile_for_mesh")
+        for inner in inlined_steps(project, modules):
+            yield Refusal(inner.facts.path, *inner.position, inner.reason, "compile_for_mesh")
 
 
 def _mesh_requests(reach: Reach, modules: Sequence[Facts]) -> Iterator[Refusal]:

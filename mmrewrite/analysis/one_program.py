@@ -1,20 +1,113 @@
-"""Loops and branches of JAX around a gradient: each is one program, in which no pipeline can run microbatches."""
+"""Loops and branches of JAX around a gradient or a step: each is one program, in which no pipeline can run."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from mmrewrite.analysis.function_uses import FunctionUse, FunctionUses
+from mmrewrite.analysis.gradients import GRADIENTS
 from mmrewrite.codemod.site import Site
+from mmrewrite.directives.vocabulary import Role
 from mmrewrite.project.facts import Facts
-from mmrewrite.project.reach import Reach, holds
+from mmrewrite.project.project import Project
+from mmrewrite.project.reach import FunctionReach, Reach, VisibleReach, holds
 from mmrewrite.source.functions import is_jit_decorator
+from mmrewrite.source.names import Scope
+from mmrewrite.source.spans import span
 
-_LOOPS = frozenset(("jax.lax.scan", "jax.lax.fori_loop", "jax.lax.while_loop", "jax.lax.map"))
-_BRANCHES = frozenset(("jax.lax.cond", "jax.lax.switch"))
+# The positions and keywords of the functions that they run.
+_LOOPS = {
+    "jax.lax.scan": {0: "f"},
+    "jax.lax.fori_loop": {2: "body_fun"},
+    "jax.lax.while_loop": {0: "cond_fun", 1: "body_fun"},
+    "jax.lax.map": {0: "f"},
+}
+_BRANCHES = {
+    "jax.lax.cond": {1: "true_fun", 2: "false_fun"},
+    "jax.lax.switch": {1: "branches"},
+}
+_PROGRAMS = _LOOPS | _BRANCHES
+# What runs a function with tracers of its own, outside of any program.
+_TRANSFORMATIONS = {
+    name: {0: "fun"}
+    for name in (
+        *GRADIENTS,
+        *(f"jax.{name}" for name in ("vmap", "vjp", "jvp", "linearize", "jacfwd", "jacrev", "hessian", "checkpoint")),
+    )
+}
+_RUN = _PROGRAMS | _TRANSFORMATIONS
 
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, eq=False)
+class InlinedStep:
+    """A loop, a conditional or a transformation of JAX that runs a step for the mesh as a part of its own.
+
+    Attributes:
+        facts: The module.
+        position: The line and the column of the call.
+        reason: What becomes of the step, and what to write.
+    """
+
+    facts: Facts
+    position: tuple[int, int]
+    reason: str
+
+
+def inlined_steps(project: Project, modules: Sequence[Facts]) -> Iterator[InlinedStep]:
+    """Such calls, in the order of their modules. A step inside of another one is a part of that in any case."""
+    reach = FunctionReach(project)
+    steps = [
+        (facts, hint.statement) for facts in modules for hint in facts.hints.hints if hint.record.role is Role.COMPILE
+    ]
+    inside = [item for facts, statement in steps for item in VisibleReach(project).from_node(facts, statement)]
+    for facts in modules if steps else ():
+        for statement, scope in facts.names.scopes.items():
+            for call in facts.names.calls.get(statement, ()):
+                name = facts.names.resolve(call.func, scope)
+                if name not in _RUN or not _runs_any(reach, facts, call, name, scope, steps):
+                    continue
+                if name in _PROGRAMS or not any(holds(item, facts, statement) for item in inside):
+                    position = facts.source.position(span(facts.source, call)[0])
+                    yield InlinedStep(facts, position, _reason(name))
+
+
+def _runs_any(
+    reach: Reach, facts: Facts, call: ast.Call, name: str, scope: Scope, steps: Sequence[tuple[Facts, ast.stmt]]
+) -> bool:
+    """Whether a function that a call runs leads to a step."""
+    return any(
+        holds(item, *step)
+        for function in _functions_of(call, name)
+        for item in reach.from_expression(facts, function, scope)
+        for step in steps
+    )
+
+
+def _functions_of(call: ast.Call, name: str) -> Iterator[ast.expr]:
+    """The functions that a loop, a conditional or a transformation runs."""
+    places = _RUN[name]
+    yield from (argument for position, argument in enumerate(call.args) if position in places)
+    yield from (keyword.value for keyword in call.keywords if keyword.arg in places.values())
+
+
+def _reason(name: str) -> str:
+    if name in _TRANSFORMATIONS:
+        return (
+            f"`{name}` traces through the step for the mesh that it is given, which then runs operation by operation, "
+            f"where its arguments are; write `# mm: mjit` where a function is compiled that calls `{name}` itself"
+        )
+    if name in _BRANCHES:
+        advice = "call the step outside of it, and let an `if` of Python decide where the condition is a plain value"
+    else:
+        advice = "write the loop in Python: steps are issued without waiting for each other there too"
+    return (
+        f"`{name}` is one program, so that the step for the mesh which it runs is a part of that one, and runs where "
+        f"its arguments are; {advice}"
+    )
 
 
 def refuse_one_program(site: Site) -> None:
@@ -76,8 +169,8 @@ def _given_to(use: FunctionUse, statement: ast.stmt) -> Iterator[tuple[Facts, as
     scope = use.facts.names.scopes[statement]
     for call in (each for each in ast.walk(statement) if isinstance(each, ast.Call)):
         name = use.facts.names.resolve(call.func, scope) or ""
-        if name in _LOOPS | _BRANCHES:
-            for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
+        if name in _PROGRAMS:
+            for argument in _functions_of(call, name):
                 functions = (each for each in ast.walk(argument) if isinstance(each, ast.Lambda))
                 holders = functions if use.is_call else (argument,)
                 if any(use.node is each for holder in holders for each in ast.walk(holder)):

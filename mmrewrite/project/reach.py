@@ -117,8 +117,12 @@ class Reach:
             facts, binding = found
             owner = facts.names.scope
         if binding.statement is not None and binding.kind != "import":
-            inside = owner is not None and owner.kind == "function"
-            yield Reached(facts, binding.statement if inside else facts.names.top_level(binding.statement))
+            yield Reached(facts, self._bound_by(facts, binding.statement, owner))
+
+    def _bound_by(self, facts: Facts, statement: ast.stmt, owner: Scope | None) -> ast.stmt:
+        """What is reached with a name that a statement binds in a scope."""
+        inside = owner is not None and owner.kind == "function"
+        return statement if inside else facts.names.top_level(statement)
 
     def _definition(self, qualified: str, facts: Facts) -> Iterator[Reached]:
         found = self._bound_to(qualified, facts)
@@ -144,6 +148,21 @@ class VisibleReach(Reach):
     def _binding(self, facts: Facts, binding: Binding, owner: Scope | None) -> Iterator[Reached]:
         if not isinstance(binding.node, ast.arg):
             yield from super()._binding(facts, binding, owner)
+
+
+class FunctionReach(VisibleReach):
+    """Looks into functions alone: what else a name is bound to was computed before, or is not known to be called."""
+
+    def direct(self, reached: Reached) -> tuple[Reached, ...]:
+        """The nodes that the names in a function lead to, without repetition; none for anything else."""
+        node = reached.node
+        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or (
+            isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda)
+        )
+        return super().direct(reached) if is_function else ()
+
+    def _bound_by(self, facts: Facts, statement: ast.stmt, owner: Scope | None) -> ast.stmt:
+        return statement
 
 
 def holds(reached: Reached, facts: Facts, statement: ast.stmt) -> bool:

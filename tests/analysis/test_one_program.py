@@ -1,4 +1,4 @@
-"""Microbatches in the body of a loop of JAX, or in a branch, are refused at their line: each is one program."""
+"""Microbatches and steps in the body of a loop of JAX, or in a branch, are told at their line: each is one program."""
 
 from __future__ import annotations
 
@@ -135,3 +135,93 @@ def test_a_loop_of_python_in_a_body_is_refused_too() -> None:
     ((where, reason),) = refusals("return jax.lax.scan(update, params, xs)", program)
     assert where == 17
     assert reason.startswith("`jax.lax.scan` on line 24 runs these microbatches")
+
+
+STEP = PROGRAM.replace("def update", "@jax.jit  # mm: mjit\ndef update").replace(
+    "@jax.jit  # mm: mjit\ndef step", "def run"
+)
+ASSIGNED = PROGRAM.replace("@jax.jit  # mm: mjit\ndef step", "step = jax.jit(update)  # mm: mjit\n\n\ndef run")
+
+
+def reported(body: str, program: str) -> list[str]:
+    result = rewrite_source(program.replace("{body}", body.replace("\n", "\n    ")), REGISTRY)
+    assert not result.errors
+    assert result.changed
+    return [f"{each.line}:{each.column}: {each.reason}" for each in result.refusals]
+
+
+@pytest.mark.parametrize(
+    ("body", "place", "program"),
+    [
+        pytest.param("return jax.lax.scan(update, params, xs)", "22:12: `jax.lax.scan`", STEP, id="decorated"),
+        pytest.param("return jax.lax.scan(step, params, xs)", "24:12: `jax.lax.scan`", ASSIGNED, id="assigned"),
+        pytest.param(
+            "return jax.lax.fori_loop(0, 2, lambda i, p: update(p, xs[i])[0], params)",
+            "22:12: `jax.lax.fori_loop`",
+            STEP,
+            id="called by a lambda",
+        ),
+        pytest.param(
+            "turn = lambda p, x: update(p, x)\nreturn jax.lax.scan(turn, params, xs)",
+            "23:12: `jax.lax.scan`",
+            STEP,
+            id="called by a lambda with a name",
+        ),
+        pytest.param(
+            "def turn(p, x):\n    return update(p, x)\n\nreturn jax.lax.scan(f=turn, init=params, xs=xs)",
+            "25:12: `jax.lax.scan`",
+            STEP,
+            id="called by the body",
+        ),
+        pytest.param(
+            "return jax.lax.cond(xs[0, 0] > 0, update, lambda p, x: (p, None), params, xs)",
+            "22:12: `jax.lax.cond`",
+            STEP,
+            id="a branch",
+        ),
+    ],
+)
+def test_a_program_around_a_step_is_named(body: str, place: str, program: str) -> None:
+    (found,) = reported(body, program)
+    assert found.startswith(
+        f"{place} is one program, so that the step for the mesh which it runs is a part of that one"
+    )
+
+
+@pytest.mark.parametrize("name", ["grad", "vmap", "value_and_grad", "checkpoint"])
+def test_a_transformation_of_a_step_is_named(name: str) -> None:
+    (found,) = reported(f"return jax.{name}(update)(params, xs)", STEP)
+    assert found.startswith(f"22:12: `jax.{name}` traces through the step for the mesh that it is given")
+
+
+def test_the_advice_about_transformations_works() -> None:
+    """A step may be given to a transformation in another step: its tasks are tasks of that one."""
+    program = STEP.replace("def run", "@jax.jit  # mm: mjit\ndef run")
+    assert reported("return jax.vmap(update, (None, 0))(params, xs)", program) == []
+
+
+def test_what_a_step_has_computed_is_no_step() -> None:
+    found = reported("params, _ = update(params, xs)\nreturn jax.vmap(params)(xs)", STEP)
+    assert not any("traces through" in each for each in found)
+    block = "if True:\n    new = update(1, 2)\n    double = jax.vmap(new)\n\n\n"
+    assert reported("return params", STEP.replace("def run", f"{block}def run")) == []
+
+
+def test_a_class_is_more_than_what_is_read_of_it() -> None:
+    trainer = "class Trainer:\n    scale = 1\n\n    def train(self):\n        return update(1, 2)\n\n\n"
+    program = STEP.replace("def run", f"{trainer}def run")
+    assert reported("return jax.grad(lambda p: Trainer.scale * p.sum())(params)", program) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param("for x in xs:\n    params, _ = update(params, x)\nreturn params", id="a loop of Python"),
+        pytest.param("return jax.grad(jnp.sum)(update(params, xs)[0])", id="a gradient of its results"),
+        pytest.param("return jax.lax.scan(lambda c, x: (c, x), update(params, xs)[0], xs)[0]", id="before a scan"),
+        pytest.param("return jax.lax.map(jnp.tanh, update(params, xs)[0])", id="a function of JAX"),
+    ],
+)
+def test_a_step_outside_of_programs_is_not(body: str) -> None:
+    # The values that a loop is given are computed in front of it.
+    assert reported(body, STEP) == []
