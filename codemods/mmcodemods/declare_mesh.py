@@ -11,7 +11,8 @@ reported.
 
 To check: the axis sizes multiply to the number of devices that the program will have.
 
-Refused: a mesh in a class body, because it would become an attribute of the class.
+Refused: a mesh in a class body, because it would become an attribute of the class; and a project with a module of its
+own that is called `mmruntime`, which would be imported in place of the library.
 See https://docs.jax.dev/en/latest/notebooks/Distributed_arrays_and_automatic_parallelization.html for meshes and axes.
 """
 
@@ -24,7 +25,7 @@ from mmrewrite.codemod.base import MeshCodemod
 from mmrewrite.directives.collect import Argument, Hint
 from mmrewrite.directives.vocabulary import ANYWHERE, nearest
 from mmrewrite.project.axis_names import AxisRules, Device, find_rules
-from mmrewrite.project.facts import Facts
+from mmrewrite.project.facts import RUNTIME, Facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reach
 from mmrewrite.results import Refusal
@@ -42,6 +43,7 @@ class DeclareMesh(MeshCodemod):
         """Put the mesh above the hint's statement, with the logical axes of its `axes(...)` hint."""
         if self.site.scope.kind == "class":
             self.refuse("a mesh in a class body would be an attribute of the class; write it above the class")
+        self._refuse_another_runtime()
         mesh = self.site.own_mesh()
         if self.site.scope.kind == "module" and self.site.draft.is_taken_by_stars(mesh.name):
             self.refuse(
@@ -57,6 +59,15 @@ class DeclareMesh(MeshCodemod):
         if pairs:
             arguments.append(f"logical_axes={_tuple([f'({logical}, {device})' for logical, device in pairs])}")
         self.site.insert_above(f"{mesh.name} = {self.site.runtime}.MultiMesh({', '.join(arguments)})")
+
+    def _refuse_another_runtime(self) -> None:
+        """Refuse a mesh whose module would import another `mmruntime` than the library, which may be vendored."""
+        found = self.site.project.module(RUNTIME, self.site.facts)
+        if found is not None and "MultiMesh" not in found.names.scope.bindings:
+            self.refuse(
+                f"this project has a module `{RUNTIME}` of its own, which would be imported in place of the library "
+                "that rewritten programs need; rename it"
+            )
 
     def logical_axes(self, known: frozenset[str]) -> list[tuple[str, str]]:
         """(logical, device) pairs as source text."""

@@ -21,6 +21,12 @@ def mesh_expression(site: Site) -> str:
             f"the mesh of line {here[0].statement.lineno} is local to a function that this step is not part of; write "
             "the `mesh(...)` hint at module level"
         )
+    refused = [mesh for mesh in site.facts.meshes if mesh.scope in tuple(site.scope.chain())]
+    if refused:
+        site.refuse(
+            f"the mesh of this step is that of line {refused[0].statement.lineno}, which stays as it is; see the "
+            "message about it"
+        )
     elsewhere = [(facts, mesh) for facts in _other_modules(site) for mesh in _module_level(site, facts)]
     if len(elsewhere) == 1:
         return _imported_mesh(site, *elsewhere[0])

@@ -6,6 +6,9 @@ import pytest
 from hinted_sites import refusal_of, site_of
 
 from mmrewrite.analysis.meshes import mesh_expression
+from mmrewrite.codemod.registry import Registry
+from mmrewrite.engine.rewrite import rewrite_project
+from mmrewrite.project.facts import SourceFile
 
 pytestmark = pytest.mark.python
 
@@ -84,3 +87,27 @@ def test_the_mesh_as_source_text(text: str, others: dict[str, str], expected: st
 )
 def test_refusals(text: str, others: dict[str, str], reason: str) -> None:
     assert refusal_of(lambda: mesh_expression(site_of(text, **others)))[1] == reason
+
+
+HINTED = (
+    "import jax\n\n# mm: mesh(stage=2)\n\n\n@jax.jit  # mm: mjit\ndef step(x):\n    return f(x)  # mm: task(stage=0)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "is_other"),
+    [
+        pytest.param("mmruntime", "RATE = 0.1\n", True, id="another module of that name"),
+        pytest.param("runtime_settings", "RATE = 0.1\n", False, id="renamed, as is advised"),
+        pytest.param("mmruntime", "from mmruntime._core import MultiMesh as MultiMesh\n", False, id="the library"),
+    ],
+)
+def test_a_module_with_the_name_of_the_library_is_refused(name: str, text: str, is_other: bool) -> None:
+    files = [SourceFile("train.py", HINTED.encode(), "train"), SourceFile(f"{name}.py", text.encode(), name)]
+    found = [each.reason for each in rewrite_project(files, Registry())[0].refusals if not each.is_consequence]
+    told = [
+        "the mesh of this step is that of line 7, which stays as it is; see the message about it",
+        "this project has a module `mmruntime` of its own, which would be imported in place of the library that "
+        "rewritten programs need; rename it",
+    ]
+    assert found == (told if is_other else [])
