@@ -112,7 +112,7 @@ def test_a_terminal_obeys_nothing_of_a_file(color: bool) -> None:
 @pytest.mark.parametrize("after", [0, 300])
 def test_of_a_long_line_what_is_around_the_mistake_is_shown(before: int, after: int) -> None:
     mistake = "tsak" * (1 + after // 4)
-    put("a.py", f"y = '{'a' * before}'  # mm: {mistake}()\n")
+    put("a.py", f"y = '{'a' * before}'  # mm: {mistake}(stage=0)\n")
     head, line, carets, *_ = run("diff").stderr.splitlines()
     assert head.startswith(f"a.py:1:{before + 15}: unknown directive")
     assert len(line) < 180 and len(carets) < 180
