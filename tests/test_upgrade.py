@@ -69,7 +69,7 @@ def test_groups_by_the_release_that_matters() -> None:
     found = report("--upgrade-to", "0.8.0", "--upgrade-to", "flax==0.11")
     assert found["target"] == {"jax": "0.8.0", "flax": "0.11"}
     assert names(found["needed"]) == {
-        ("", "", "unknown"): ["jax.tree_multimap"],
+        ("jax", "0.3.16", "stops"): ["jax.tree_multimap"],
         ("jax", "0.4.31", "stops"): ["jax.experimental.maps.Mesh"],
         ("jax", "0.4.36", "stops"): ["jax.core.ConcreteArray"],
         ("jax", "0.6.0", "stops"): ["jax.core.Jaxpr", "jax.tree_map", "jax.tree_map"],
@@ -129,9 +129,16 @@ def test_needs_check() -> None:
     assert "give --check as well" in result.stderr
 
 
+def test_a_name_of_which_no_release_is_known_is_told_apart(folder: Path) -> None:
+    (folder / "train.py").write_text(
+        "from jax._src.mesh import thread_resources\n\nprint(thread_resources.env.physical_mesh)\n"
+    )
+    assert names(report("--upgrade-to", "0.8.0")["needed"]) == {("", "", "unknown"): ["jax._src.mesh.thread_resources"]}
+
+
 def test_every_name_of_the_index_is_in_its_group(folder: Path) -> None:
     uses = [name for name in old_names() if not any(other.startswith(f"{name}.") for other in old_names())]
-    imports = "".join(f"import {package}\n" for package in TITLES)
+    imports = "".join(f"import {package}\n" for package in (*TITLES, "jaxlib"))
     (folder / "train.py").write_text(imports + "".join(f"{name}\n" for name in uses))
     found = report("--upgrade-to", last_releases()["jax"])
     assert not found["later"]

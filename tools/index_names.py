@@ -342,7 +342,8 @@ def rows(releases: Mapping[str, Mapping[str, Named]]) -> Iterator[dict[str, obje
     gone: set[str] = set()
     for name in every:
         since, message, origin = _changes(name, releases)
-        if name.rpartition(".")[2] in _MODULES and origin != name:
+        if name.rpartition(".")[2] in _MODULES and not origin:
+            # An import; what the package itself defines may be called as a module is, such as `jax.core.token`.
             continue
         if not since or (since[-1][1] == "there" and not message):
             continue

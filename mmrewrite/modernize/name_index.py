@@ -1,8 +1,9 @@
 """The index of names that a release of JAX, Flax, optax, chex or Orbax deprecated or removed.
 
 `old_names.jsonl` beside this file is written by `tools/index_names.py` from the wheels. `older_names.jsonl` is kept by
-hand: names that were gone before the first release that the script reads, by the packages' changelogs, tags and, of
-Flax, optax, chex and Orbax, the wheels of before, as the script reads them.
+hand: names that were gone before the first release that the script reads, by the packages' changelogs, of JAX its tags
+since 0.2.0, and of Flax, optax, chex and Orbax the wheels of before, as the script reads them; and what the script does
+not read, of `jaxlib`, `jax.tools` and `jax.test_util`.
 """
 
 from __future__ import annotations
