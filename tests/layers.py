@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "mmrewrite.modernize.changed_meanings": ".modernize.name_index",
     "mmrewrite.modernize.settings": ".engine",
     "mmrewrite.modernize.uses": ".source .project",
-    "mmrewrite.modernize.version_guards": ".modernize.uses",
+    "mmrewrite.modernize.version_guards": ".modernize.name_index .modernize.uses",
     "mmrewrite.modernize.site": ".results .source .project .codemod .modernize.settings .modernize.uses",
     "mmrewrite.modernize.decision": ".results .modernize.site",
     "mmrewrite.modernize.analysis": (

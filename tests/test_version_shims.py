@@ -44,3 +44,23 @@ def test_keywords_of_one_release_are_told_where_the_function_is_chosen_by_it(fil
         old = {number for number, line in enumerate(files[result.path].splitlines(), 1) if line.endswith("# old")}
         assert {item.line for item in result.left if "chosen by the version" in item.reason} == old
         assert not result.changed
+
+
+@pytest.mark.parametrize(
+    ("text", "is_left"),
+    [
+        ("from jax.experimental.maps import Mesh\ntry:\n    M = Mesh\nexcept AttributeError:\n    M = None\n", False),
+        ("from jax.interpreters.xla import lower_fun as f\ng = f if hasattr(f, 'x') else None\n", False),
+        ("import jax\ntry:\n    M = jax.core.unit\nexcept AttributeError:\n    M = None\n", True),
+        (
+            "try:\n    from jax.core import unit\nexcept ImportError:\n    raise SystemExit\n"
+            "try:\n    M = unit\nexcept AttributeError:\n    M = None\n",
+            True,
+        ),
+    ],
+    ids=["try", "condition", "attribute", "import in a try"],
+)
+def test_nothing_guards_a_use_whose_import_fails_before(text: str, is_left: bool) -> None:
+    (result,) = modernize_project(source_files({"a.py": text.encode()}), ModernizeRegistry())
+    assert is_left == any("already" in item.reason for item in result.left)
+    assert is_left != (result.changed or bool(result.refusals))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from mmrewrite.modernize.name_index import old_names
 from mmrewrite.modernize.uses import ModuleUses
 
 _CAUGHT = frozenset(("ImportError", "ModuleNotFoundError", "AttributeError", "Exception", "BaseException"))
@@ -11,7 +12,33 @@ _PROBES = frozenset(("builtins.hasattr", "builtins.getattr"))
 
 
 def guard_of(module: ModuleUses, node: ast.AST) -> str | None:
-    """The `try` or `if` that guards a node against another JAX, in words for a message, else None."""
+    """The `try` or `if` that guards a node against another JAX, in words for a message, else None.
+
+    None guards a use that is never reached, since the import of its name raises before.
+    """
+    guard = _guard_around(module, node)
+    return None if guard is not None and _fails_before(module, node) else guard
+
+
+def _fails_before(module: ModuleUses, node: ast.AST) -> bool:
+    """Whether a name comes by one import, which nothing guards, from what is gone."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return False
+    binding = module.facts.names.binding(node.id, module.scope_of(node))
+    if binding is None or binding.target is None or binding.statement is None:
+        return False
+    parts = binding.target.split(".")
+    known = (old_names().get(".".join(parts[:length])) for length in range(2, len(parts) + 1))
+    if not any(name is not None and name.is_gone for name in known):
+        return False
+    return (
+        isinstance(binding.statement, ast.Import | ast.ImportFrom) and _guard_around(module, binding.statement) is None
+    )
+
+
+def _guard_around(module: ModuleUses, node: ast.AST) -> str | None:
     inner = node
     for holder in module.above(node):
         if isinstance(holder, ast.Try) and inner in (*holder.body, *holder.orelse, *holder.handlers):
