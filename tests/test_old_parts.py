@@ -617,6 +617,17 @@ def test_defaults_and_far_fields_are_read_from_wheels(parts_in: PartsIn) -> None
     ]
 
 
+def test_what_an_assertion_takes_is_read_from_the_function_that_it_is_made_of(parts_in: PartsIn) -> None:
+    from index_parts import part_rows
+
+    made = "check = _value_assertion(assert_fn=_check, jittable_assert_fn=_check_jitted)\n"
+    one = {"jax/__init__.py": f"def _check(*trees, rtol=1.0, ignore_nones=False): pass\n{made}"}
+    two = {"jax/__init__.py": f"def _check(*trees, rtol=1.0): pass\n{made}"}
+    assert list(part_rows(parts_in({"1.0": one, "2.0": two}))) == [
+        {"keyword": "ignore_nones", "since": "2.0", "of": ["jax.check"]}
+    ]
+
+
 def test_the_file_is_what_the_script_writes() -> None:
     lines = PARTS_FILE.read_text(encoding="utf-8").splitlines()
     rows = [json.loads(each) for each in lines]

@@ -83,6 +83,9 @@ def parts_of(release: Release) -> Parts:
         elif isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Lambda):
             found.places.setdefault(f"{definer}.{local}", []).append(name)
             found.shapes[name] = _of_arguments(statement.value.args, 0)
+        elif module is not None and (function := _asserted_by(statement, module.defined)) is not None:
+            found.places.setdefault(f"{definer}.{local}", []).append(name)
+            found.shapes[name] = _of_function(function, 0)
         elif module is not None and isinstance(statement, Statement):
             found.places.setdefault(f"{definer}.{local}", []).append(name)
             found.shapes[name] = _shape(release, definer, statement)
@@ -95,6 +98,15 @@ def parts_of(release: Release) -> Parts:
         if b"_state(" in data or b"_flag(" in data or b"DEFINE_" in data:
             found.flags |= _flags(ast.parse(data))
     return found
+
+
+def _asserted_by(statement: ast.stmt | None, defined: Mapping[str, ast.stmt]) -> ast.FunctionDef | None:
+    """The function that says what an assertion of chex takes: `assert_x = _value_assertion(assert_fn=_assert_x)`."""
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
+        return None
+    names = [_dotted(each.value) for each in statement.value.keywords if each.arg == "assert_fn"]
+    function = defined.get(names[0]) if names and names[0] is not None else None
+    return function if isinstance(function, ast.FunctionDef) else None
 
 
 def _shape(release: Release, definer: str, statement: Statement) -> Shape:

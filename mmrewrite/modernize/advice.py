@@ -80,7 +80,8 @@ ADVICE = {
 _OF_TREES = (
     *("tree_has_only_ndarrays", "tree_is_on_device", "tree_is_on_host", "tree_is_sharded", "tree_shape_prefix"),
     *("tree_shape_suffix", "trees_all_equal_comparator", "trees_all_equal_dtypes", "trees_all_equal_shapes"),
-    *("trees_all_equal_shapes_and_dtypes", "trees_all_equal_sizes"),
+    *("trees_all_equal_shapes_and_dtypes", "trees_all_equal_sizes", "trees_all_equal", "trees_all_close"),
+    "trees_all_close_ulp",
 )
 PART_ADVICE = {
     "jax.Array.device_buffers": "write `[shard.data for shard in x.addressable_shards]`",

@@ -1497,7 +1497,7 @@ HOMES = {
     b'ignore_consts': b'ad',
     b'ignore_errors_jaxpr': b'checkify',
     b'ignore_load_sharding': b'SafetensorsOptions orbax',
-    b'ignore_nones': b'assert_tree_has_only_ndarrays assert_tree_is_on_device assert_tree_is_on_host assert_tree_is_sharded assert_tree_shape_prefix assert_tree_shape_suffix assert_trees_all_equal_comparator assert_trees_all_equal_dtypes assert_trees_all_equal_shapes assert_trees_all_equal_shapes_and_dtypes assert_trees_all_equal_sizes',
+    b'ignore_nones': b'assert_tree_has_only_ndarrays assert_tree_is_on_device assert_tree_is_on_host assert_tree_is_sharded assert_tree_shape_prefix assert_tree_shape_suffix assert_trees_all_close assert_trees_all_close_ulp assert_trees_all_equal assert_trees_all_equal_comparator assert_trees_all_equal_dtypes assert_trees_all_equal_shapes assert_trees_all_equal_shapes_and_dtypes assert_trees_all_equal_sizes',
     b'ignore_warning': b'test_util',
     b'impl': b'copy_gmem_to_smem',
     b'in1d': b'jnp np numpy',
