@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterator, Mapping
 
+from mmrewrite.modernize.analysis.called_back import TOLD
 from mmrewrite.modernize.analysis.calls import keywords_of
 from mmrewrite.modernize.analysis.held_modules import HeldModules, HeldModulesInView
 from mmrewrite.modernize.analysis.own_members import OwnMembers
@@ -269,6 +270,11 @@ class _ChosenNames:
                     self.names[f"{module.facts.names.name}.{name}"] = lost
 
 
+# Names that modules had and that arrays, or functions with rules for derivatives, have as members, such as
+# `jax.dtypes.dtype`. Where no name says of what they are read, it is of these.
+_OF_VALUES = TOLD | {"defjvp", "defvjp", "prod", "reshape"}
+
+
 class _RestsOfNames:
     """What follows after a module in each old name, with the modules: `tree_util.tree_map` after `jax`."""
 
@@ -277,6 +283,8 @@ class _RestsOfNames:
         self.homes: dict[str, set[str]] = {}
         for name in context.analysis(ToldNames).names:
             parts = name.split(".")
+            if parts[-1] in _OF_VALUES:
+                continue
             for length in range(1, len(parts)):
                 home = ".".join(parts[:length])
                 if home in modules:
