@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from fixture_files import source_files
 from test_old_parts import REGISTRY, seen
 
+from mmrewrite.cli.quick import has_nothing_to_say
 from mmrewrite.modernize.held_functions import held_functions
+from mmrewrite.modernize.held_gate import held_across
 from mmrewrite.modernize.lost_keywords import lost_keywords
+from mmrewrite.modernize.reexports import TakenNames
 from mmrewrite.modernize.rewrite import modernize_project
 
 pytestmark = pytest.mark.text
@@ -163,6 +168,88 @@ def test_a_static_argument_that_a_partial_of_jit_names_is_refused() -> None:
     (result,) = modernize_project(source_files({"a.py": text.encode()}), REGISTRY)
     assert [item.line for item in result.refusals] == [3]
     assert result.result.decode() == text[::-1].replace("epahswen", "epahs", 1)[::-1]
+
+
+# Files of which none has an old name: what calls, by way of which others, what holds the function.
+APART = {
+    "table": {
+        "ops.py": "import jax.numpy as jnp\nOPS = {'clip': jnp.clip}\n",
+        "main.py": "from ops import OPS\nOPS['clip'](x, a_max=1)  # told\n",
+    },
+    "object": {
+        "ops.py": "import jax.numpy as jnp\nclass Ops:\n    def __init__(self):\n        self.limit = jnp.clip\n",
+        "main.py": "from ops import Ops\nOps().limit(x, a_max=1)  # told\n",
+    },
+    "argument": {
+        "ops.py": "import jax.numpy as jnp\nfrom main import run\nrun(jnp.clip, x)\n",
+        "main.py": "def run(g, x):\n    return g(x, a_max=1)  # told\n",
+    },
+    "argument of an argument": {
+        "ops.py": "import jax.numpy as jnp\nfrom between import run\nrun(jnp.clip, x)\n",
+        "between.py": "from main import go\ndef run(h, x):\n    return go(h, x)\n",
+        "main.py": "def go(g, x):\n    return g(x, a_max=1)  # told\n",
+    },
+    "result of another file": {
+        "ops.py": "import jax.numpy as jnp\ndef get():\n    return jnp.clip\n",
+        "between.py": "import ops\nclass Holder:\n    g = ops.get()\n",
+        "main.py": "from between import Holder\nHolder.g(\n    x,\n    a_max=1,  # told\n)\n",
+    },
+    "a third file ties both": {
+        "ops.py": "import jax.numpy as jnp\nOPS = [jnp.quantile]\n",
+        "both.py": "import main, ops\nmain.run(ops.OPS[0])\n",
+        "main.py": "def run(g):\n    return g(x, interpolation = 'linear')  # told\n",
+    },
+    "lookup": {
+        "ops.py": "import jax.numpy as jnp\nclip = getattr(jnp, 'clip')\n",
+        "main.py": "import ops\nops.clip(x, a_max=1)  # told\n",
+    },
+    "module": {
+        "ops.py": "import jax.numpy as jnp\nfrom main import run\nrun(jnp)\n",
+        "main.py": "def run(xp):\n    return xp.clip(x, a_max=1)  # told\n",
+    },
+    "notebook": {
+        "ops.py": "import jax.numpy as jnp\nOPS = {'clip': jnp.clip}\n",
+        "main.ipynb": (
+            '{"cells": [{"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": null, "source": '
+            '["from ops import OPS\\n", "OPS[\'clip\'](x,\\na_max=1)"]}], "metadata": {}, "nbformat": 4, '
+            '"nbformat_minor": 5}'
+        ),
+    },
+}
+
+
+@pytest.mark.parametrize("how", APART)
+def test_a_call_in_a_file_without_old_names_is_told(how: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    files = {path: text.encode() for path, text in APART[how].items()}
+    results = modernize_project(source_files(files), REGISTRY)
+    told = {
+        (path, number)
+        for path, text in APART[how].items()
+        for number, line in enumerate(text.splitlines(), 1)
+        if line.endswith("# told")
+    }
+    found = {(each.path, each.line) for result in results for each in result.left}
+    assert found == (told or {("main.ipynb, cell 1", 3)})
+    # And no way of the command line is shorter.
+    monkeypatch.chdir(tmp_path)
+    for path, data in files.items():
+        (tmp_path / path).write_bytes(data)
+    assert not has_nothing_to_say(["modernize", "--check"])
+
+
+# Each function is held, and each keyword is given, but not one of its own.
+UNTIED = {
+    "ops.py": "import jax.numpy as jnp\nOPS = {'clip': jnp.clip}\n",
+    "main.py": "from ops import OPS\nOPS['clip'](x, interpolation=1)\nother(a_max == 1)\n",
+    "called.py": "import jax.numpy as jnp\njnp.quantile(x, 0.5)\n",
+}
+
+
+def test_files_are_not_read_for_keywords_of_functions_that_no_file_holds() -> None:
+    files = {path: text.encode() for path, text in UNTIED.items()}
+    assert held_across(files, files, TakenNames(files, lambda _: None)) == set()
+    files["main.py"] = files["main.py"].replace(b"interpolation", b"a_max")
+    assert held_across(files, files, TakenNames(files, lambda _: None)) == {"main.py", "ops.py"}
 
 
 def test_where_a_function_comes_from_is_said() -> None:

@@ -12,7 +12,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from mmrewrite.modernize.changed_meanings import meaning_words
-from mmrewrite.modernize.name_index import PACKAGES, ends
+from mmrewrite.modernize.held_functions import held_functions
+from mmrewrite.modernize.lost_keywords import lost_keywords
+from mmrewrite.modernize.name_index import PACKAGES, ends, words_beside
 from mmrewrite.modernize.part_index import part_words
 from mmrewrite.modernize.registry import MODERNIZE_PACKAGE, ModernizeRegistry
 
@@ -35,6 +37,13 @@ ANYWHERE = {
 PACKAGE_HEAD = """
 # Or one of these, and then the last part of an old name, as a word, beside a word that names its home.
 PACKAGES = (
+"""
+
+
+HELD_HEAD = """}
+
+# Functions that lost keywords, by their own names: words that name their homes, and the keywords.
+HELD = {
 """
 
 
@@ -63,9 +72,20 @@ def content() -> str:
             *(f"    {package!r},\n" for package in PACKAGES),
             ")\nHOMES = {\n",
             *_rows(homes_of),
+            HELD_HEAD,
+            *_rows(_held()),
             "}\n",
         )
     )
+
+
+def _held() -> Mapping[bytes, tuple[bytes, bytes]]:
+    homes = words_beside(held_functions())
+    keywords: dict[bytes, set[bytes]] = {}
+    for name in held_functions():
+        own = name.rpartition(".")[2].encode()
+        keywords.setdefault(own, set()).update(each.encode() for each in lost_keywords()[name])
+    return {own: (b" ".join(sorted(homes[own])), b" ".join(sorted(lost))) for own, lost in sorted(keywords.items())}
 
 
 def _rows(values: Mapping[bytes, object]) -> Iterator[str]:

@@ -106,13 +106,15 @@ class _ModernizeSession(Session):
 
         def compute() -> tuple[Rewrite, ...]:
             reexports = reexports_of(self.selection.files, watched.load)
+            found = modernize_project(
+                self.selection.files, self.registry, load=watched.load, settings=settings, reexports=reexports
+            )
             among = reexports.takers | reexports.givers
-            files = [
-                file
-                for file in self.selection.files
-                if self.reads_stdin or file.path in among or may_matter(file.data, self.registry)
-            ]
-            return modernize_project(files, self.registry, load=watched.load, settings=settings, reexports=reexports)
+            return tuple(
+                result
+                for result in found
+                if self.reads_stdin or result.left or result.path in among or may_matter(result.original, self.registry)
+            )
 
         return cached("modernize", settings, watched, compute, enabled=self.caches)
 

@@ -48,12 +48,14 @@ def _may_matter(paths: Iterable[str], *, old_names: bool) -> bool:
         return any(_may_be_below(path, may_have_hints) for path in paths)
     from mmrewrite.codemod.installed import has_plugins
     from mmrewrite.modernize.gate import has_last_part, may_have_old_names
+    from mmrewrite.modernize.held_gate import held_across
     from mmrewrite.modernize.reexports import TakenNames
 
     read: dict[str, bytes] = {}
     if any(map(has_plugins, sys.path)) or any(_may_be_below(path, may_have_old_names, read) for path in paths):
         return True
-    return any(has_last_part(read[path]) for path in TakenNames(read, load_file).takers)
+    taken = TakenNames({path: data for path, data in read.items() if b"import" in data}, load_file)
+    return any(has_last_part(read[path]) for path in taken.takers) or bool(held_across(read, read, taken))
 
 
 def _may_be_below(path: str, wanted: Callable[[bytes], bool], read: dict[str, bytes] | None = None) -> bool:
@@ -73,7 +75,7 @@ def _any_is_wanted(paths: Iterable[str], wanted: Callable[[bytes], bool], read: 
     for path in paths:
         with open(path, "rb", buffering=0) as file:
             batch.append(file.read())
-        if read is not None and b"import" in batch[-1]:
+        if read is not None:
             read[path] = batch[-1]
         size += len(batch[-1])
         if size > _BATCH:

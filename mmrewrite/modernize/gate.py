@@ -13,7 +13,7 @@ def uses_any(data: bytes, packages: Iterable[bytes], homes: Mapping[bytes, Colle
     """Whether bytes name one of `packages`, and have a word of `homes` and one that names its home."""
     if not any(package in data for package in packages):
         return False
-    words = _words(data)
+    words = words_of(data)
     return any(not words.isdisjoint(homes[word]) for word in words & homes.keys())
 
 
@@ -21,7 +21,7 @@ def may_have_old_names(data: bytes) -> bool:
     """Whether a codemod of ours may have a site in a file: what the codemods say together, or more."""
     from mmrewrite.modernize.markers import ANYWHERE, HOMES, PACKAGES
 
-    words = _words(data)
+    words = words_of(data)
     # A text repeats its words, so most markers are ruled out with a fraction of it.
     once = b" ".join(words)
     if any(all(part in once for part in parts) and marker in data for marker, parts in ANYWHERE.items()):
@@ -34,7 +34,7 @@ def has_last_part(data: bytes) -> bool:
     """Whether bytes have a word that ends an old name, whatever it is a part of there."""
     from mmrewrite.modernize.markers import HOMES
 
-    return not _words(data).isdisjoint(HOMES)
+    return not words_of(data).isdisjoint(HOMES)
 
 
 def is_home(word: bytes) -> bool:
@@ -53,5 +53,6 @@ _homes: set[bytes] = set()
 
 # Of one file after the other several questions are asked.
 @lru_cache(maxsize=1)
-def _words(data: bytes) -> frozenset[bytes]:
+def words_of(data: bytes) -> frozenset[bytes]:
+    """The words of a text in bytes."""
     return frozenset(data.translate(_WORDS).split())

@@ -11,7 +11,8 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from functools import cached_property
 
 from mmrewrite.modernize.gate import has_last_part, is_home
 
@@ -84,6 +85,34 @@ class TakenNames:
                     found[file] = None
                     stack.pop()
         return list(found)
+
+    def between(self, paths: Collection[str], others: Collection[str]) -> set[str]:
+        """The files of the run by way of which some may be given what others hold: by imports, in either direction."""
+        places = self._tied(set(map(_place, paths))) & self._tied(set(map(_place, others)))
+        return {self._of_run[place] for place in places if place in self._of_run}
+
+    def _tied(self, places: Set[str]) -> set[str]:
+        """The places of some files, of all that they import, and of all that import them."""
+        found: set[str] = set()
+        for graph in self._imports:
+            queue = list(places)
+            seen = set(queue)
+            for place in queue:
+                more = graph.get(place, set()) - seen
+                seen |= more
+                queue += more
+            found |= seen
+        return found
+
+    @cached_property
+    def _imports(self) -> tuple[Mapping[str, set[str]], Mapping[str, set[str]]]:
+        """For each file those that it may import, and those that may import it."""
+        imports = {file.place: {each.place for each in self._imported_by(file)} for file in self._files.values()}
+        importing: dict[str, set[str]] = {}
+        for place, others in imports.items():
+            for other in others:
+                importing.setdefault(other, set()).add(place)
+        return imports, importing
 
     def _imported_by(self, file: _File) -> Iterator[_File]:
         """The files that a file may import, by the last parts of their names."""

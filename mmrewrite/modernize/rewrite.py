@@ -13,6 +13,7 @@ from mmrewrite.engine.collection import no_collection
 from mmrewrite.engine.outcome import unchanged
 from mmrewrite.engine.settings import no_file
 from mmrewrite.modernize.gate import has_last_part
+from mmrewrite.modernize.held_gate import held_across
 from mmrewrite.modernize.name_index import passes_modules
 from mmrewrite.modernize.reexports import TakenNames
 from mmrewrite.modernize.settings import ModernizeSettings
@@ -48,7 +49,7 @@ def _marked(files: Sequence[SourceFile], codemods: Codemods, reexports: TakenNam
     """The files that may change, and those that matter to them.
 
     Such may enter a mesh context for their sites, give them a module of which they read an old name, or take a name
-    from them that must then stay.
+    from them that must then stay. Others may call a function that one of them holds with a keyword that it lost.
     """
     old: set[str] = set()
     is_taking = False
@@ -56,11 +57,13 @@ def _marked(files: Sequence[SourceFile], codemods: Codemods, reexports: TakenNam
         if may_have_old_names(file.data, codemods):
             old.add(file.path)
         is_taking = is_taking or (file.path in reexports.takers and has_last_part(file.data))
-    if not old and not is_taking:
+    other = {file.path: file.data for file in files if file.path not in old}
+    held = held_across({file.path: file.data for file in files}, other, reexports)
+    if not old and not is_taking and not held:
         return []
     dependent = (file for file in files if _has_any(file.data, _DEPEND_ON_A_CONTEXT))
     matters = may_matter if any(file.path in old for file in dependent) else _passes_modules
-    among = old | reexports.takers | reexports.givers
+    among = old | reexports.takers | reexports.givers | held
     return [file for file in files if file.path in among or matters(file.data, codemods)]
 
 
