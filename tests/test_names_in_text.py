@@ -73,6 +73,49 @@ BESIDE = (
     "'''>>> from jax import tree_util as t\n>>> for x in y:\n>>>     t.tree_multimap(abs, x)\n'''\n",
     "exec('from jax import tree_util as t\\nx = \">>> 1\"\\nt.tree_multimap(abs, 1)')\n",
 )
+# Code that gives a function a keyword that it lost, below `import jax.numpy as jnp` in a file.
+WITH_KEYWORDS = {
+    "alias": "import jax.numpy as n\nn.clip(x, a_max=1)",
+    "from": "from jax.numpy import clip as c\nc(x, a_max=1)",
+    "partial": "import functools, jax.numpy as n\nfunctools.partial(n.clip, a_max=1)",
+    "softmax": "from flax import linen as nn\nnn.softmax(x, initial=0)",
+}
+KEYWORDS_OF_THE_MODULE = (
+    "eval('jnp.clip(x, a_max=1)')\n",
+    "code = 'jnp.quantile(x, 0.5, interpolation=how)'\nexec(code)\n",
+    "import timeit\ntimeit.timeit('jnp.clip(x, a_max=1)', globals=globals())\n",
+    "import timeit\ntimeit.timeit('n.clip(x, a_max=1)', setup='import jax.numpy as n')\n",
+    "def f():\n    QQQClip.\n\n    >>> jnp.clip(x,\n    ...          a_max=1)\n    QQQ\n".replace("QQQ", "'" * 3),
+)
+NO_KEYWORDS = (
+    "eval('jnp.clip(x, max=1)')\n",
+    "eval('np.clip(x, a_max=1)')\n",
+    "eval('jnp.clip(x) == a_max')\n",
+    "x = 'jnp.clip(x, a_max=1), in prose'\n",
+    "exec('from flax import linen as nn')\n",
+    "exec('def f(a_max=1):\\n    return jnp.clip(x, max=a_max)')\n",
+)
+# Types in strings outside of annotations, below some imports in a file.
+TYPES = (
+    "typing.cast('jnp.DeviceArray', x)",
+    "cast('KeyArray', x)",
+    "typing.cast('list[jax.random.KeyArray]', x)",
+    "typing.TypeVar('T', bound='jnp.DeviceArray')",
+    "typing.NewType('K', 'KeyArray')",
+    "typing.NamedTuple('N', [('k', 'KeyArray')])",
+    "typing.Union['jnp.DeviceArray', None]",
+    "dict[str, 'KeyArray']",
+    "typing.ForwardRef('jnp.DeviceArray')",
+    "Float['jnp.DeviceArray', 'batch']",
+    "typing.Annotated['KeyArray', 1]",
+)
+NO_TYPES = (
+    "other('KeyArray', x)",
+    "typing.Literal['KeyArray']",
+    "names['KeyArray']",
+    "typing.cast('mylib.KeyArray', x)",
+    "typing.cast('jnp.ndarray', x)",
+)
 NONE = (
     "import jax as j\nexec('j.tree.map(abs, 1)')\n",
     "import jax\nx = 'import mylib as j; j.tree_map(abs, 1)'\n",
@@ -111,6 +154,43 @@ def test_code_with_its_own_imports(code: str, how: str) -> None:
 @pytest.mark.parametrize("text", OF_THE_MODULE)
 def test_code_that_is_run_with_the_names_of_its_module(text: str) -> None:
     assert told_in(text + "import jax\n")
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("code", WITH_KEYWORDS)
+def test_keywords_that_went_in_code_with_its_own_imports(code: str, how: str) -> None:
+    text = "import jax.numpy as jnp\n" + HOW[how].format(literal(WITH_KEYWORDS[code], how))
+    (result,) = modernize_project(source_files({"a.py": text.encode()}), REGISTRY)
+    (left,) = (each for each in result.left if each.text.endswith("="))
+    assert left.text in ("a_max=", "initial=")
+    assert text.splitlines()[left.line - 1][left.column - 1 :].startswith(left.text)
+
+
+@pytest.mark.parametrize("text", KEYWORDS_OF_THE_MODULE)
+def test_keywords_that_went_in_code_with_the_names_of_its_module(text: str) -> None:
+    (line,) = told_in(f"import jax.numpy as jnp\n{text}")
+    assert "=" in text.splitlines()[line - 2]
+
+
+@pytest.mark.parametrize("text", NO_KEYWORDS)
+def test_other_keywords_in_code_are_not_told(text: str) -> None:
+    assert not told_in(f"import jax.numpy as jnp\nimport numpy as np\n{text}")
+
+
+TYPES_HEAD = (
+    "import jax, typing\nimport jax.numpy as jnp\nfrom jax.random import KeyArray\nfrom typing import cast\n"
+    "from jaxtyping import Float\n"
+)
+
+
+@pytest.mark.parametrize("text", TYPES)
+def test_types_in_strings_outside_of_annotations(text: str) -> None:
+    assert TYPES_HEAD.count("\n") + 1 in told_in(f"{TYPES_HEAD}{text}\n")
+
+
+@pytest.mark.parametrize("text", NO_TYPES)
+def test_other_strings_are_no_types(text: str) -> None:
+    assert TYPES_HEAD.count("\n") + 1 not in told_in(f"{TYPES_HEAD}{text}\n")
 
 
 @pytest.mark.parametrize("text", (HALF, *BESIDE))

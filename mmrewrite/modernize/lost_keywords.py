@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from mmrewrite.modernize.analysis.renamed_keywords import OLD_KEYWORDS, RENAMED
 from mmrewrite.modernize.part_index import moved_calls, old_keywords
@@ -26,3 +26,17 @@ def lost_keywords() -> Mapping[str, Mapping[str, str]]:
     for name, renamed in RENAMED.items():
         found[name] |= {old: f"is `{new}=` since JAX {since}" for old, (new, since) in renamed.items()}
     return {name: keywords for name, keywords in found.items() if keywords}
+
+
+def may_give_lost_keywords(words: Set[str]) -> bool:
+    """Whether a text with these words can give a function a keyword that it lost."""
+    by_own_name = _by_own_name()
+    return any(not by_own_name[own].isdisjoint(words) for own in words & by_own_name.keys())
+
+
+@functools.cache
+def _by_own_name() -> Mapping[str, Set[str]]:
+    found: dict[str, set[str]] = {}
+    for name, keywords in lost_keywords().items():
+        found.setdefault(name.rpartition(".")[2], set()).update(keywords)
+    return found

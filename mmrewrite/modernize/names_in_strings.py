@@ -13,9 +13,18 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from mmrewrite.modernize.advice import SUCCESSORS
+from mmrewrite.modernize.analysis.given_arguments import last_name
 from mmrewrite.modernize.analysis.renamed_keywords import OLD_KEYWORDS
-from mmrewrite.modernize.analysis.run_text import RunTexts, has_examples, names_in_code, text_in, texts_of
+from mmrewrite.modernize.analysis.run_text import (
+    RunTexts,
+    has_examples,
+    keywords_in_code,
+    names_in_code,
+    text_in,
+    texts_of,
+)
 from mmrewrite.modernize.analysis.told_names import ToldNames
+from mmrewrite.modernize.lost_keywords import lost_keywords, may_give_lost_keywords
 from mmrewrite.modernize.site import ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.results import LeftAlone
@@ -27,9 +36,19 @@ _EQUALS_SIGN = re.compile(r"[\s)]*=")
 _DOTTED = re.compile(r"(?<![\w.])[^\W\d]\w*(?:[.:][^\W\d]\w*)+")
 _WORD = re.compile(r"(?<![\w.])[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _FROM = re.compile(r"\bfrom[ \t]+([a-z][\w.]*)[ \t]+import[ \t]+(\([^)]*|[\w, \t]+)")
+_LOCAL = re.compile(r"\bas\s+\w+")
 _IMPORT = re.compile(r"\bimport[ \t]+([a-z][\w., \t]*)")
 _WORDS = re.compile(r"\w+")
 _TYPE_COMMENT = re.compile(r"#\s*type:\s*(?!ignore\b)(.*)")
+
+# What may be a type that is written as a string, and where it is one outside of annotations.
+_TYPE = re.compile(r"[\w., |\[\]]+")
+_OF_TYPES = ("typing.", "typing_extensions.", "dataclasses.make_dataclass")
+_TAKE_TYPES = frozenset(("ForwardRef", "NamedTuple", "NewType", "TypeVar", "TypedDict", "cast", "make_dataclass"))
+_GENERICS = (
+    *("typing.", "typing_extensions.", "collections.abc.", "jaxtyping."),
+    *(f"builtins.{name}" for name in ("dict", "frozenset", "list", "set", "tuple", "type")),
+)
 
 
 def mentions(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone]:
@@ -47,13 +66,21 @@ def mentions(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlon
         first = node.lineno
         lines = range(first, (node.end_lineno or first) + 1)
         spelled = [*_spelled(text, names, _aliases(module, run_by, text))]
+        if _TYPE.fullmatch(text) and _stands_for_type(module, node):
+            spelled += _in_type(module, node, text, context.owners)
+        keywords: Sequence[tuple[str, str]] = ()
         if run_by is not None or "import" in text or has_examples(text):
             spelled += _in_code(module, context, run_by, text)
-        for found in dict.fromkeys(spelled):
+            keywords = _keywords_in(module, context, run_by, text)
+        in_text = f"it stands in {kind}; edit it by hand if code runs it"
+        told_here = dict.fromkeys(spelled, in_text)
+        for keyword, function in keywords:
+            became = lost_keywords()[function][keyword]
+            told_here[f"{keyword}="] = f"`{keyword}=` of `{function}` {became}; {in_text}"
+        for found, reason in told_here.items():
             last = found.rpartition(".")[2]
             shown = next(((n, word) for word in (found, last) for n in lines if word in source.line(n)), (first, found))
             column = source.line(shown[0]).find(shown[1]) + 1
-            reason = f"it stands in {kind}; edit it by hand if code runs it"
             yield LeftAlone(module.facts.path, shown[0], max(column, 1), found, reason)
         if not spelled:
             yield from _by_way_of_project(module, context, node, text)
@@ -220,6 +247,45 @@ def _in_code(module: ModuleUses, context: ModernizeContext, call: ast.Call | Non
     return found or (names_in_code(text, names, told.last_parts, imports) if setups else ())
 
 
+def _stands_for_type(module: ModuleUses, node: ast.Constant) -> bool:
+    """Whether a string outside of annotations is a type: in `cast("Key", x)`, or in `Union["Key", None]`."""
+    inner: ast.AST = node
+    for holder in module.above(node):
+        if isinstance(holder, ast.Subscript):
+            name = module.facts.names.resolve(holder.value, module.scope_of(holder)) or ""
+            return name.startswith(_GENERICS) and not name.endswith(".Literal")
+        if isinstance(holder, ast.Call):
+            is_asked = inner is not holder.func and last_name(holder.func) in _TAKE_TYPES
+            name = (module.facts.names.resolve(holder.func, module.scope_of(holder)) or "") if is_asked else ""
+            return name.startswith(_OF_TYPES)
+        if not isinstance(holder, ast.BinOp | ast.List | ast.Tuple | ast.keyword):
+            return False
+        inner = holder
+    return False
+
+
+def _in_type(module: ModuleUses, node: ast.Constant, text: str, names: Collection[str]) -> Iterator[str]:
+    for word in _WORD.findall(text):
+        found = module.facts.names.resolve_dotted(word, module.scope_of(node))
+        if found is not None and found in names:
+            yield found
+
+
+def _keywords_in(
+    module: ModuleUses, context: ModernizeContext, call: ast.Call | None, text: str
+) -> Sequence[tuple[str, str]]:
+    """The keywords that code in a string gives to functions which lost them, each with the function."""
+    words = {*_WORDS.findall(text)}
+    if not may_give_lost_keywords(words):
+        return ()
+    if call is None and not has_examples(text):
+        return keywords_in_code(text, {})
+    imports = context.analysis(RunTexts).imports(module)
+    others = [] if call is None else [text_in(each) for each in texts_of(module, call)]
+    setups = [each for each in others if each != text and "import" in each]
+    return keywords_in_code(text, imports, setups) or keywords_in_code(text, imports)
+
+
 def _aliases(module: ModuleUses, call: ast.Call | None, text: str) -> Mapping[str, str]:
     """What names stand for in a string, as far as its text shows: by its imports, and by those of the module.
 
@@ -258,7 +324,8 @@ def _listed(text: str) -> Iterator[tuple[str, str]]:
 
 def _spelled(text: str, names: Collection[str], aliases: Mapping[str, str]) -> Iterator[str]:
     for match in _FROM.finditer(text):
-        for word in re.findall(r"\w+", match[2]):
+        # In `from flax import linen as nn`, `nn` is no name of Flax.
+        for word in _WORDS.findall(_LOCAL.sub("", match[2])):
             if f"{match[1]}.{word}" in names:
                 yield f"{match[1]}.{word}"
     for match in _DOTTED.finditer(text):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from textwrap import dedent
 
+from mmrewrite.modernize.analysis.calls import keywords_of
+from mmrewrite.modernize.lost_keywords import lost_keywords, may_give_lost_keywords
 from mmrewrite.modernize.name_index import PACKAGES
 from mmrewrite.modernize.site import ModernizeContext
 from mmrewrite.modernize.uses import ImportedName, ModuleUses, dotted_text
@@ -119,20 +121,48 @@ def names_in_code(
         imports: Statements that run first, by the names that they bind.
         before: Code that runs then.
     """
+    module = _module_in(text, lambda words: not last_parts.isdisjoint(words), imports or {}, before)
+    if module is None:
+        return []
+    found = [use.name for use in module.uses(names)]
+    return found + list(_of_stars(module, names))
+
+
+def keywords_in_code(text: str, imports: Mapping[str, str], before: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """The keywords that calls in a text give to functions which lost them, each with the function.
+
+    Args:
+        text: The text.
+        imports: Statements that run first, by the names that they bind.
+        before: Code that runs then.
+    """
+    module = _module_in(text, may_give_lost_keywords, imports, before) if "=" in text else None
+    if module is None:
+        return []
+    return [
+        (keyword.arg, use.name)
+        for use in module.uses(lost_keywords())
+        for keyword in keywords_of(module, use.node)
+        if keyword.arg is not None and keyword.arg in lost_keywords()[use.name]
+    ]
+
+
+def _module_in(
+    text: str, is_asked: Callable[[Set[str]], bool], imports: Mapping[str, str], before: Sequence[str]
+) -> ModuleUses | None:
+    """A text as a module, None if it is no code or has not the words that are asked for."""
     for code in _codes(text):
         words = set(_WORDS.findall("\n".join((*before, code))))
-        if last_parts.isdisjoint(words):
+        if not is_asked(words):
             break
-        needed = [statement for local, statement in (imports or {}).items() if local in words]
+        needed = [statement for local, statement in imports.items() if local in words]
         whole = "\n".join((*needed, *before, code))
         if not any(package in whole for package in _PACKAGES):
             break
         facts = _read(whole)
         if facts is not None:
-            module = ModuleUses(facts)
-            found = [use.name for use in module.uses(names)]
-            return found + list(_of_stars(module, names))
-    return []
+            return ModuleUses(facts)
+    return None
 
 
 def _codes(text: str) -> Iterator[str]:
