@@ -82,7 +82,7 @@ _TOLD: dict[str, tuple[str, str, str]] = {
     "path": (
         "orbax.checkpoint",
         "0.4.8",
-        "checkpoints have absolute paths alone, and this one is relative; pass `os.path.abspath(...)` of it",
+        "checkpoints have absolute paths alone, and this one is relative",
     ),
     "stopping": ("flax", "0.7.5", "`update` returns the new state alone; ask its `has_improved`"),
 }
@@ -105,6 +105,8 @@ class ReportChangedMeanings(ModernizeCodemod):
             b"EarlyStopping",
             b"Checkpointer",
             b"CheckpointManager",
+            b"orbax",
+            b"restore_checkpoint",
             b"save_checkpoint",
             b"DotProductAttention",
             b"MultiHeadAttention",
@@ -158,8 +160,11 @@ class ReportChangedMeanings(ModernizeCodemod):
                 return
             site.leave(f"if this is an array: since {TITLES[package]} {release}, {told}")
         text = f"since {TITLES[package]} {release}, {told}"
-        if kind == "path" and isinstance(site.node, ast.Call):
-            self.refuse(text, relative_path(site.module, site.node))
+        path = relative_path(site.module, site.node) if isinstance(site.node, ast.Call) else None
+        if kind == "path" and path is not None:
+            if path.is_certain:
+                self.refuse(text + path.told, path.node)
+            site.leave(text + path.told)
         if kind in ("cost", "attention", "stopping"):
             self.refuse(text)
         site.leave(text)
