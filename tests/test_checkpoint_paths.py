@@ -116,6 +116,7 @@ def test_options_are_seen_in_a_function_that_takes_them() -> None:
     said = [f" unless `--ckpt-dir` gives another; {STRING}"]
     assert told(f"{head}def main(args):\n{body}") == ([], said)
     assert told(f"{head}def main(args: argparse.Namespace):\n{body}") == ([], said)
+    assert told(f"{head}class A:\n  def main(self, args):\n    self.ckpt_dir = args.ckpt_dir\n{body}") == ([], said)
     assert told(f"{head}def main(args: Config):\n{body}") == ([], [])
     assert told(f"{head}def main(config):\n    saver.save(config.ckpt_dir, state)\n") == ([], [])
 
