@@ -279,11 +279,17 @@ def _keywords_in(
     if not may_give_lost_keywords(words):
         return ()
     if call is None and not has_examples(text):
-        return keywords_in_code(text, {})
+        return _lost_in(text, {})
     imports = context.analysis(RunTexts).imports(module)
     others = [] if call is None else [text_in(each) for each in texts_of(module, call)]
     setups = [each for each in others if each != text and "import" in each]
-    return keywords_in_code(text, imports, setups) or keywords_in_code(text, imports)
+    return _lost_in(text, imports, setups) or _lost_in(text, imports)
+
+
+def _lost_in(text: str, imports: Mapping[str, str], before: Sequence[str] = ()) -> list[tuple[str, str]]:
+    lost = lost_keywords()
+    found = keywords_in_code(text, lost, may_give_lost_keywords, imports, before)
+    return [(keyword, function) for keyword, function in found if keyword in lost[function]]
 
 
 def _aliases(module: ModuleUses, call: ast.Call | None, text: str) -> Mapping[str, str]:

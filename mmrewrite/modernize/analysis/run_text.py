@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, S
 from textwrap import dedent
 
 from mmrewrite.modernize.analysis.calls import keywords_of
-from mmrewrite.modernize.lost_keywords import lost_keywords, may_give_lost_keywords
 from mmrewrite.modernize.name_index import PACKAGES
 from mmrewrite.modernize.site import ModernizeContext
 from mmrewrite.modernize.uses import ImportedName, ModuleUses, dotted_text
@@ -128,22 +127,30 @@ def names_in_code(
     return found + list(_of_stars(module, names))
 
 
-def keywords_in_code(text: str, imports: Mapping[str, str], before: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """The keywords that calls in a text give to functions which lost them, each with the function.
+def keywords_in_code(
+    text: str,
+    names: Collection[str],
+    is_asked: Callable[[Set[str]], bool],
+    imports: Mapping[str, str],
+    before: Sequence[str] = (),
+) -> list[tuple[str, str]]:
+    """The keywords that calls in a text give to functions, each with the function.
 
     Args:
         text: The text.
+        names: The full names of the functions.
+        is_asked: Whether a text with these words may have such a call.
         imports: Statements that run first, by the names that they bind.
         before: Code that runs then.
     """
-    module = _module_in(text, may_give_lost_keywords, imports, before) if "=" in text else None
+    module = _module_in(text, is_asked, imports, before) if "=" in text else None
     if module is None:
         return []
     return [
         (keyword.arg, use.name)
-        for use in module.uses(lost_keywords())
+        for use in module.uses(names)
         for keyword in keywords_of(module, use.node)
-        if keyword.arg is not None and keyword.arg in lost_keywords()[use.name]
+        if keyword.arg is not None
     ]
 
 
