@@ -28,6 +28,11 @@ def held_across(files: Mapping[str, bytes], others: Mapping[str, bytes], taken: 
         The paths of the files that may have such a call, of those that hold its function, and of the files between
         them by imports, through which it may be passed.
     """
+    from mmrewrite.modernize.markers import PACKAGES
+
+    # To look for words costs more than that.
+    if not any(package in data for data in files.values() for package in PACKAGES):
+        return frozenset()
     asked = {path: keywords for path, data in others.items() if (keywords := _keywords_given(data))}
     if not asked:
         return frozenset()
