@@ -38,6 +38,7 @@ MAY_IMPORT = {
     "mmrewrite.modernize.reexports": ".modernize.gate",
     "mmrewrite.modernize.name_index": ".modernize.advice .modernize.gate",
     "mmrewrite.modernize.held_gate": ".modernize.gate .modernize.markers .modernize.name_index .modernize.reexports",
+    "mmrewrite.modernize.newer_index": ".modernize.gate .modernize.name_index",
     "mmrewrite.modernize.part_index": ".modernize.advice .modernize.name_index",
     "mmrewrite.modernize.changed_meanings": ".modernize.name_index",
     "mmrewrite.modernize.settings": ".engine",
@@ -55,10 +56,10 @@ MAY_IMPORT = {
     ),
     "mmrewrite.modernize": (
         ".results .source .project .codemod .engine .modernize.advice .modernize.gate .modernize.settings "
-        ".modernize.name_index .modernize.held_gate .modernize.part_index .modernize.reexports .modernize.uses "
-        ".modernize.version_guards .modernize.site .modernize.decision .modernize.analysis .modernize.edits"
+        ".modernize.name_index .modernize.held_gate .modernize.newer_index .modernize.part_index .modernize.reexports "
+        ".modernize.uses .modernize.version_guards .modernize.site .modernize.decision .modernize.analysis .modernize.edits"
     ),
-    "mmrewrite.modernize.upgrade": ".results .modernize.name_index",
+    "mmrewrite.modernize.upgrade": ".results .modernize.name_index .modernize.newer_index",
     "mmrewrite.files": "pathspec platformdirs .results .tracking .source .directives",
     "mmrewrite.launch": "",
     "mmrewrite.mirror": ".results .tracking .source .engine .files .launch",
@@ -74,7 +75,7 @@ MAY_IMPORT = {
     "mmrewrite.cli": (
         "click pygls mmrewrite .results .tracking .source .directives .codemod .engine "
         ".modernize.settings .modernize.gate .modernize.held_gate .modernize.reexports .modernize.name_index "
-        ".modernize.upgrade .modernize .files .mirror .plan .verify .launch .cli.config .lsp"
+        ".modernize.newer_index .modernize.upgrade .modernize .files .mirror .plan .verify .launch .cli.config .lsp"
     ),
     "mmrewrite.__main__": "mmrewrite .cli",
     "mmcodemods._task": "libcst mmrewrite.directives mmrewrite.codemod",

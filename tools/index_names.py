@@ -1,7 +1,7 @@
 """Write mmrewrite/modernize/old_names.jsonl: since when public names of JAX and its libraries warn, raise or are gone.
 
-Beside it, `old_parts.jsonl` has the arguments, members and flags that went, by `index_parts.py`. A third file,
-`tests/newer_names.jsonl`, has the names that came after JAX 0.4.30, the oldest that `--target-jax` asks for.
+Beside it, `old_parts.jsonl` has the arguments, members and flags that went, by `index_parts.py`, and
+`newer_names.jsonl` the names that came after the first release of each package that is read, also those that came back.
 
     python tools/index_names.py [--wheels FOLDER] [--python INTERPRETER]
 
@@ -39,7 +39,7 @@ from index_parts import LOOK, Parts, moved_rows, part_rows, parts_of
 ROOT = Path(__file__).resolve().parents[1]
 INDEX = ROOT / "mmrewrite" / "modernize" / "old_names.jsonl"
 PARTS = INDEX.with_name("old_parts.jsonl")
-NEWER = ROOT / "tests" / "newer_names.jsonl"
+NEWER = INDEX.with_name("newer_names.jsonl")
 
 # Distribution, package, and the first release to read; of orbax, the first and the last release of every minor version,
 # since there are more than a hundred.
@@ -457,8 +457,7 @@ def _index(folder: Path) -> Iterator[tuple[dict[str, Any], Path]]:
         parts = {version: parts for version, (_, parts) in zip(wheels, read, strict=True)}
         yield from ((row, PARTS) for row in part_rows(parts))
         yield from ((row, PARTS) for row in moved_rows(parts, _moves(package)))
-        if package == "jax":
-            yield from ((row, NEWER) for row in newer_rows(names))
+        yield from ((row, NEWER) for row in newer_rows(names, package))
 
 
 def _moves(package: str) -> Mapping[str, str]:
@@ -473,19 +472,35 @@ def _moves(package: str) -> Mapping[str, str]:
     return {old: new for old, new in moved if old.startswith(f"{package}.")}
 
 
-def newer_rows(releases: Mapping[str, Mapping[str, Named]], first: str = "0.4.30") -> Iterator[dict[str, Any]]:
-    """A row for each name that was offered after the release `first`, which lacks it, with its first release."""
-    later = {version: names for version, names in releases.items() if _numbers(version) >= _numbers(first)}
-    yield {"package": "jax", "releases": list(later)}
-    since: dict[str, str] = {}
-    offered: set[str] = set()
-    for version, names in later.items():
-        for name, named in names.items():
-            if named.state != "raises":
-                since.setdefault(name, version)
-            if named.state in ("there", "warns"):
-                offered.add(name)
-    yield from ({"name": name, "since": since[name]} for name in sorted(offered) if since[name] != first)
+def newer_rows(releases: Mapping[str, Mapping[str, Named]], package: str) -> Iterator[dict[str, Any]]:
+    """A row for each release and module with the names that came there, or went there and came back later.
+
+    A name that is bound but not offered is there as well, since code can use it; it came if it was offered after that.
+    The row of a module stands for the names that came and went with it.
+    """
+    yield {"package": package, "releases": list(releases)}
+    order = list(releases)
+    changes: dict[tuple[int, str, str], list[str]] = {}
+    found: dict[str, set[tuple[int, str]]] = {}
+    # A module is before its names.
+    for name in sorted({name for names in releases.values() for name in names}):
+        home, _, own = name.rpartition(".")
+        found[name] = set(_comings(name, releases))
+        if not found[name] <= found.get(home, set()):
+            for place, change in found[name]:
+                changes.setdefault((place, home, change), []).append(own)
+    for place, home, change in sorted(changes):
+        yield {change: order[place], "in": home, "names": changes[place, home, change]}
+
+
+def _comings(name: str, releases: Mapping[str, Mapping[str, Named]]) -> Iterator[tuple[int, str]]:
+    """The places of the releases in which a name came, and of those in which it went before it came back."""
+    states = [names[name].state if name in names else "gone" for names in releases.values()]
+    is_there = [state not in ("gone", "raises") for state in states]
+    for place in range(1, len(states)):
+        is_offered = any(state in ("there", "warns") for state in states[place:])
+        if is_there[place] != is_there[place - 1] and is_offered:
+            yield place, "came" if is_there[place] else "went"
 
 
 # Prints, for each name of a list in JSON, whether it is there; null where the package is not installed.
