@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-# What a release makes of a name: it stops working there, means something else, or warns.
-Change = Literal["stops", "changes", "warns", "unknown"]
+# What a release makes of a name: it stops working there, means something else, warns, or comes.
+Change = Literal["stops", "changes", "warns", "comes", "unknown"]
 
 
 @dataclass(frozen=True, order=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from pathlib import Path
@@ -15,6 +16,7 @@ from test_modernize import CASES as FIXTURES
 from test_modernize import read_case
 
 from mmrewrite.modernize.name_index import TITLES, last_releases, old_names
+from mmrewrite.modernize.newer_index import Lacking, newer_names
 from mmrewrite.modernize.registry import ModernizeRegistry
 from mmrewrite.modernize.upgrade import numbers, upgrade_of
 
@@ -217,3 +219,146 @@ def test_whatever_is_rewritten_has_a_release(fixture: Path) -> None:
         if item.name not in ("jax.config", "flax.config")
         if item.outcome == "rewritten" and not _HAVE_NONE.issuperset(item.detail.split(", "))
     } == set()
+
+
+NEWER = """\
+import flax
+import jax
+from flax import nnx
+from flax.nnx import List as Layers
+
+layers = nnx.List([nnx.Dict(x=1), Layers([])])
+spec = jax.P("x")
+found = getattr(nnx, "List")
+if hasattr(nnx, "List"):
+    layers = nnx.List([])
+if flax.__version__ >= "0.12":
+    layers = nnx.List([])
+try:
+    from flax.nnx import Dict
+except ImportError:
+    Dict = dict
+other = getattr(nnx, "List", list)
+"""
+
+
+def newer(*options: str) -> dict[str, tuple[str, str]]:
+    groups = report(*options)["newer"]
+    return {
+        f"{item['path']}:{item['line']}:{item['column']}": (item["name"], item["outcome"])
+        for group in groups
+        for item in group["items"]
+    }
+
+
+def test_names_that_the_target_lacks_are_told(folder: Path) -> None:
+    """In a file that has no old name; some were there before, and came back."""
+    (folder / "train.py").write_text(NEWER)
+    found = newer("--upgrade-to", "0.6.0", "--upgrade-to", "flax==0.11.0")
+    assert found == {
+        "train.py:4:22": ("flax.nnx.List", "by hand"),
+        "train.py:6:10": ("flax.nnx.List", "by hand"),
+        "train.py:6:20": ("flax.nnx.Dict", "by hand"),
+        "train.py:6:35": ("flax.nnx.List", "by hand"),
+        "train.py:7:8": ("jax.P", "by hand"),
+        "train.py:8:22": ("flax.nnx.List", "by hand"),
+        "train.py:10:14": ("flax.nnx.List", "left"),
+        "train.py:12:14": ("flax.nnx.List", "left"),
+        "train.py:14:26": ("flax.nnx.Dict", "left"),
+    }
+    result = upgrade("--upgrade-to", "0.6.0", "--upgrade-to", "flax==0.11.0")
+    assert result.exit_code == 1
+    assert result.stdout.startswith(
+        "To run on JAX 0.6.0, Flax 0.11.0, 6 uses of names that came later are for a person."
+    )
+    assert "  train.py:6:10: `nnx.List` came back with Flax 0.12.0; upgrade to Flax 0.12.0, or do" in result.stdout
+    assert "  train.py:7:8: `jax.P` came with JAX 0.7.0; upgrade to" in result.stdout
+    markdown = upgrade("--upgrade-to", "flax==0.11.0", "--format", "markdown").stdout
+    assert "- `train.py:6`: `nnx.List` came back with Flax 0.12.0" in markdown
+    assert upgrade("--upgrade-to", "flax==0.12.0").stdout == "Nothing in these files keeps them from Flax 0.12.0.\n"
+
+
+def test_names_that_are_guarded_need_nothing(folder: Path) -> None:
+    (folder / "train.py").write_text("from flax import nnx\nif hasattr(nnx, 'List'):\n    nnx.List([])\n")
+    result = upgrade("--upgrade-to", "flax==0.11.0")
+    assert result.exit_code == 0
+    assert (
+        "`nnx.List` came back with Flax 0.12.0; the `if` of line 2 already chooses by the version of Flax"
+        in result.stdout
+    )
+
+
+def test_names_that_the_target_lacks_are_found_by_way_of_the_project(folder: Path) -> None:
+    (folder / "compat.py").write_text("from flax import nnx as modules\n")
+    (folder / "stars.py").write_text("from flax.nnx import *\nx = List([])\n")
+    (folder / "train.py").write_text("from compat import modules\nx = modules.List([])\n")
+    cell = {"cell_type": "code", "metadata": {}, "source": "from flax import nnx\nnnx.List([])"}
+    book = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [cell]}
+    (folder / "book.ipynb").write_text(json.dumps(book))
+    assert newer("--upgrade-to", "flax==0.11.0") == {
+        "book.ipynb, cell 1:2:1": ("flax.nnx.List", "by hand"),
+        "stars.py:2:5": ("flax.nnx.List", "by hand"),
+        "train.py:2:5": ("flax.nnx.List", "by hand"),
+    }
+
+
+def test_a_file_of_newer_names_that_cannot_be_read_is_told(folder: Path) -> None:
+    (folder / "train.py").write_text("from flax import nnx\nnnx.List((\n")
+    result = upgrade("--upgrade-to", "flax==0.11.0")
+    assert result.exit_code == 2
+    assert "train.py" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [("0.5.3", "came after Orbax 0.5.0, with 0.5.23 at the latest"), ("0.4.8", "came with Orbax 0.5.0")],
+)
+def test_a_release_is_as_certain_as_what_was_read(folder: Path, wanted: str, told: str) -> None:
+    """Of Orbax not every release is read."""
+    rows = [row for row in newer_names().values() if row.package == "orbax.checkpoint"]
+    release = told.split()[-1] if "latest" not in told else "0.5.23"
+    row = next(row for row in rows if row.changes == ((release, "came"),))
+    (folder / "train.py").write_text(f"import orbax.checkpoint\n{row.name}\n")
+    assert told in upgrade("--upgrade-to", f"orbax-checkpoint=={wanted}").stdout
+
+
+@pytest.mark.parametrize(
+    "wanted", [{"jax": "0.4.30", "flax": "0.9.0", "optax": "0.2.0"}, {"jax": "0.8.0", "flax": "0.11.0"}]
+)
+def test_every_name_that_a_release_lacks_is_told(folder: Path, wanted: dict[str, str]) -> None:
+    """Each in a file of its own kind: the first gate must let it through."""
+    lacking = Lacking.of(wanted)
+    draw = random.Random(str(wanted))
+    uses = draw.sample(sorted(lacking.names), 60)
+    for place, name in enumerate(uses):
+        home, _, own = name.rpartition(".")
+        (folder / f"use{place}.py").write_text(f"from {home} import {own} as it\n")
+    (folder / "train.py").unlink()
+    found = newer(
+        *(option for package, release in wanted.items() for option in ("--upgrade-to", f"{package}=={release}"))
+    )
+    assert {name for name, _ in found.values()} == set(uses)
+    assert len(found) == len(uses)
+
+
+def test_nothing_but_an_upgrade_reads_the_newer_names(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the index nor the search for it costs anything in a plain run."""
+
+    def fail() -> None:
+        raise AssertionError("the index of newer names was read")
+
+    monkeypatch.setattr("mmrewrite.modernize.newer_index.newer_names", fail)
+    (folder / "train.py").write_text(NEWER)
+    assert run("modernize", "--check", "--no-cache").exit_code == 0
+    with pytest.raises(AssertionError, match="was read"):
+        run("modernize", "--check", "--upgrade-to", "flax==0.11.0", "--no-cache")
+
+
+def test_names_come_and_go_in_turn() -> None:
+    """The changes of each name alternate, in the order of releases."""
+    assert len(newer_names()) > 2000
+    for row in newer_names().values():
+        places = [row.releases.index(release) for release, _ in row.changes]
+        assert places == sorted(set(places))
+        kinds = [change for _, change in row.changes]
+        assert all(one != other for one, other in itertools.pairwise(kinds)), row

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar, NoReturn
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 import click
 
@@ -15,11 +16,15 @@ from mmrewrite.cli.source_options import SourceOptions
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.files.select import Selection, select_files
 from mmrewrite.modernize.name_index import TITLES
+from mmrewrite.modernize.newer_index import Lacking
 from mmrewrite.modernize.registry import ModernizeRegistry
 from mmrewrite.modernize.rewrite import may_matter, modernize_project, reexports_of
 from mmrewrite.modernize.settings import DEFAULT_TARGET, ModernizeSettings
-from mmrewrite.modernize.upgrade import upgrade_of
+from mmrewrite.modernize.upgrade import Newer, upgrade_of
 from mmrewrite.results import Change, Rewrite
+
+if TYPE_CHECKING:
+    from mmrewrite.modernize.newer_uses import NewerUses
 
 # The name of the report among those of commands.
 _UPGRADE = "modernize --upgrade-to"
@@ -50,15 +55,15 @@ def report_upgrade(options: SourceOptions, wanted: Sequence[str], target: str | 
     if options.output_format not in formats:
         raise click.UsageError(f"With --upgrade-to, --format is one of {', '.join(formats)}.")
     releases = dict(map(_wanted_release, wanted))
-    session = _ModernizeSession(options, target, is_upgrade=True)
+    session = _ModernizeSession(options, target, upgrade_to=releases)
 
     def changed_in(codemod: str, name: str) -> tuple[str, str, Change] | None:
         return session.registry[codemod].change_of(name)
 
-    found = upgrade_of(session.results, releases, changed_in)
+    found = upgrade_of(session.results, releases, changed_in, session.reported_newer())
     session.show(_UPGRADE, found)
     session.print_problems()
-    session.exit(found=bool(found.needed))
+    session.exit(found=bool(found.needed) or found.lacks_any)
 
 
 def _wanted_release(text: str) -> tuple[str, str]:
@@ -82,8 +87,11 @@ class _ModernizeSession(Session):
     noun: ClassVar[str] = "old name"
     has_plan: ClassVar[bool] = False
 
-    def __init__(self, options: SourceOptions, target: str | None, *, is_upgrade: bool = False) -> None:
-        self.registry, self.target, self.is_upgrade = ModernizeRegistry(), target, is_upgrade
+    def __init__(
+        self, options: SourceOptions, target: str | None, *, upgrade_to: Mapping[str, str] | None = None
+    ) -> None:
+        self.registry, self.target, self.upgrade_to = ModernizeRegistry(), target, upgrade_to
+        self.newer: Mapping[str, NewerUses] = {}
         super().__init__(options)
 
     def select(self) -> Selection:
@@ -99,7 +107,7 @@ class _ModernizeSession(Session):
             jobs=self.options.jobs,
             ignored=self.ignored(self.registry, Registry()),
             target=parse_target(self.target or self.config.target_jax),
-            is_upgrade=self.is_upgrade,
+            is_upgrade=self.upgrade_to is not None,
             track=self.progress.track,
         )
         watched = self.watched = Watched(self.selection, self.rules)
@@ -116,7 +124,27 @@ class _ModernizeSession(Session):
                 if self.reads_stdin or result.left or result.path in among or may_matter(result.original, self.registry)
             )
 
-        return cached("modernize", settings, watched, compute, enabled=self.caches)
+        results = cached("modernize", settings, watched, compute, enabled=self.caches)
+        return results if self.upgrade_to is None else self._with_newer(results, self.upgrade_to)
+
+    def _with_newer(self, results: Sequence[Rewrite], wanted: Mapping[str, str]) -> tuple[Rewrite, ...]:
+        """Find the uses of names that are newer than `wanted`; the results, with the files that have any."""
+        # Upgrades alone need the names.
+        from mmrewrite.modernize.newer_uses import uses_of_newer
+
+        takers = reexports_of(self.selection.files, self.watched.load).takers
+        found = uses_of_newer(self.selection.files, self.watched.load, Lacking.of(wanted), takers)
+        self.newer = {uses.missing.path: uses for uses in found}
+        others = {path: dataclasses.replace(uses.missing, left=()) for path, uses in self.newer.items()}
+        return tuple((others | {result.path: result for result in results}).values())
+
+    def reported_newer(self) -> Newer:
+        """The uses of names that are newer in the files that are reported."""
+        found = [self.newer[result.path] for result in self.results if result.path in self.newer]
+        guarded = tuple(item for uses in found if uses.guarded is not None for item in uses.guarded.left)
+        return Newer(
+            Lacking.of(self.upgrade_to or {}), tuple(item for uses in found for item in uses.missing.left), guarded
+        )
 
     def print_messages(self, verb: str, number: int | None = None) -> None:
         """The same, and always the names left alone: nobody marked them, so the user does not know of them yet."""

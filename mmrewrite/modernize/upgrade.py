@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mmrewrite.modernize.name_index import TITLES, OldName, last_releases, numbers, old_names
-from mmrewrite.results import Change, Rewrite
+from mmrewrite.modernize.newer_index import Lacking
+from mmrewrite.results import Change, LeftAlone, Rewrite
 
 Outcome = Literal["rewritten", "by hand", "left"]
 # For a codemod about text that is no old name, and the name in use: the package, the release, and what it made of it.
@@ -21,7 +22,7 @@ _SINCE = re.compile(rf"\bsince ({'|'.join(TITLES.values())}) (\d+(?:\.\d+)+)")
 
 @dataclass(frozen=True, order=True)
 class UpgradeItem:
-    """One use of an old name.
+    """One use of an old name, or of one that is newer than the upgrade.
 
     Attributes:
         path: The file; `model.ipynb, cell 3` where it stays, in a notebook.
@@ -29,7 +30,7 @@ class UpgradeItem:
         column: The column, from 1.
         text: The source of the use.
         name: The full name, empty where it is not certain.
-        history: What became of the name, as a sentence without an end; empty if no release is known.
+        history: What became of the name, or when it came, as a sentence without an end; empty if no release is known.
         outcome: What `mmrewrite modernize` does: rewrite it exactly, leave it for a person, or leave it as it works.
         detail: The codemods that rewrite it, or why it stays.
     """
@@ -69,6 +70,7 @@ class UpgradeGroup:
             "stops": "what stops working",
             "changes": "what means something else from here on",
             "warns": "what warns from here on, and still works",
+            "comes": "what is there from here on, and not before",
         }
         return f"{TITLES[self.package]} {self.release}: {does[self.change]}"
 
@@ -84,6 +86,7 @@ class Upgrade:
         warned: What only warns there.
         later: What stops or warns in a later release.
         unknown: Text that may be an old name.
+        newer: What the target does not have, as it came, or came back, in a later release.
     """
 
     target: Mapping[str, str]
@@ -91,6 +94,16 @@ class Upgrade:
     warned: tuple[UpgradeGroup, ...]
     later: tuple[UpgradeGroup, ...]
     unknown: tuple[UpgradeGroup, ...]
+    newer: tuple[UpgradeGroup, ...] = ()
+
+    @property
+    def lacks_any(self) -> bool:
+        """Whether the target lacks a name that is used without a choice by the version."""
+        return self._lacking > 0
+
+    @property
+    def _lacking(self) -> int:
+        return sum(item.outcome != "left" for group in self.newer for item in group.items)
 
     @property
     def summary(self) -> str:
@@ -99,21 +112,45 @@ class Upgrade:
         by_hand = sum(item.outcome != "rewritten" for item in items)
         versions = ", ".join(f"{TITLES[package]} {release}" for package, release in self.target.items())
         uses = "1 use of an old name needs" if len(items) == 1 else f"{len(items)} uses of old names need"
+        came = "1 use of a name that came" if self._lacking == 1 else f"{self._lacking} uses of names that came"
+        newer = f"{came} later {'is' if self._lacking == 1 else 'are'} for a person."
         if not items:
-            return f"Nothing in these files keeps them from {versions}."
+            return f"To run on {versions}, {newer}" if self._lacking else _NOTHING.format(versions)
         return (
             f"To run on {versions}, {uses} a change: `mmrewrite modernize` rewrites {len(items) - by_hand}, and "
             f"{by_hand} {'is' if by_hand == 1 else 'are'} for a person."
+            + (f" Beside these, {newer}" if self._lacking else "")
         )
 
 
-def upgrade_of(results: Iterable[Rewrite], target: Mapping[str, str], changed_in: ChangedIn) -> Upgrade:
+_NOTHING = "Nothing in these files keeps them from {}."
+
+
+@dataclass(frozen=True)
+class Newer:
+    """The uses of names that the target of an upgrade lacks.
+
+    Attributes:
+        lacking: The names.
+        missing: The uses that nothing guards; the reason says what is not certain of one, if anything.
+        guarded: Those in code that chooses by the version; the reason says where.
+    """
+
+    lacking: Lacking
+    missing: tuple[LeftAlone, ...]
+    guarded: tuple[LeftAlone, ...]
+
+
+def upgrade_of(
+    results: Iterable[Rewrite], target: Mapping[str, str], changed_in: ChangedIn, newer: Newer | None = None
+) -> Upgrade:
     """Group what `modernize` found by the releases that matter for an upgrade.
 
     Args:
         results: What becomes of each file.
         target: The release of a package that the upgrade leads to; of the others, the newest that the index knows.
         changed_in: For a codemod about text that is no old name: which release made what of it.
+        newer: The uses of names that `target` lacks.
     """
     wanted = {**last_releases(), **target}
     groups: dict[tuple[str, str, str, Change], list[UpgradeItem]] = {}
@@ -126,6 +163,8 @@ def upgrade_of(results: Iterable[Rewrite], target: Mapping[str, str], changed_in
         else:
             part = "warned" if change == "warns" else "needed"
         groups.setdefault((part, package, release, change), []).append(item)
+    for item, package, release in _newer_items(newer) if newer is not None else ():
+        groups.setdefault(("newer", package, release, "comes"), []).append(item)
 
     def of(wanted_part: str) -> tuple[UpgradeGroup, ...]:
         found = [
@@ -140,7 +179,21 @@ def upgrade_of(results: Iterable[Rewrite], target: Mapping[str, str], changed_in
 
     used = {package for _, package, _, _ in groups} | target.keys()
     shown = {package: wanted[package] for package in TITLES if package in used}
-    return Upgrade(shown, of("needed"), of("warned"), of("later"), of("unknown"))
+    return Upgrade(shown, of("needed"), of("warned"), of("later"), of("unknown"), of("newer"))
+
+
+def _newer_items(newer: Newer) -> Iterator[tuple[UpgradeItem, str, str]]:
+    """Every use of a name that is lacking, with the package and the release that has it."""
+    for use in (*newer.missing, *newer.guarded):
+        found = newer.lacking.of_name(use.name)
+        assert found is not None
+        row, release = found
+        told = row.told(release, newer.lacking.wanted[row.package])
+        history = told if row.name == use.name else f"is in `{row.name}`, which {told}"
+        advice = f"upgrade to {TITLES[row.package]} {release}, or do without it"
+        detail, outcome = (use.reason, "left") if use in newer.guarded else (use.reason or advice, "by hand")
+        place = (use.path, use.line, use.column, use.text)
+        yield UpgradeItem(*place, use.name, history, outcome, detail), row.package, release  # type: ignore[arg-type]
 
 
 def _placed(

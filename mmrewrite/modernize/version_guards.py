@@ -1,10 +1,11 @@
-"""Code that chooses by the version of JAX. It handles old and new names already, and is left alone."""
+"""Code that chooses by the version of JAX or its libraries. It handles old and new names already, and is left alone."""
 
 from __future__ import annotations
 
 import ast
+import re
 
-from mmrewrite.modernize.name_index import old_names
+from mmrewrite.modernize.name_index import TITLES, old_names
 from mmrewrite.modernize.uses import ModuleUses
 
 _CAUGHT = frozenset(("ImportError", "ModuleNotFoundError", "AttributeError", "Exception", "BaseException"))
@@ -47,8 +48,9 @@ def _guard_around(module: ModuleUses, node: ast.AST) -> str | None:
         elif isinstance(holder, ast.If | ast.IfExp):
             branches = holder.body if isinstance(holder.body, list) else [holder.body]
             others = holder.orelse if isinstance(holder.orelse, list) else [holder.orelse]
-            if inner in (*branches, *others) and _asks_for_jax(module, holder.test):
-                return f"the `if` of line {holder.lineno} already chooses by the version of JAX"
+            asked = _asked(module, holder.test) if inner in (*branches, *others) else None
+            if asked is not None:
+                return f"the `if` of line {holder.lineno} already chooses by the version of {asked}"
         inner = holder
     return None
 
@@ -63,15 +65,21 @@ def _is_shim(statement: ast.Try) -> bool:
     return all(isinstance(part, ast.Import | ast.ImportFrom | ast.Assign | ast.Pass) for part in statement.body)
 
 
-def _asks_for_jax(module: ModuleUses, test: ast.expr) -> bool:
+# What the packages are called, with that of JAX's binaries.
+_TITLES = {**{package.partition(".")[0]: title for package, title in TITLES.items()}, "jaxlib": "JAX"}
+_VERSION = re.compile(rf"({'|'.join(_TITLES)})\.(?:checkpoint\.)?(?:__version|version)")
+
+
+def _asked(module: ModuleUses, test: ast.expr) -> str | None:
+    """The package for the version of which a condition asks, or for a name of which."""
     scope = module.scope_of(test)
     for node in ast.walk(test):
+        found = ""
         if isinstance(node, ast.Attribute | ast.Name):
-            found = module.facts.names.resolve(node, scope) or ""
-            if found.startswith(("jax.__version", "jax.version", "jaxlib.__version", "jaxlib.version")):
-                return True
+            match = _VERSION.match(module.facts.names.resolve(node, scope) or "")
+            found = match[1] if match is not None else ""
         if isinstance(node, ast.Call) and module.facts.names.resolve(node.func, scope) in _PROBES and node.args:
-            probed = module.facts.names.resolve(node.args[0], scope) or ""
-            if probed.partition(".")[0] in ("jax", "jaxlib"):
-                return True
-    return False
+            found = (module.facts.names.resolve(node.args[0], scope) or "").partition(".")[0]
+        if found in _TITLES:
+            return _TITLES[found]
+    return None

@@ -22,6 +22,8 @@ def parts_of(upgrade: Upgrade) -> Iterator[UpgradePart]:
     """What is needed, in the order of releases; then what is not, yet."""
     for group in upgrade.needed:
         yield UpgradePart(f"{group.title} ({_account(group)})", group.items)
+    for group in upgrade.newer:
+        yield UpgradePart(group.title, group.items)
     for group in upgrade.warned:
         yield UpgradePart(group.title, group.items)
     for group in upgrade.later:

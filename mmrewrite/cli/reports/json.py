@@ -86,7 +86,13 @@ def _codemods(summaries: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def _upgrade(upgrade: Upgrade) -> str:
-    parts = {"needed": upgrade.needed, "warned": upgrade.warned, "later": upgrade.later, "unknown": upgrade.unknown}
+    parts = {
+        "needed": upgrade.needed,
+        "warned": upgrade.warned,
+        "later": upgrade.later,
+        "unknown": upgrade.unknown,
+        "newer": upgrade.newer,
+    }
     return _document(
         "modernize --upgrade-to",
         {
