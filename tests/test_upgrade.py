@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from test_formats import SCHEMAS, validate
 from test_modernize import CASES as FIXTURES
 from test_modernize import read_case
 
+from mmrewrite.modernize.advice import PART_ADVICE
+from mmrewrite.modernize.changed_meanings import CHANGED_MEANINGS
 from mmrewrite.modernize.name_index import TITLES, last_releases, old_names
 from mmrewrite.modernize.newer_index import Lacking, newer_names
 from mmrewrite.modernize.registry import ModernizeRegistry
-from mmrewrite.modernize.upgrade import numbers, upgrade_of
+from mmrewrite.modernize.upgrade import UpgradeItem, numbers, upgrade_of, with_releases
 
 pytestmark = pytest.mark.python
 
@@ -362,3 +365,40 @@ def test_names_come_and_go_in_turn() -> None:
         assert places == sorted(set(places))
         kinds = [change for _, change in row.changes]
         assert all(one != other for one, other in itertools.pairwise(kinds)), row
+
+
+OLDEST = {"jax": "0.4.30", "flax": "0.8.0", "optax": "0.2.0", "chex": "0.1.85", "orbax.checkpoint": "0.5.0"}
+
+
+def advice() -> dict[str, str]:
+    """All that is advised, by the old name."""
+    changed = {f"{row.names[0]} {row.told}": row.told for row in CHANGED_MEANINGS}
+    return {**{name: row.advice for name, row in old_names().items()}, **PART_ADVICE, **changed}
+
+
+def test_advice_says_of_names_that_the_target_lacks_when_they_came() -> None:
+    """Whatever is advised: each dotted name of a package in it exists at the target, or is told with its release."""
+    lacking = Lacking.of(OLDEST)
+    told = 0
+    for name, text in advice().items():
+        item = with_releases(UpgradeItem("a.py", 1, 1, "", name, "", "by hand", text), lacking)
+        for word in re.findall(
+            r"(?:jax|flax|optax|chex|orbax|jnp|nnx|nn)(?:\.\w+)+", " ".join(re.findall("`[^`]*`", text))
+        ):
+            full = (
+                word.replace("jnp.", "jax.numpy.").replace("nnx.", "flax.nnx.") if word[:3] in ("jnp", "nnx") else word
+            )
+            if word != name and lacking.of_name(full) is not None:
+                told += 1
+                assert re.search(rf"`{re.escape(word)}` came (back )?(with|after) ", item.detail), (name, item.detail)
+    assert told > 100
+
+
+def test_advice_of_an_upgrade_says_when_the_names_in_it_came(folder: Path) -> None:
+    (folder / "train.py").write_text(
+        "import jax\nx = jax.sharding.use_mesh\nfrom jax.experimental import attrs\nattrs.jax_getattr\n"
+    )
+    text = upgrade("--upgrade-to", "0.6.0").stdout
+    assert "`jax.new_ref` came with JAX 0.7.2" in text
+    text = upgrade("--upgrade-to", "0.8.0").stdout
+    assert "came with" not in text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from mmrewrite.modernize.name_index import TITLES, OldName, last_releases, numbers, old_names
@@ -154,7 +154,9 @@ def upgrade_of(
     """
     wanted = {**last_releases(), **target}
     groups: dict[tuple[str, str, str, Change], list[UpgradeItem]] = {}
+    lacking = newer.lacking if newer is not None else Lacking({}, {})
     for item, (package, release, change) in _placed(results, changed_in, wanted):
+        item = with_releases(item, lacking)
         if not package:
             # What is replaced or refused does not work today, whenever it was that it stopped.
             part = "unknown" if item.outcome == "left" else "needed"
@@ -180,6 +182,25 @@ def upgrade_of(
     used = {package for _, package, _, _ in groups} | target.keys()
     shown = {package: wanted[package] for package in TITLES if package in used}
     return Upgrade(shown, of("needed"), of("warned"), of("later"), of("unknown"), of("newer"))
+
+
+_QUOTED = re.compile(r"`([^`]*)`")
+_DOTTED = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?:\.\w+)+")
+# What advice calls the modules.
+_ALIASES = {"jnp": "jax.numpy", "nnx": "flax.nnx", "nn": "flax.linen", "ocp": "orbax.checkpoint"}
+
+
+def with_releases(item: UpgradeItem, lacking: Lacking) -> UpgradeItem:
+    """The item, whose advice says of names that the target lacks when they came."""
+    told: dict[str, str] = {}
+    if item.outcome != "rewritten":
+        for dotted in (each for quoted in _QUOTED.findall(item.detail) for each in _DOTTED.findall(quoted)):
+            head, _, rest = dotted.partition(".")
+            found = lacking.of_name(f"{_ALIASES.get(head, head)}.{rest}")
+            if found is not None and dotted not in (item.name, item.text):
+                row, release = found
+                told[dotted] = f"`{dotted}` {row.told(release, lacking.wanted[row.package])}"
+    return replace(item, detail="; ".join((item.detail, *told.values())))
 
 
 def _newer_items(newer: Newer) -> Iterator[tuple[UpgradeItem, str, str]]:
