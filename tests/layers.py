@@ -57,7 +57,8 @@ MAY_IMPORT = {
     "mmrewrite.modernize": (
         ".results .source .project .codemod .engine .modernize.advice .modernize.gate .modernize.settings "
         ".modernize.name_index .modernize.held_gate .modernize.newer_index .modernize.part_index .modernize.reexports "
-        ".modernize.uses .modernize.version_guards .modernize.site .modernize.decision .modernize.analysis .modernize.edits"
+        ".modernize.uses .modernize.version_guards .modernize.site .modernize.decision .modernize.analysis "
+        ".modernize.edits"
     ),
     "mmrewrite.modernize.upgrade": ".results .modernize.name_index .modernize.newer_index",
     "mmrewrite.files": "pathspec platformdirs .results .tracking .source .directives",
