@@ -35,7 +35,7 @@ class NewerUses:
     guarded: Rewrite | None = None
 
 
-class _Project(Project):
+class _ProjectAsWritten(Project):
     """A project in which every name is the one that is written: an old home is not taken for the new one."""
 
     def _read(self, place: str, name: str, is_package: bool, root: str) -> Facts | None:
@@ -72,7 +72,7 @@ def uses_of_newer(
             else:
                 facts.names.synonyms = {}
                 read.append(facts)
-    project = _Project(read, load, ())
+    project = _ProjectAsWritten(read, load, ())
     for facts in read:
         try:
             found = list(_uses(ModuleUses(facts), project, lacking))
