@@ -49,7 +49,7 @@ def path_beginning(module: ModuleUses, node: ast.expr, depth: int = 0) -> PathBe
         return None
     match node:
         case ast.Constant(value=str(text)):
-            return PathBeginning(text) if text else None
+            return _constant(text)
         case ast.JoinedStr(values=[first, *_]) | ast.BinOp(left=first, op=ast.Add()):
             return path_beginning(module, first, depth + 1)
         case ast.FormattedValue(value=first, conversion=-1, format_spec=None):
@@ -93,8 +93,9 @@ def _joined(module: ModuleUses, parts: Sequence[ast.expr], depth: int) -> PathBe
     return replace(first, unless=" or ".join([*filter(None, [first.unless]), *reversed(unknown)]))
 
 
-def _as_path(begin: PathBeginning | None) -> PathBeginning | None:
-    return replace(begin, is_path=True) if begin is not None and not begin.is_default else begin
+def _made(begin: PathBeginning | None, *, is_path: bool) -> PathBeginning | None:
+    """That of a path or a string that is made of another; a default stays what it is."""
+    return replace(begin, is_path=is_path) if begin is not None and not begin.is_default else begin
 
 
 def _of_call(module: ModuleUses, call: ast.Call, depth: int) -> PathBeginning | None:
@@ -102,12 +103,11 @@ def _of_call(module: ModuleUses, call: ast.Call, depth: int) -> PathBeginning | 
     if call.keywords and name is not None:
         return None
     if name in _PATHS:
-        return _as_path(_joined(module, call.args, depth) if call.args else PathBeginning("."))
+        return _made(_joined(module, call.args, depth) if call.args else PathBeginning("."), is_path=True)
     if name in _JOINS:
         return _joined(module, call.args, depth)
     if name in _UNCHANGED and len(call.args) == 1:
-        begin = path_beginning(module, call.args[0], depth + 1)
-        return replace(begin, is_path=False) if begin is not None and not begin.is_default else begin
+        return _made(path_beginning(module, call.args[0], depth + 1), is_path=False)
     match call.func:
         case ast.Attribute(value=ast.Constant(value=str(text)), attr="format"):
             return _constant(text.partition("{")[0])
