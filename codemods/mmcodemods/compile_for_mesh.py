@@ -117,7 +117,7 @@ class CompileForMesh(MeshCodemod):
         yield from _mesh_requests(reach, modules)
         for found in set_meshes(VisibleReach(project), modules):
             yield Refusal(found.facts.path, *found.position, found.reason, "compile_for_mesh")
-        for inner in inlined_steps(project, modules):
+        for inner in inlined_steps(project, modules, "compile_for_mesh"):
             yield Refusal(inner.facts.path, *inner.position, inner.reason, "compile_for_mesh")
 
 

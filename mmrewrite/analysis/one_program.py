@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 from mmrewrite.analysis.function_uses import FunctionUse, FunctionUses
 from mmrewrite.analysis.gradients import GRADIENTS
+from mmrewrite.analysis.plain_steps import is_left
 from mmrewrite.codemod.site import Site
 from mmrewrite.directives.vocabulary import Role
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.reach import FunctionReach, Reach, VisibleReach, holds
-from mmrewrite.source.functions import is_jit_decorator
+from mmrewrite.source.functions import function_around, is_jit_decorator
 from mmrewrite.source.names import Scope
 from mmrewrite.source.spans import span
 
@@ -39,8 +40,6 @@ _TRANSFORMATIONS = {
 }
 _RUN = _PROGRAMS | _TRANSFORMATIONS
 
-_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
-
 
 @dataclass(frozen=True, eq=False)
 class InlinedStep:
@@ -57,22 +56,35 @@ class InlinedStep:
     reason: str
 
 
-def inlined_steps(project: Project, modules: Sequence[Facts]) -> Iterator[InlinedStep]:
-    """Such calls, in the order of their modules. A step inside of another one is a part of that in any case."""
-    reach = FunctionReach(project)
+def inlined_steps(project: Project, modules: Sequence[Facts], codemod: str) -> Iterator[InlinedStep]:
+    """Such calls, in the order of their modules, but where `ignore` names this codemod.
+
+    A step that a transformation in another step is given is a part of that one in any case.
+    """
     steps = [
         (facts, hint.statement) for facts in modules for hint in facts.hints.hints if hint.record.role is Role.COMPILE
     ]
-    inside = [item for facts, statement in steps for item in VisibleReach(project).from_node(facts, statement)]
-    for facts in modules if steps else ():
+    found = list(_calls_of(steps, FunctionReach(project), modules)) if steps else []
+    reach = VisibleReach(project)
+    inside = [item for step in steps for item in reach.from_node(*step)] if found else []
+    for facts, statement, call, name in found:
+        if is_left(facts, statement, codemod):
+            continue
+        if name in _PROGRAMS or not any(holds(item, facts, statement) for item in inside):
+            position = facts.source.position(span(facts.source, call)[0])
+            yield InlinedStep(facts, position, _reason(name))
+
+
+def _calls_of(
+    steps: Sequence[tuple[Facts, ast.stmt]], reach: Reach, modules: Sequence[Facts]
+) -> Iterator[tuple[Facts, ast.stmt, ast.Call, str]]:
+    """The calls that run a step: the module, the statement, the call and its full name."""
+    for facts in modules:
         for statement, scope in facts.names.scopes.items():
             for call in facts.names.calls.get(statement, ()):
                 name = facts.names.resolve(call.func, scope)
-                if name not in _RUN or not _runs_any(reach, facts, call, name, scope, steps):
-                    continue
-                if name in _PROGRAMS or not any(holds(item, facts, statement) for item in inside):
-                    position = facts.source.position(span(facts.source, call)[0])
-                    yield InlinedStep(facts, position, _reason(name))
+                if name in _RUN and _runs_any(reach, facts, call, name, scope, steps):
+                    yield facts, statement, call, name
 
 
 def _runs_any(
@@ -132,31 +144,22 @@ def refuse_one_program(site: Site) -> None:
 def _programs_around(site: Site) -> Iterator[tuple[Facts, ast.Call, str]]:
     """The loops and conditionals that are given a function which runs the site, and their full names."""
     uses = FunctionUses(site.project)
-    queue = list(_functions_around(site.facts, site.statement))
+    queue = [(site.facts, site.statement)]
     seen: set[ast.AST] = set()
-    while queue:
-        facts, function = queue.pop(0)
-        if function in seen or _is_compiled(facts, function):
+    for facts, statement in queue:
+        # One around that only defines it, and runs it by its name.
+        function = function_around(facts.names, statement)
+        if function is None or function in seen or _is_compiled(facts, function):
             continue
         seen.add(function)
         found = uses.of(facts, function)
         if any(uses.compiles(use) for use in found):
             continue
         for use in found:
-            statement = uses.statement(use.facts, use.node)
-            yield from _given_to(use, statement)
+            where = uses.statement(use.facts, use.node)
+            yield from _given_to(use, where)
             if use.is_call:
-                queue += _functions_around(use.facts, statement)
-
-
-def _functions_around(
-    facts: Facts, statement: ast.stmt
-) -> Iterator[tuple[Facts, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    for holder in facts.names.around(statement):
-        if isinstance(holder, _FUNCTIONS):
-            yield facts, holder
-            # A function around that one defines it, and runs it by its name.
-            return
+                queue.append((use.facts, where))
 
 
 def _is_compiled(facts: Facts, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

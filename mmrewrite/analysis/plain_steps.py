@@ -65,7 +65,7 @@ def plain_steps(facts: Facts, hinted: set[ast.stmt], codemod: str) -> Iterator[P
     functions: dict[ast.FunctionDef, ast.stmt] = {}
     expressions: list[PlainStep] = []
     for statement, scope in names.scopes.items():
-        if statement in hinted or _is_left(facts, statement, codemod):
+        if statement in hinted or is_left(facts, statement, codemod):
             continue
         if isinstance(statement, ast.FunctionDef):
             if any(is_jit_decorator(names, decorator, scope) for decorator in statement.decorator_list):
@@ -86,7 +86,8 @@ def plain_steps(facts: Facts, hinted: set[ast.stmt], codemod: str) -> Iterator[P
     yield from expressions
 
 
-def _is_left(facts: Facts, statement: ast.stmt, codemod: str) -> bool:
+def is_left(facts: Facts, statement: ast.stmt, codemod: str) -> bool:
+    """Whether `ignore` names a codemod at a statement, or hints are switched off there."""
     hints = facts.hints
     if not hints.ignored and not hints.ignored_statements and not hints.switched_off:
         return False

@@ -20,6 +20,7 @@ from mmrewrite.directives.vocabulary import closest, nearest
 from mmrewrite.project.axis_names import given_names
 from mmrewrite.project.facts import Facts, Mesh
 from mmrewrite.project.project import Project
+from mmrewrite.source.functions import function_around
 from mmrewrite.source.names import Scope, dotted_name, numbered
 from mmrewrite.source.spans import span
 from mmrewrite.source.text import quoted
@@ -135,10 +136,7 @@ class Site:
 
     def function(self) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
         """The function that the statement runs in."""
-        for holder in self.facts.names.around(self.statement):
-            if isinstance(holder, ast.FunctionDef | ast.AsyncFunctionDef):
-                return holder
-        return None
+        return function_around(self.facts.names, self.statement)
 
     def is_type_checking_only(self) -> bool:
         """Whether the statement is under `TYPE_CHECKING`, so that it never runs."""

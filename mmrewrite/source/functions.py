@@ -39,6 +39,12 @@ def is_generator(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return any(isinstance(node, ast.Yield | ast.YieldFrom) for node in own_nodes(function))
 
 
+def function_around(names: Module, statement: ast.stmt) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    """The function that a statement runs in, the innermost one."""
+    around = names.around(statement)
+    return next((holder for holder in around if isinstance(holder, ast.FunctionDef | ast.AsyncFunctionDef)), None)
+
+
 def is_jit_decorator(names: Module, decorator: ast.expr, scope: Scope) -> bool:
     """Whether a decorator compiles: `@jax.jit`, `@jax.jit(...)`, `@partial(jax.jit, ...)`, or another such function."""
     if names.resolve(decorator, scope) in COMPILERS:

@@ -194,6 +194,11 @@ def test_a_transformation_of_a_step_is_named(name: str) -> None:
     assert found.startswith(f"22:12: `jax.{name}` traces through the step for the mesh that it is given")
 
 
+def test_it_can_be_meant() -> None:
+    meant = "return jax.grad(update)(params, xs)  # mm: ignore[compile_for_mesh]"
+    assert reported(meant, STEP) == []
+
+
 def test_the_advice_about_transformations_works() -> None:
     """A step may be given to a transformation in another step: its tasks are tasks of that one."""
     program = STEP.replace("def run", "@jax.jit  # mm: mjit\ndef run")
