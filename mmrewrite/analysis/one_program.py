@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from mmrewrite.analysis.function_reach import FunctionReach
 from mmrewrite.analysis.function_uses import FunctionUse, FunctionUses
 from mmrewrite.analysis.gradients import GRADIENTS
 from mmrewrite.analysis.plain_steps import is_left
@@ -13,7 +14,7 @@ from mmrewrite.codemod.site import Site
 from mmrewrite.directives.vocabulary import Role
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
-from mmrewrite.project.reach import FunctionReach, Reach, VisibleReach, holds
+from mmrewrite.project.reach import Reach, VisibleReach, holds
 from mmrewrite.source.functions import function_around, is_jit_decorator
 from mmrewrite.source.names import Scope
 from mmrewrite.source.spans import span

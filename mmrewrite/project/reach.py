@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+import functools
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project, imported_names
-from mmrewrite.source.names import Binding, Scope, dotted_name
+from mmrewrite.source.names import Binding, Scope, all_arguments, dotted_name
 from mmrewrite.source.walk import walk
+
+_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +66,7 @@ class Reach:
                 dotted = dotted_name(node)
                 if dotted is not None:
                     yield from self._of_attribute(facts, dotted, scope)
+                yield from self._of_object(facts, node, scope)
             elif isinstance(node, ast.Import | ast.ImportFrom):
                 yield from self._of_import(facts, node)
 
@@ -89,6 +94,30 @@ class Reach:
         found = facts.names.resolve_dotted(dotted, scope)
         if found:
             yield from self._definition(found, facts)
+
+    def _of_object(self, facts: Facts, node: ast.Attribute, scope: Scope) -> Iterator[Reached]:
+        """What an attribute of `self` is in the class around a method, or in the classes that it extends."""
+        owner = scope.owner(node.value.id) if isinstance(node.value, ast.Name) else None
+        holder = owner.parent.node if owner is not None and owner.parent is not None else None
+        if owner is not None and isinstance(holder, ast.ClassDef) and isinstance(owner.node, _FUNCTIONS):
+            first = next(all_arguments(owner.node.args), None)
+            if first in [each.node for each in owner.bindings[ast.unparse(node.value)]]:
+                yield from self._member(facts, holder, node.attr)
+
+    def _member(self, facts: Facts, definition: ast.ClassDef, name: str) -> Iterator[Reached]:
+        """What a class and those that it extends bind an attribute of their objects to."""
+        queue, seen = [Reached(facts, definition)], {definition}
+        for reached in queue:
+            where, owner = reached.facts, reached.node
+            assert isinstance(owner, ast.ClassDef)
+            for statement in self._project.once(("members", owner), functools.partial(_members, where, owner)).get(
+                name, ()
+            ):
+                yield Reached(where, statement)
+            for base in self._names_of(where, owner.bases, where.names.scopes[owner]):
+                if isinstance(base.node, ast.ClassDef) and base.node not in seen:
+                    seen.add(base.node)
+                    queue.append(base)
 
     def _of_import(self, facts: Facts, node: ast.AST) -> Iterator[Reached]:
         for imported in imported_names(node, facts):
@@ -142,27 +171,27 @@ class Reach:
         return None
 
 
+def _members(facts: Facts, definition: ast.ClassDef) -> dict[str, list[ast.stmt]]:
+    """The statements that give objects of a class an attribute: in its body, and assignments in its methods."""
+    found: defaultdict[str, list[ast.stmt]] = defaultdict(list)
+    for name, bindings in facts.names.inner[definition].bindings.items():
+        found[name] += [binding.statement for binding in bindings if binding.statement is not None]
+    for node in walk(definition):
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                stored = (each for each in walk(target) if isinstance(each, ast.Attribute))
+                for attribute in stored:
+                    if isinstance(attribute.ctx, ast.Store):
+                        found[attribute.attr].append(node)
+    return found
+
+
 class VisibleReach(Reach):
     """Stops at parameters: their values come from callers, and the function around them says nothing about them."""
 
     def _binding(self, facts: Facts, binding: Binding, owner: Scope | None) -> Iterator[Reached]:
         if not isinstance(binding.node, ast.arg):
             yield from super()._binding(facts, binding, owner)
-
-
-class FunctionReach(VisibleReach):
-    """Looks into functions alone: what else a name is bound to was computed before, or is not known to be called."""
-
-    def direct(self, reached: Reached) -> tuple[Reached, ...]:
-        """The nodes that the names in a function lead to, without repetition; none for anything else."""
-        node = reached.node
-        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or (
-            isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda)
-        )
-        return super().direct(reached) if is_function else ()
-
-    def _bound_by(self, facts: Facts, statement: ast.stmt, owner: Scope | None) -> ast.stmt:
-        return statement
 
 
 def holds(reached: Reached, facts: Facts, statement: ast.stmt) -> bool:

@@ -1185,6 +1185,7 @@ def define_identity(
     name: str,
     transpose: Callable[..., Any],
     batch: Callable[..., Any],
+    used: Callable[..., None] | None = None,
 ) -> Primitive:
     """A linear primitive that returns its operand and disappears in lowering.
 
@@ -1192,12 +1193,19 @@ def define_identity(
         name: The primitive's name in a jaxpr.
         transpose: `transpose(cotangent, **params)` gives the cotangent of the operand.
         batch: `batch(operand, dimension, **params)` binds it again with the batch dimension.
+        used: `used(**params)` is called where it is lowered, or run outside of a program: no abstract evaluation does.
     """
+
+    def identity(x: Any, **params: Any) -> Any:
+        if used is not None:
+            used(**params)
+        return x
+
     primitive = jex.Primitive(name)
-    primitive.def_impl(lambda x, **_: x)
+    primitive.def_impl(identity)
     primitive.def_abstract_eval(lambda x, **_: x)
     ad.deflinear2(primitive, lambda ct, _, **params: [transpose(ct, **params)])
-    mlir.register_lowering(primitive, lambda _, x, **__: [x])
+    mlir.register_lowering(primitive, lambda _, x, **params: [identity(x, **params)])
     batching.primitive_batchers[primitive] = lambda args, dims, **params: (
         batch(args[0], dims[0], **params),
         dims[0],

@@ -230,3 +230,70 @@ def test_a_class_is_more_than_what_is_read_of_it() -> None:
 def test_a_step_outside_of_programs_is_not(body: str) -> None:
     # The values that a loop is given are computed in front of it.
     assert reported(body, STEP) == []
+
+
+METHOD = """@jax.jit  # mm: mjit
+    def step(self, params, x):
+        return update(params, x)
+"""
+TRAINER = f"""class Base:
+    {METHOD}
+
+class Trainer(Base):
+    def __init__(self):
+        self.alias = self.step
+
+    def turn(self, params, x):
+        return self.step(params, x)
+
+    def run(self, params, xs):
+        {{body}}
+
+
+class Loop:
+    def __init__(self):
+        self.trainer = Trainer()
+
+
+TRAINER = Trainer()
+"""
+METHODS = f"{PROGRAM.split('@jax.jit')[0]}{TRAINER}"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param("return jax.grad(self.step)(params, xs)", id="a method of a base"),
+        pytest.param("return jax.lax.scan(self.turn, params, xs)", id="called by a method"),
+        pytest.param("return jax.lax.scan(lambda p, x: self.turn(p, x), params, xs)", id="called by a lambda"),
+        pytest.param("return jax.vmap(self.alias)(params, xs)", id="an attribute"),
+        pytest.param("alias = self.turn\n    return jax.vmap(alias)(params, xs)", id="a name for it"),
+        pytest.param(
+            "part = functools.partial(self.turn, x=xs)\n    return jax.vmap(part)(params)", id="a part of it"
+        ),
+    ],
+)
+def test_a_method_is_followed(body: str) -> None:
+    (found,) = reported(body, METHODS)
+    assert "step for the mesh" in found
+
+
+@pytest.mark.parametrize(
+    "function",
+    ["TRAINER.step", "TRAINER.turn", "Trainer().turn", "LOOP.trainer.turn", "lambda p, x: TRAINER.step(p, x)"],
+)
+def test_an_object_is_followed(function: str) -> None:
+    (found,) = reported("pass", f"{METHODS}LOOP = Loop()\nfound = jax.grad({function})(1, 2)\n")
+    assert "step for the mesh" in found
+
+
+def test_an_annotated_argument_is_followed() -> None:
+    (found,) = reported("pass", f"{METHODS}\n\ndef train(it: Trainer, xs):\n    return jax.grad(it.turn)(xs, xs)\n")
+    assert "step for the mesh" in found
+
+
+@pytest.mark.parametrize("function", ["self.loss", "self.params.step", "other.step", "self.loss.step"])
+def test_other_methods_are_not_steps(function: str) -> None:
+    loss = "    def loss(self, params, x):\n        return x.sum()\n\n    def turn"
+    body = f"other = xs\n    return jax.grad({function})(params, xs)"
+    assert reported(body, METHODS.replace("    def turn", loss)) == []

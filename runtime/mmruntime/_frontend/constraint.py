@@ -46,6 +46,11 @@ def placed_later() -> AbstractContextManager[None]:
     return context
 
 
+def is_placed_later() -> bool:
+    """Whether the trace at hand is one of these."""
+    return bool(_PLACED_LATER.value)
+
+
 @contextlib.contextmanager
 def eager_layout(lay_out: LayOut) -> Iterator[None]:
     """A context in which a constraint outside of any trace calls `lay_out(value, names, logical=...)` on its value."""
@@ -102,10 +107,10 @@ def constrain(x: T, axis_resources: Any, what: str, *, as_types: bool = False) -
         if spec is None:
             return subtree
         if isinstance(spec, NamedSharding):
-            if not logical and not _PLACED_LATER.value:
+            if not logical and not is_placed_later():
                 return jax.lax.with_sharding_constraint(subtree, spec)
             spec = spec.spec
-        if not logical and not _PLACED_LATER.value:
+        if not logical and not is_placed_later():
             mesh = current_mesh()
             axes = PartitionSpec(*spec)
             return jax.lax.with_sharding_constraint(subtree, axes if mesh is None else NamedSharding(mesh.mesh, axes))
@@ -152,7 +157,7 @@ def reshard(xs: T, out_shardings: Any) -> T:
             Outside of steps what `jax.sharding.reshard` raises.
         TypeError: In a step if a leaf of `out_shardings` is no spec, or `xs` holds something else than arrays.
     """
-    if not _PLACED_LATER.value:
+    if not is_placed_later():
         out: T = jax.sharding.reshard(xs, out_shardings)
         return out
     specs = jax.tree.map(lambda spec: None if _asks_nothing(spec) else spec, out_shardings, is_leaf=_is_spec)
@@ -168,7 +173,7 @@ def out_sharding(sharding: T) -> T | None:
     Args:
         sharding: A `PartitionSpec`, a `NamedSharding` or None.
     """
-    return None if _PLACED_LATER.value else sharding
+    return None if is_placed_later() else sharding
 
 
 def _asks_nothing(sharding: Any) -> bool:

@@ -40,7 +40,7 @@ class LiftedFunction(MeshFunction[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the step, as `MeshFunction` does."""
         if not _compat.at_top_level():
-            inlined: R = self._convention.user(*args, **kwargs)
+            inlined: R = self._inline(self._convention.user, args, kwargs)
             return inlined
         result: R = self._convention.call(super().__call__, args, kwargs)
         return result

@@ -20,6 +20,7 @@ from mmruntime._core.registry import Registration, changes, registered, registra
 from mmruntime._core.switches import jax_settings, switches
 from mmruntime._execution.run import WholeRunner
 from mmruntime._partition.argument_homes import argument_homes, warn_of_copies
+from mmruntime._step.inlined import Inliner
 from mmruntime._step.lowered import CallAs, CompiledStep, LoweredStep, abstracted
 from mmruntime._step.plan import Plan, make_plan
 from mmruntime._step.signature import (
@@ -66,6 +67,8 @@ class MeshFunction(Generic[P, R]):
         self._fun = fun
         self._name = function_name(fun)
         self._multimesh = multimesh
+        # Inside another transformation the function runs as it is: the marks do nothing there.
+        self._inline = Inliner(self._name, multimesh)
         self._donate = frozenset(donate)
         self._donate_names = frozenset(donate_names)
         self._static = frozenset(static)
@@ -106,9 +109,7 @@ class MeshFunction(Generic[P, R]):
                 self._split(args, kwargs)
                 raise
         if not _compat.at_top_level():
-            # Inside another transformation the function runs as it is: the marks do nothing there.
-            result: R = self._fun(*args, **kwargs)
-            return result
+            return self._inline(self._fun, args, kwargs)
         plan, _, outputs = self._run(args, kwargs)
         return jax.tree.unflatten(plan.out_tree, outputs)  # type: ignore[no-any-return]
 
@@ -299,7 +300,7 @@ class MeshFunction(Generic[P, R]):
 
         def run(args: tuple[Any, ...], kwargs: dict[str, Any], *, are_own: bool) -> tuple[Any, Any]:
             if not _compat.at_top_level():
-                return self._fun(*args, **kwargs), None
+                return self._inline(self._fun, args, kwargs), None
             used, inputs, outputs = self._run(args, kwargs)
             # Calls of other plans must not bypass Python, or `explain` would not know which plan was called last.
             shortcut = runner.shortcut(inputs, outputs, plan.out_tree, are_own=are_own) if used is plan else None
