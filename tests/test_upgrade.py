@@ -14,14 +14,17 @@ from click.testing import Result
 from command import run
 from test_formats import SCHEMAS, validate
 from test_modernize import CASES as FIXTURES
-from test_modernize import read_case
+from test_modernize import modernize, read_case
 
 from mmrewrite.modernize.advice import PART_ADVICE
 from mmrewrite.modernize.changed_meanings import CHANGED_MEANINGS
 from mmrewrite.modernize.name_index import TITLES, last_releases, old_names
 from mmrewrite.modernize.newer_index import Lacking, newer_names
+from mmrewrite.modernize.newer_uses import uses_of_newer
 from mmrewrite.modernize.registry import ModernizeRegistry
+from mmrewrite.modernize.settings import DEFAULT_TARGET, ModernizeSettings
 from mmrewrite.modernize.upgrade import UpgradeItem, numbers, upgrade_of, with_releases
+from mmrewrite.project.facts import SourceFile
 
 pytestmark = pytest.mark.python
 
@@ -128,10 +131,92 @@ def test_mistakes(options: list[str], message: str) -> None:
     assert message in result.stderr
 
 
-def test_needs_check() -> None:
-    result = run("modernize", "--upgrade-to", "0.8.0")
-    assert result.exit_code == 2
-    assert "give --check as well" in result.stderr
+OF_FLAX = """\
+import jax
+import optax
+from flax import nnx
+from optax import global_norm
+
+
+class Model(nnx.Module):
+    def __init__(self, rngs):
+        self.layers = [nnx.Linear(1, 1, rngs=rngs)]
+
+
+print(jax.tree_map(abs, global_norm({})))
+tx = optax.sgd(optax.global_norm({}))
+kernel = nnx.Param(1, sharding=("data",))
+optimizer = nnx.Optimizer(Model(nnx.Rngs(0)), tx)
+"""
+
+
+def test_what_is_written_runs_on_the_upgrade(folder: Path) -> None:
+    (folder / "train.py").write_text(OF_FLAX)
+    releases = ("--upgrade-to", "flax==0.10.2", "--upgrade-to", "optax==0.2.0")
+    result = run("modernize", "--diff", *releases)
+    added = [line for line in result.stdout.splitlines() if line.startswith("+") and not line.startswith("+++")]
+    assert added == ["+print(jax.tree.map(abs, global_norm({})))"]
+    needs = "needs {0}, and the upgrade leads to {1}; raise it, or keep the old name"
+    for line, name, release, wanted in (
+        (12, "`optax.tree.norm`", "optax 0.2.5", "optax 0.2.0"),
+        (9, "`nnx.data`", "Flax 0.11", "Flax 0.10.2"),
+        (13, "`optax.tree.norm`", "optax 0.2.5", "optax 0.2.0"),
+        (14, "`out_sharding=`", "Flax 0.12", "Flax 0.10.2"),
+        (15, "`nnx.ModelAndOptimizer`", "Flax 0.11", "Flax 0.10.2"),
+    ):
+        assert re.search(
+            rf"^train\.py:{line}:\d+: {re.escape(f'{name} {needs.format(release, wanted)}')}", result.stderr, re.M
+        )
+    run("modernize", *releases)
+    assert (folder / "train.py").read_text() == OF_FLAX.replace("tree_map", "tree.map")
+    # Of Flax that has them, they are written, on any JAX: who asks for that Flax has a JAX for it.
+    result = run("modernize", "--diff", "--upgrade-to", "flax==0.12.0", "--upgrade-to", "jax==0.8.0")
+    for text in ("optax.tree import norm as global_norm", "nnx.data(", "ModelAndOptimizer(", "out_sharding="):
+        assert text in result.stdout
+
+
+def test_the_report_says_what_the_upgrade_rewrites(folder: Path) -> None:
+    (folder / "train.py").write_text(OF_FLAX)
+    text = upgrade("--upgrade-to", "flax==0.11.0").stdout
+    assert "`mmrewrite modernize --upgrade-to flax==0.11.0` rewrites 2, and 0 are for a person." in text
+    text = upgrade("--upgrade-to", "0.6.0", "--target-jax", "0.4.30").stdout
+    assert "`mmrewrite modernize --upgrade-to 0.6.0 --target-jax 0.4.30` rewrites" in text
+    (folder / "train.py").write_text("import jax\n\nprint(jax.shard_map, jax.experimental.shard_map.shard_map)\n")
+    text = upgrade("--upgrade-to", "0.6.0").stdout
+    assert "`mmruntime.compat.shard_map` needs JAX 0.10, and the upgrade leads to JAX 0.6.0" in text
+
+
+_OLD = {"flax": "0.9.0", "optax": "0.1.9", "chex": "0.1.5", "orbax.checkpoint": "0.4.0"}
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        pytest.param({"jax": "0.6.0", **_OLD}, id="old"),
+        pytest.param({"jax": "0.8.0", "flax": "0.11.0"}, id="newer", marks=pytest.mark.nightly),
+    ],
+)
+def test_nothing_is_written_that_the_upgrade_lacks(wanted: dict[str, str]) -> None:
+    """Every fixture of every codemod: what is lacking in a result was there before."""
+    lacking = Lacking.of(wanted)
+
+    def missing(data: bytes) -> set[str]:
+        (*found,) = uses_of_newer([SourceFile("a.py", data)], lambda _: None, lacking)
+        return {item.name for uses in found for item in uses.missing.left}
+
+    changed = 0
+    for folder in FIXTURES:
+        case = read_case(folder)
+        settings = ModernizeSettings(
+            selected=frozenset(case.select) or None,
+            target=min(DEFAULT_TARGET, numbers(wanted["jax"])),
+            releases=tuple(sorted(wanted.items())),
+        )
+        for path, result in modernize(case.before, settings).items():
+            if path.endswith(".py") and result.changed:
+                changed += 1
+                assert missing(result.result) <= missing(case.before[path]), folder
+    assert changed > 100
 
 
 def test_a_name_of_which_no_release_is_known_is_told_apart(folder: Path) -> None:

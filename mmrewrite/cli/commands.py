@@ -298,7 +298,7 @@ def plan(
     "--upgrade-to",
     multiple=True,
     metavar="[PACKAGE==]VERSION",
-    help="With --check: print what an upgrade to this JAX, or PACKAGE, needs, by release; exit with 1 if anything.",
+    help="Write what runs on this JAX, or PACKAGE, too. With --check: print what an upgrade to it needs, by release.",
 )
 @click.option("--explain-compat", is_flag=True, help="Say what keeps each use of mmruntime.compat from plain JAX.")
 def modernize(
@@ -313,13 +313,11 @@ def modernize(
     from mmrewrite.cli.modernize import report_upgrade, run_modernize
     from mmrewrite.cli.source_options import SourceOptions
 
-    if upgrade_to and not checks:
-        raise click.UsageError("--upgrade-to is a report; give --check as well.")
-    if upgrade_to:
+    if upgrade_to and checks:
         report_upgrade(SourceOptions(**options), upgrade_to, target_jax)
     # Many are used to giving both, as to other formatters; a check shows the patch as well.
     mode = "check" if checks else "diff" if shows else "write"
-    run_modernize(SourceOptions(**options), mode, target_jax, explain_compat)
+    run_modernize(SourceOptions(**options), mode, target_jax, upgrade_to, explain_compat)
 
 
 @cli.command(short_help="Run both programs and compare results.")

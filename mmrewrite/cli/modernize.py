@@ -15,7 +15,7 @@ from mmrewrite.cli.session import Session
 from mmrewrite.cli.source_options import SourceOptions
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.files.select import Selection, select_files
-from mmrewrite.modernize.name_index import TITLES
+from mmrewrite.modernize.name_index import TITLES, numbers
 from mmrewrite.modernize.newer_index import Lacking
 from mmrewrite.modernize.registry import ModernizeRegistry
 from mmrewrite.modernize.rewrite import may_matter, modernize_project, reexports_of
@@ -30,11 +30,13 @@ if TYPE_CHECKING:
 _UPGRADE = "modernize --upgrade-to"
 
 
-def run_modernize(options: SourceOptions, mode: str, target: str | None, explain_compat: bool) -> None:
+def run_modernize(
+    options: SourceOptions, mode: str, target: str | None, upgrade_to: Sequence[str], explain_compat: bool
+) -> None:
     """Modernize, write unless `mode` is `diff` or `check`, print, and exit."""
     if mode == "write" and options.since is not None:
         raise click.UsageError("--since is about reports; give --diff or --check as well.")
-    session = _ModernizeSession(options, target)
+    session = _ModernizeSession(options, target, dict(map(_wanted_release, upgrade_to)))
     if mode == "write" and session.reads_stdin:
         session.write_to_stdout()
     if mode == "write":
@@ -55,12 +57,14 @@ def report_upgrade(options: SourceOptions, wanted: Sequence[str], target: str | 
     if options.output_format not in formats:
         raise click.UsageError(f"With --upgrade-to, --format is one of {', '.join(formats)}.")
     releases = dict(map(_wanted_release, wanted))
-    session = _ModernizeSession(options, target, upgrade_to=releases)
+    session = _UpgradeSession(options, target, releases)
 
     def changed_in(codemod: str, name: str) -> tuple[str, str, Change] | None:
         return session.registry[codemod].change_of(name)
 
-    found = upgrade_of(session.results, releases, changed_in, session.reported_newer())
+    command = " ".join(("mmrewrite modernize", *(f"--upgrade-to {each}" for each in wanted)))
+    command += "" if target is None else f" --target-jax {target}"
+    found = upgrade_of(session.results, releases, changed_in, session.reported_newer(), command)
     session.show(_UPGRADE, found)
     session.print_problems()
     session.exit(found=bool(found.needed) or found.lacks_any)
@@ -87,11 +91,8 @@ class _ModernizeSession(Session):
     noun: ClassVar[str] = "old name"
     has_plan: ClassVar[bool] = False
 
-    def __init__(
-        self, options: SourceOptions, target: str | None, *, upgrade_to: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, options: SourceOptions, target: str | None, upgrade_to: Mapping[str, str]) -> None:
         self.registry, self.target, self.upgrade_to = ModernizeRegistry(), target, upgrade_to
-        self.newer: Mapping[str, NewerUses] = {}
         super().__init__(options)
 
     def select(self) -> Selection:
@@ -106,8 +107,9 @@ class _ModernizeSession(Session):
             width=self.config.width,
             jobs=self.options.jobs,
             ignored=self.ignored(self.registry, Registry()),
-            target=parse_target(self.target or self.config.target_jax),
-            is_upgrade=self.upgrade_to is not None,
+            target=self._oldest_jax(),
+            is_upgrade=bool(self.upgrade_to),
+            releases=tuple(sorted(self.upgrade_to.items())),
             track=self.progress.track,
         )
         watched = self.watched = Watched(self.selection, self.rules)
@@ -124,27 +126,12 @@ class _ModernizeSession(Session):
                 if self.reads_stdin or result.left or result.path in among or may_matter(result.original, self.registry)
             )
 
-        results = cached("modernize", settings, watched, compute, enabled=self.caches)
-        return results if self.upgrade_to is None else self._with_newer(results, self.upgrade_to)
+        return cached("modernize", settings, watched, compute, enabled=self.caches)
 
-    def _with_newer(self, results: Sequence[Rewrite], wanted: Mapping[str, str]) -> tuple[Rewrite, ...]:
-        """Find the uses of names that are newer than `wanted`; the results, with the files that have any."""
-        # Upgrades alone need the names.
-        from mmrewrite.modernize.newer_uses import uses_of_newer
-
-        takers = reexports_of(self.selection.files, self.watched.load).takers
-        found = uses_of_newer(self.selection.files, self.watched.load, Lacking.of(wanted), takers)
-        self.newer = {uses.missing.path: uses for uses in found}
-        others = {path: dataclasses.replace(uses.missing, left=()) for path, uses in self.newer.items()}
-        return tuple((others | {result.path: result for result in results}).values())
-
-    def reported_newer(self) -> Newer:
-        """The uses of names that are newer in the files that are reported."""
-        found = [self.newer[result.path] for result in self.results if result.path in self.newer]
-        guarded = tuple(item for uses in found if uses.guarded is not None for item in uses.guarded.left)
-        return Newer(
-            Lacking.of(self.upgrade_to or {}), tuple(item for uses in found for item in uses.missing.left), guarded
-        )
+    def _oldest_jax(self) -> tuple[int, ...]:
+        """The oldest JAX that the result must run on: an upgrade may lead to an older one than is asked for."""
+        target = parse_target(self.target or self.config.target_jax)
+        return min(target, numbers(self.upgrade_to["jax"])) if "jax" in self.upgrade_to else target
 
     def print_messages(self, verb: str, number: int | None = None) -> None:
         """The same, and always the names left alone: nobody marked them, so the user does not know of them yet."""
@@ -162,6 +149,30 @@ class _ModernizeSession(Session):
             )
         if not uses:
             self.say("no use of mmruntime.compat")
+
+
+class _UpgradeSession(_ModernizeSession):
+    """One that also looks for names that are newer than the upgrade."""
+
+    newer: Mapping[str, NewerUses]
+
+    def rewrite(self) -> tuple[Rewrite, ...]:
+        """What becomes of each file, with those that use newer names."""
+        # Upgrades alone need the names.
+        from mmrewrite.modernize.newer_uses import uses_of_newer
+
+        results = super().rewrite()
+        takers = reexports_of(self.selection.files, self.watched.load).takers
+        found = uses_of_newer(self.selection.files, self.watched.load, Lacking.of(self.upgrade_to), takers)
+        self.newer = {uses.missing.path: uses for uses in found}
+        others = {path: dataclasses.replace(uses.missing, left=()) for path, uses in self.newer.items()}
+        return tuple((others | {result.path: result for result in results}).values())
+
+    def reported_newer(self) -> Newer:
+        """The uses of names that are newer in the files that are reported."""
+        found = [self.newer[result.path] for result in self.results if result.path in self.newer]
+        guarded = tuple(item for uses in found if uses.guarded is not None for item in uses.guarded.left)
+        return Newer(Lacking.of(self.upgrade_to), tuple(item for uses in found for item in uses.missing.left), guarded)
 
 
 def parse_target(text: str | None) -> tuple[int, ...]:

@@ -59,11 +59,12 @@ class ModernizeCodemod:
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
-        """The sites in one module: uses of `names`, and of moved names that are written as attributes."""
+        """The sites in one module: uses of `names`, and of moved names that no edit of an import replaces."""
         from mmrewrite.modernize.site import Location
 
         for use in module.uses((*cls.names, *cls.moved)):
-            if use.name in cls.names or (use.is_direct and isinstance(use.node, ast.Attribute)):
+            is_written = isinstance(use.node, ast.Attribute) or use.name not in context.moved
+            if use.name in cls.names or (use.is_direct and is_written):
                 yield Location(module, use.node, use)
 
     @classmethod

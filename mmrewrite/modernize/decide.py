@@ -28,6 +28,7 @@ from mmrewrite.modernize.edits.line_breaking import break_grown_calls
 from mmrewrite.modernize.held_functions import find_held_keywords, keywords_of_held
 from mmrewrite.modernize.looked_up_names import looked_up
 from mmrewrite.modernize.names_in_strings import mentions, names_in_labels
+from mmrewrite.modernize.newer_index import Lacking
 from mmrewrite.modernize.settings import ModernizeSettings
 from mmrewrite.modernize.site import Location, ModernizeContext, ModuleDraft, OldNameSite, SiteLeft
 from mmrewrite.modernize.uses import ImportedName, ModuleUses, group_by_name
@@ -327,7 +328,9 @@ def _context(modules: Sequence[Facts], run: _ModernizeRun) -> ModernizeContext:
         name for name, codemod in codemods.items() if settings.runs(name, on_request_only=codemod.on_request_only)
     ]
     target = (*settings.target, 0, 0, 0)[:3]
-    moved = {old: new for name in active for old, new in codemods[name].homes(target).items()}
+    lacking = Lacking.of(dict(settings.releases)) if settings.releases else Lacking({}, {})
+    homes = (item for name in active for item in codemods[name].homes(target).items())
+    moved = {old: new for old, new in homes if lacking.of_name(new) is None}
     for facts in modules:
         facts.names.homes = moved
     return ModernizeContext(
@@ -340,6 +343,7 @@ def _context(modules: Sequence[Facts], run: _ModernizeRun) -> ModernizeContext:
         ),
         frozenset(active),
         moved,
+        lacking,
         run.came_upon,
         run.hidden,
     )

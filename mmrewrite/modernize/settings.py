@@ -16,7 +16,9 @@ class ModernizeSettings(Settings):
     Attributes:
         target: The oldest JAX that the written code must run on.
         is_upgrade: Whether the files are known to be for older releases, so that every changed meaning is reported.
+        releases: Packages and the releases of them that an upgrade leads to: what is written must run on these.
     """
 
     target: tuple[int, ...] = DEFAULT_TARGET
     is_upgrade: bool = False
+    releases: tuple[tuple[str, str], ...] = ()

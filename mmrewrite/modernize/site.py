@@ -10,6 +10,8 @@ from typing import Any, NoReturn, TypeVar
 
 from mmrewrite.codemod.imports import Imports
 from mmrewrite.codemod.refused import SiteRefused
+from mmrewrite.modernize.name_index import TITLES, numbers
+from mmrewrite.modernize.newer_index import Lacking
 from mmrewrite.modernize.settings import ModernizeSettings
 from mmrewrite.modernize.uses import ModuleUses, OldNameUse
 from mmrewrite.project.facts import Facts
@@ -93,6 +95,7 @@ class ModernizeContext:
         owners: The codemod that replaces each old name.
         active: The codemods that may write.
         moved: New homes of the names that these move.
+        lacking: The names that the releases which an upgrade leads to do not have.
         came_upon: The modules beside these that an earlier run over the same program has come upon, None if none has
             looked at all that leads from one to another.
         hidden: Of each notebook the lines that are not read as Python, by cell and line.
@@ -104,6 +107,7 @@ class ModernizeContext:
     owners: Mapping[str, str]
     active: Collection[str]
     moved: Mapping[str, str]
+    lacking: Lacking
     came_upon: Sequence[Facts] | None = None
     hidden: Mapping[str, Sequence[Mapping[int, str]]] = field(default_factory=dict)
     _analyses: dict[type[Any], Any] = field(default_factory=dict)
@@ -278,10 +282,32 @@ class OldNameSite:
 
     def needs(self, version: str, what: str) -> None:
         """Refuse unless every JAX that the result must run on has `what`, which came with `version`."""
-        first = tuple(int(part) for part in version.split("."))
-        if self.target < (*first, 0, 0, 0)[:3]:
-            shown = ".".join(str(part) for part in self.context.settings.target)
-            self.refuse(f"{what} needs JAX {version}, and `target-jax` is {shown}; raise it, or keep the old name")
+        settings = self.context.settings
+        if self.target < numbers(version)[:3]:
+            shown = ".".join(str(part) for part in settings.target)
+            wanted = dict(settings.releases).get("jax")
+            is_upgrade = wanted is not None and numbers(wanted)[:3] == self.target
+            limit = f"the upgrade leads to JAX {wanted}" if is_upgrade else f"`target-jax` is {shown}"
+            self.refuse(f"{what} needs JAX {version}, and {limit}; raise it, or keep the old name")
+
+    def needs_package(self, package: str, version: str, what: str, jax: str | None = None) -> None:
+        """Refuse unless the releases of a package that the result must run on have `what`.
+
+        Args:
+            package: The package, such as `flax`.
+            version: The release with which it came.
+            what: What it is, in words for a message.
+            jax: The JAX which that release needs, asked for where no upgrade names the package.
+        """
+        wanted = dict(self.context.settings.releases).get(package)
+        if wanted is None and jax is not None:
+            self.needs(jax, f"{what} of {TITLES[package]} {version}")
+        if wanted is not None and numbers(wanted) < numbers(version):
+            title = TITLES[package]
+            self.refuse(
+                f"{what} needs {title} {version}, and the upgrade leads to {title} {wanted}; raise it, or keep the old "
+                "name"
+            )
 
     # Edits
 
@@ -290,6 +316,10 @@ class OldNameSite:
 
         A name that begins with `mmruntime.compat.` is a helper of the runtime.
         """
+        lacking = self.context.lacking.of_name(qualified)
+        if lacking is not None:
+            row, release = lacking
+            self.needs_package(row.package, release, f"`{qualified}`")
         imports = self.draft.imports
         # What stands below a function, a lambda or a call is not bound yet if the function runs before.
         line, column = self.statement.lineno, self.statement.col_offset

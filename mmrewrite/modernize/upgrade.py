@@ -87,6 +87,7 @@ class Upgrade:
         later: What stops or warns in a later release.
         unknown: Text that may be an old name.
         newer: What the target does not have, as it came, or came back, in a later release.
+        command: What rewrites what can be rewritten.
     """
 
     target: Mapping[str, str]
@@ -95,6 +96,7 @@ class Upgrade:
     later: tuple[UpgradeGroup, ...]
     unknown: tuple[UpgradeGroup, ...]
     newer: tuple[UpgradeGroup, ...] = ()
+    command: str = "mmrewrite modernize"
 
     @property
     def lacks_any(self) -> bool:
@@ -117,7 +119,7 @@ class Upgrade:
         if not items:
             return f"To run on {versions}, {newer}" if self._lacking else _NOTHING.format(versions)
         return (
-            f"To run on {versions}, {uses} a change: `mmrewrite modernize` rewrites {len(items) - by_hand}, and "
+            f"To run on {versions}, {uses} a change: `{self.command}` rewrites {len(items) - by_hand}, and "
             f"{by_hand} {'is' if by_hand == 1 else 'are'} for a person."
             + (f" Beside these, {newer}" if self._lacking else "")
         )
@@ -142,7 +144,11 @@ class Newer:
 
 
 def upgrade_of(
-    results: Iterable[Rewrite], target: Mapping[str, str], changed_in: ChangedIn, newer: Newer | None = None
+    results: Iterable[Rewrite],
+    target: Mapping[str, str],
+    changed_in: ChangedIn,
+    newer: Newer | None = None,
+    command: str = "mmrewrite modernize",
 ) -> Upgrade:
     """Group what `modernize` found by the releases that matter for an upgrade.
 
@@ -151,6 +157,7 @@ def upgrade_of(
         target: The release of a package that the upgrade leads to; of the others, the newest that the index knows.
         changed_in: For a codemod about text that is no old name: which release made what of it.
         newer: The uses of names that `target` lacks.
+        command: What rewrites them.
     """
     wanted = {**last_releases(), **target}
     groups: dict[tuple[str, str, str, Change], list[UpgradeItem]] = {}
@@ -181,7 +188,7 @@ def upgrade_of(
 
     used = {package for _, package, _, _ in groups} | target.keys()
     shown = {package: wanted[package] for package in TITLES if package in used}
-    return Upgrade(shown, of("needed"), of("warned"), of("later"), of("unknown"), of("newer"))
+    return Upgrade(shown, of("needed"), of("warned"), of("later"), of("unknown"), of("newer"), command)
 
 
 _QUOTED = re.compile(r"`([^`]*)`")
@@ -197,7 +204,8 @@ def with_releases(item: UpgradeItem, lacking: Lacking) -> UpgradeItem:
         for dotted in (each for quoted in _QUOTED.findall(item.detail) for each in _DOTTED.findall(quoted)):
             head, _, rest = dotted.partition(".")
             found = lacking.of_name(f"{_ALIASES.get(head, head)}.{rest}")
-            if found is not None and dotted not in (item.name, item.text):
+            is_told = dotted in (item.name, item.text) or f"`{dotted}` needs " in item.detail
+            if found is not None and not is_told:
                 row, release = found
                 told[dotted] = f"`{dotted}` {row.told(release, lacking.wanted[row.package])}"
     return replace(item, detail="; ".join((item.detail, *told.values())))

@@ -268,9 +268,7 @@ METHODS = f"{PROGRAM.split('@jax.jit')[0]}{TRAINER}"
         pytest.param("return jax.lax.scan(lambda p, x: self.turn(p, x), params, xs)", id="called by a lambda"),
         pytest.param("return jax.vmap(self.alias)(params, xs)", id="an attribute"),
         pytest.param("alias = self.turn\n    return jax.vmap(alias)(params, xs)", id="a name for it"),
-        pytest.param(
-            "part = functools.partial(self.turn, x=xs)\n    return jax.vmap(part)(params)", id="a part of it"
-        ),
+        pytest.param("part = functools.partial(self.turn, x=xs)\n    return jax.vmap(part)(params)", id="a part of it"),
     ],
 )
 def test_a_method_is_followed(body: str) -> None:

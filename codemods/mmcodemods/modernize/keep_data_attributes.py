@@ -63,7 +63,7 @@ class KeepDataAttributes(ModernizeCodemod):
         assert isinstance(site.node, ast.expr)
         if _holds(site.module, owner, site.node, site.context) is None:
             site.leave("since Flax 0.12 a list with variables, modules or arrays is written `nnx.data([...])`")
-        site.needs("0.10", "`nnx.data` of Flax")
+        site.needs_package("flax", "0.11", "`nnx.data`", jax="0.10")
         site.wrap(site.node, f"{site.spell('flax.nnx.data')}(", ")")
 
 

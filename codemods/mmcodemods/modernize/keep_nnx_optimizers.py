@@ -56,7 +56,7 @@ class KeepNnxOptimizers(ModernizeCodemod):
         assert call is not None
         if any(isinstance(each, ast.Starred) for each in call.args) or None in {word.arg for word in call.keywords}:
             self.refuse("`*` or `**` hide whether `wrt=` is given; write `nnx.ModelAndOptimizer(model, tx, wrt=...)`")
-        site.needs("0.6", "`nnx.ModelAndOptimizer` of Flax 0.11")
+        site.needs_package("flax", "0.11", "`nnx.ModelAndOptimizer`", jax="0.6")
         if len(call.args) > 2:
             name_argument(site, call, 2, "wrt")
         elif "wrt" not in {word.arg for word in call.keywords}:

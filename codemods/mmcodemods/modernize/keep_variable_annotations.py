@@ -64,7 +64,7 @@ class KeepVariableAnnotations(ModernizeCodemod):
                 "`eager_sharding=False` if it is to be an annotation",
                 keyword,
             )
-        self.site.needs("0.10", "`out_sharding` of Flax")
+        self.site.needs_package("flax", "0.12", "`out_sharding=`", jax="0.10")
         self.site.rename_keyword(keyword, "out_sharding")
         append_argument(self.site, call, "eager_sharding=False")
 
