@@ -167,3 +167,63 @@ def test_a_checkpointer_is_followed() -> None:
         'self.arrays.save("a", state)',
         'ocp.AsyncCheckpointer(handler).save("a", state)',
     ]
+
+
+def test_attributes_of_self_are_followed() -> None:
+    text = """\
+import os
+import orbax.checkpoint as ocp
+
+
+class Trainer:
+    FOLDER = "of the class"
+
+    def __init__(self, folder="runs", name=None):
+        self.folder = folder
+        self.fixed = os.path.join("runs", "a")
+        self.name = name
+        self.set_twice = "a"
+        self.set_twice = "/b"
+        self.saver = ocp.PyTreeCheckpointer()
+
+    def save(self, state, other):
+        self.saver.save(self.fixed, state)
+        self.saver.save(self.FOLDER, state)
+        self.saver.save(self.folder, state)
+        self.saver.save(self.name, state)
+        self.saver.save(self.set_twice, state)
+        self.saver.save(other.fixed, state)
+        self = other
+        self.saver.save(self.fixed, state)
+"""
+    lines, notes = told(text.replace("        self = other\n        self.saver.save(self.fixed, state)\n", ""))
+    assert lines == [17, 18]
+    assert notes == [
+        " unless a caller passes another `folder`; make that default absolute by `os.path.abspath(...)`",
+    ]
+    # Of a name that is bound twice nothing is known.
+    assert 17 not in told(text)[0]
+
+
+def test_constants_of_other_modules_are_followed() -> None:
+    files = {
+        "config.py": b'import os\n\nFOLDER = os.path.join("runs", "a")\nHOME = "/runs"\nUNKNOWN = input()\n',
+        "package/__init__.py": b"from config import FOLDER\n",
+        "a.py": b"""\
+import config
+import orbax.checkpoint as ocp
+from config import FOLDER, HOME, UNKNOWN
+from package import FOLDER as PASSED_ON
+
+saver = ocp.PyTreeCheckpointer()
+saver.save(FOLDER, 1)
+saver.save(config.FOLDER, 1)
+saver.save(PASSED_ON + "/b", 1)
+saver.save(HOME, 1)
+saver.save(UNKNOWN, 1)
+""",
+    }
+    placed = {f"./{path}": data for path, data in files.items()}
+    results = modernize_project(source_files(files), REGISTRY, load=placed.get)
+    (result,) = (each for each in results if each.path == "a.py")
+    assert [item.line for item in result.refusals] == [7, 8, 9]

@@ -31,6 +31,7 @@ from mmrewrite.modernize.gate import uses_any
 from mmrewrite.modernize.name_index import PACKAGES, TITLES
 from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses, OldNameUse
+from mmrewrite.project.project import Project
 
 _BY_NAME = {
     name: [each for each in CHANGED_MEANINGS if name in each.names] for row in CHANGED_MEANINGS for name in row.names
@@ -134,13 +135,13 @@ class ReportChangedMeanings(ModernizeCodemod):
         if any(item.name.partition(".")[0] in ("jax", "flax", "orbax") for item in module.imported):
             is_frozen = "FrozenDict" in module.facts.source.text
             for node in module.nodes_of(*_KINDS_OF_NODES, *(_CHOOSING if is_frozen else ())):
-                kind = _kind(module, node)
+                kind = _kind(context.project, module, node)
                 if kind is not None and kind != "protocol":
                     yield Location(module, node, part=_DEVICE if kind == "device" else "")
         if age.is_before(*_TOLD["protocol"][:2]):
             yield from (Location(module, node) for node in module.methods.get("__jax_array__", ()))
         for node in module.methods.get(_CARRY, ()):
-            if _kind(module, node) == "carry":
+            if _kind(context.project, module, node) == "carry":
                 yield Location(module, node)
 
     def rewrite(self) -> None:
@@ -150,7 +151,7 @@ class ReportChangedMeanings(ModernizeCodemod):
             row = _row(site.module, self.use, site.context.analysis(ProjectAge))
             assert row is not None
             site.leave(f"since {TITLES[row.package]} {row.release}, `{self.use.name}` {row.told}")
-        kind = _kind(site.module, site.node)
+        kind = _kind(site.context.project, site.module, site.node)
         assert kind is not None
         package, release, told = _TOLD[kind]
         if kind == "device" and isinstance(site.node, ast.Call) and isinstance(site.node.func, ast.Attribute):
@@ -160,7 +161,7 @@ class ReportChangedMeanings(ModernizeCodemod):
                 return
             site.leave(f"if this is an array: since {TITLES[package]} {release}, {told}")
         text = f"since {TITLES[package]} {release}, {told}"
-        path = relative_path(site.module, site.node) if isinstance(site.node, ast.Call) else None
+        path = relative_path(site.context.project, site.module, site.node) if isinstance(site.node, ast.Call) else None
         if kind == "path" and path is not None:
             if path.is_certain:
                 self.refuse(text + path.told, path.node)
@@ -219,7 +220,7 @@ def _is_partial(module: ModuleUses, call: ast.Call, function: ast.expr) -> bool:
     return is_first and module.facts.names.resolve(call.func, module.scope_of(call)) in PARTIALS
 
 
-def _kind(module: ModuleUses, node: ast.AST) -> Kind | None:
+def _kind(project: Project, module: ModuleUses, node: ast.AST) -> Kind | None:
     """Which change of members a node is about."""
     if isinstance(node, ast.Constant):
         return "client" if isinstance(node.value, str) and "TFRT_CPU" in node.value else None
@@ -245,7 +246,7 @@ def _kind(module: ModuleUses, node: ast.AST) -> Kind | None:
         return "frozen" if _is_registered_for_frozen(module, node) else None
     if not isinstance(node, ast.Call):
         return None
-    if relative_path(module, node) is not None:
+    if relative_path(project, module, node) is not None:
         return "path"
     if isinstance(node.func, ast.Attribute) and node.func.attr == "device" and not node.args and not node.keywords:
         is_jax = any(item.name.partition(".")[0] == "jax" for item in module.imported)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from mmrewrite.modernize.analysis.path_beginnings import path_beginning
 from mmrewrite.modernize.analysis.value_classes import class_of
 from mmrewrite.modernize.uses import ModuleUses
+from mmrewrite.project.project import Project
 
 _FLAX, _RESTORE = "flax.training.checkpoints.", "flax.training.checkpoints.restore_checkpoint"
 _MANAGERS = frozenset(("orbax.checkpoint.CheckpointManager", "orbax.checkpoint.checkpoint_manager.CheckpointManager"))
@@ -57,7 +58,7 @@ class RelativePath:
     is_certain: bool
 
 
-def relative_path(module: ModuleUses, call: ast.Call) -> RelativePath | None:
+def relative_path(project: Project, module: ModuleUses, call: ast.Call) -> RelativePath | None:
     """The path of a checkpoint in a call that Orbax refuses, None if the source does not show it to be relative."""
     taken = _parameter(module, call)
     if taken is None:
@@ -65,7 +66,7 @@ def relative_path(module: ModuleUses, call: ast.Call) -> RelativePath | None:
     parameter, condition = taken
     by_place = call.args[:1] if parameter != _OF_MANAGER else []
     given = [*by_place, *(each.value for each in call.keywords if each.arg == parameter.strip("="))]
-    begin = path_beginning(module, given[0]) if given else None
+    begin = path_beginning(project, module, given[0]) if given else None
     if begin is None or not begin.is_relative:
         return None
     change = "expanduser" if begin.text.startswith("~") else "absolute" if begin.is_path else "abspath"

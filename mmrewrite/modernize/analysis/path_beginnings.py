@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mmrewrite.modernize.uses import ModuleUses
-from mmrewrite.source.names import Binding
+from mmrewrite.project.project import Project
+from mmrewrite.source.names import Binding, all_arguments
 
 _PATHS = frozenset(("pathlib.Path", "pathlib.PosixPath", "etils.epath.Path"))
 _JOINS = frozenset(("os.path.join", "posixpath.join"))
@@ -43,7 +44,7 @@ class PathBeginning:
         return not self.text.startswith("/") and ":" not in self.text
 
 
-def path_beginning(module: ModuleUses, node: ast.expr, depth: int = 0) -> PathBeginning | None:
+def path_beginning(project: Project, module: ModuleUses, node: ast.expr, depth: int = 0) -> PathBeginning | None:
     """The text with which a path begins, None if the source does not show any."""
     if depth > _DEEPEST:
         return None
@@ -51,21 +52,21 @@ def path_beginning(module: ModuleUses, node: ast.expr, depth: int = 0) -> PathBe
         case ast.Constant(value=str(text)):
             return _constant(text)
         case ast.JoinedStr(values=[first, *_]) | ast.BinOp(left=first, op=ast.Add()):
-            return path_beginning(module, first, depth + 1)
+            return path_beginning(project, module, first, depth + 1)
         case ast.FormattedValue(value=first, conversion=-1, format_spec=None):
-            return path_beginning(module, first, depth + 1)
+            return path_beginning(project, module, first, depth + 1)
         case ast.FormattedValue(format_spec=ast.JoinedStr(values=[ast.Constant(value=str(shape))])):
             return PathBeginning("0") if shape.endswith("d") else None
         case ast.BinOp(left=ast.Constant(value=str(text)), op=ast.Mod()):
             return _constant(text.partition("%")[0])
         case ast.BinOp(left=first, op=ast.Div(), right=last):
-            return _joined(module, [first, last], depth)
+            return _joined(project, module, [first, last], depth)
         case ast.Name():
-            return _of_name(module, node, depth)
+            return _of_name(project, module, node, depth)
         case ast.Attribute():
-            return _of_attribute(module, node, depth)
+            return _of_attribute(project, module, node, depth)
         case ast.Call():
-            return _of_call(module, node, depth)
+            return _of_call(project, module, node, depth)
         case _:
             return None
 
@@ -74,20 +75,20 @@ def _constant(text: str) -> PathBeginning | None:
     return PathBeginning(text) if text else None
 
 
-def _joined(module: ModuleUses, parts: Sequence[ast.expr], depth: int) -> PathBeginning | None:
+def _joined(project: Project, module: ModuleUses, parts: Sequence[ast.expr], depth: int) -> PathBeginning | None:
     """That of the parts of a path, of which an absolute one takes the place of all before it."""
     if not parts or any(isinstance(part, ast.Starred) for part in parts):
         return None
     unknown: list[str] = []
     for part in reversed(parts[1:]):
-        begin = path_beginning(module, part, depth + 1)
+        begin = path_beginning(project, module, part, depth + 1)
         if begin is None:
             unknown.append(f"`{ast.unparse(part)}` is absolute")
         elif not begin.is_relative:
             return begin
         elif begin.unless:
             unknown.append(begin.unless)
-    first = path_beginning(module, parts[0], depth + 1)
+    first = path_beginning(project, module, parts[0], depth + 1)
     if first is None:
         return None
     return replace(first, unless=" or ".join([*filter(None, [first.unless]), *reversed(unknown)]))
@@ -98,33 +99,60 @@ def _made(begin: PathBeginning | None, *, is_path: bool) -> PathBeginning | None
     return replace(begin, is_path=is_path) if begin is not None and not begin.is_default else begin
 
 
-def _of_call(module: ModuleUses, call: ast.Call, depth: int) -> PathBeginning | None:
+def _of_call(project: Project, module: ModuleUses, call: ast.Call, depth: int) -> PathBeginning | None:
     name = module.facts.names.resolve(call.func, module.scope_of(call))
     if call.keywords and name is not None:
         return None
     if name in _PATHS:
-        return _made(_joined(module, call.args, depth) if call.args else PathBeginning("."), is_path=True)
+        return _made(_joined(project, module, call.args, depth) if call.args else PathBeginning("."), is_path=True)
     if name in _JOINS:
-        return _joined(module, call.args, depth)
+        return _joined(project, module, call.args, depth)
     if name in _UNCHANGED and len(call.args) == 1:
-        return _made(path_beginning(module, call.args[0], depth + 1), is_path=False)
+        return _made(path_beginning(project, module, call.args[0], depth + 1), is_path=False)
     match call.func:
         case ast.Attribute(value=ast.Constant(value=str(text)), attr="format"):
             return _constant(text.partition("{")[0])
         case ast.Attribute(value=first, attr="joinpath") if not call.keywords:
-            return _joined(module, [first, *call.args], depth)
+            return _joined(project, module, [first, *call.args], depth)
         case _:
             return None
 
 
-def _of_name(module: ModuleUses, node: ast.Name, depth: int) -> PathBeginning | None:
+def _of_name(project: Project, module: ModuleUses, node: ast.Name, depth: int) -> PathBeginning | None:
     binding = module.facts.names.binding(node.id, module.scope_of(node))
     if binding is None:
         return None
     if binding.value is not None:
-        return path_beginning(module, binding.value, depth + 1)
+        return path_beginning(project, module, binding.value, depth + 1)
+    if binding.target is not None:
+        return _of_another(project, module, binding.target, depth)
     default = _default_of(module, binding)
-    return _overridable(module, default, f"a caller passes another `{node.id}`", depth) if default is not None else None
+    return (
+        _overridable(project, module, default, f"a caller passes another `{node.id}`", depth)
+        if default is not None
+        else None
+    )
+
+
+def _of_another(project: Project, module: ModuleUses, name: str, depth: int) -> PathBeginning | None:
+    """That of a constant of another module, by its full name."""
+    found = project.definition(module.facts.names.follow(name), module.facts)
+    value = found[1].value if found is not None and found[0] is not module.facts else None
+    return path_beginning(project, ModuleUses(found[0]), value, depth + 1) if found and value is not None else None
+
+
+def _of_own(project: Project, module: ModuleUses, node: ast.Attribute, depth: int) -> PathBeginning | None:
+    """That of an attribute of `self` in a method, where one statement of the class gives it a value."""
+    assert isinstance(node.value, ast.Name)
+    owner = module.scope_of(node).owner(node.value.id)
+    if owner is None or owner.parent is None or not isinstance(owner.node, ast.FunctionDef):
+        return None
+    holder, first = owner.parent.node, next(all_arguments(owner.node.args), None)
+    if not isinstance(holder, ast.ClassDef) or [each.node for each in owner.bindings[node.value.id]] != [first]:
+        return None
+    in_body = [each.value for each in module.facts.names.inner[holder].bindings.get(node.attr, ())]
+    values = [*in_body, *module.own_values.get((holder, node.attr), ())]
+    return path_beginning(project, module, values[0], depth + 1) if len(values) == 1 and values[0] is not None else None
 
 
 def _default_of(module: ModuleUses, binding: Binding) -> ast.expr | None:
@@ -140,35 +168,39 @@ def _default_of(module: ModuleUses, binding: Binding) -> ast.expr | None:
     return next((default for parameter, default in pairs if parameter is binding.node), None)
 
 
-def _overridable(module: ModuleUses, default: ast.expr, unless: str, depth: int) -> PathBeginning | None:
+def _overridable(
+    project: Project, module: ModuleUses, default: ast.expr, unless: str, depth: int
+) -> PathBeginning | None:
     """That of a default, in the place of which another value may be."""
-    begin = path_beginning(module, default, depth + 1)
+    begin = path_beginning(project, module, default, depth + 1)
     if begin is None:
         return None
     return replace(begin, unless=f"{begin.unless} or {unless}" if begin.unless else unless, is_default=True)
 
 
-def _of_attribute(module: ModuleUses, node: ast.Attribute, depth: int) -> PathBeginning | None:
+def _of_attribute(project: Project, module: ModuleUses, node: ast.Attribute, depth: int) -> PathBeginning | None:
     """That of a command line flag, by `args.name`, `FLAGS.name` or `NAME.value`, or of the folder of a path."""
     if node.attr == "parent":
-        begin = path_beginning(module, node.value, depth + 1)
+        begin = path_beginning(project, module, node.value, depth + 1)
         # The folder of "ckpt" is "."; that of a default that is one word would be another than the default.
         return begin if begin is not None and begin.is_path and not begin.is_default else None
     name = module.facts.names.resolve(node, module.scope_of(node)) or ""
     if name.startswith(_FLAGS):
-        return _of_flag(module, _absl_flags(module, name.removeprefix(_FLAGS)), depth)
+        return _of_flag(project, module, _absl_flags(module, name.removeprefix(_FLAGS)), depth)
     if not isinstance(node.value, ast.Name):
-        return None
+        return _of_another(project, module, name, depth)
     binding = module.facts.names.binding(node.value.id, module.scope_of(node))
     if binding is None:
         return None
+    if binding.target is not None:
+        return _of_another(project, module, name, depth)
     value = binding.value
     if node.attr == "value" and isinstance(value, ast.Call):
         is_flag = module.facts.names.resolve(value.func, module.scope_of(value)) == _STRING_FLAG
-        return _of_flag(module, [value], depth) if is_flag else None
+        return _of_flag(project, module, [value], depth) if is_flag else None
     if _holds_options(module, node.value, binding) and not _is_assigned(module, node.attr):
-        return _of_option(module, node.attr, depth)
-    return None
+        return _of_option(project, module, node.attr, depth)
+    return _of_own(project, module, node, depth)
 
 
 def _absl_flags(module: ModuleUses, name: str) -> list[ast.Call]:
@@ -179,11 +211,11 @@ def _absl_flags(module: ModuleUses, name: str) -> list[ast.Call]:
     return [call for call in made if isinstance(call, ast.Call) and _text(_given(call, 0, "name")) == name]
 
 
-def _of_flag(module: ModuleUses, calls: Sequence[ast.Call], depth: int) -> PathBeginning | None:
+def _of_flag(project: Project, module: ModuleUses, calls: Sequence[ast.Call], depth: int) -> PathBeginning | None:
     if len(calls) != 1:
         return None
     default, name = _given(calls[0], 1, "default"), _text(_given(calls[0], 0, "name"))
-    return _overridable(module, default, f"`--{name}` gives another", depth) if default is not None else None
+    return _overridable(project, module, default, f"`--{name}` gives another", depth) if default is not None else None
 
 
 def _holds_options(module: ModuleUses, node: ast.Name, binding: Binding) -> bool:
@@ -213,7 +245,7 @@ def _is_assigned(module: ModuleUses, attribute: str) -> bool:
     )
 
 
-def _of_option(module: ModuleUses, name: str, depth: int) -> PathBeginning | None:
+def _of_option(project: Project, module: ModuleUses, name: str, depth: int) -> PathBeginning | None:
     """That of the default of the only option of `argparse` that is stored by a name."""
     found = [
         (call, option)
@@ -230,7 +262,7 @@ def _of_option(module: ModuleUses, name: str, depth: int) -> PathBeginning | Non
     made = module.facts.names.resolve(kind, module.scope_of(kind)) if kind is not None else "builtins.str"
     if default is None or (made != "builtins.str" and made not in _PATHS):
         return None
-    return _overridable(module, default, f"`{option}` gives another", depth)
+    return _overridable(project, module, default, f"`{option}` gives another", depth)
 
 
 def _stored_as(call: ast.Call, name: str) -> str | None:
