@@ -46,8 +46,14 @@ def test_what_runs_a_step_inside_is_told_once(use):
     with pytest.warns(UserWarning, match=SAID) as found:
         use(step)
     assert [each.filename for each in found] == [__file__]
-    # Under the warnings of this suite another one would be an error.
-    use(step)
+
+
+def test_every_place_is_told():
+    step = make()
+    with pytest.warns(UserWarning, match=SAID) as found:
+        jax.jit(lambda: step(X, X))()
+        jax.jit(lambda: step(X, X))()
+    assert len({each.lineno for each in found}) == 2
 
 
 def test_a_step_that_was_called_before_says_it_too():

@@ -134,11 +134,9 @@ def test_compiled_step_inside_of_other_transformations():
     expected = (plain_chain(*args) ** 2).sum()
     with pytest.warns(UserWarning, match="as a part of its own"):
         assert_close(jax.jit(step)(*args), expected, 1e-12)
-    assert_close(
-        jax.grad(step)([jnp.asarray(w) for w in args[0]], args[1]),
-        jax.grad(lambda params: (plain_chain(params, args[1]) ** 2).sum())(args[0]),
-        1e-12,
-    )
+    with pytest.warns(UserWarning, match="as a part of its own"):
+        found = jax.grad(step)([jnp.asarray(w) for w in args[0]], args[1])
+    assert_close(found, jax.grad(lambda params: (plain_chain(params, args[1]) ** 2).sum())(args[0]), 1e-12)
 
 
 def test_differentiated_loop_is_refused_with_the_way_out():

@@ -19,14 +19,14 @@ R = TypeVar("R")
 
 @dataclasses.dataclass(eq=False)
 class _Inlined:
-    """A step in another program; equations are compared by which object they have, so that JAX caches its traces."""
+    """A call of a step in another program."""
 
     name: str
     multimesh: MultiMesh
     said: bool = False
 
     def say(self) -> None:
-        """Warn, once for each step: JAX lowers an equation again for its gradient."""
+        """Warn, once for each call that is traced: JAX lowers its equation again for the gradient."""
         if not self.said:
             self.said = True
             axes = ", ".join(f"{name}={size}" for name, size in self.multimesh.shape.items())
@@ -55,7 +55,7 @@ class Inliner:
     """
 
     def __init__(self, name: str, multimesh: MultiMesh) -> None:
-        self._inlined = _Inlined(name, multimesh)
+        self._name, self._multimesh = name, multimesh
         self._is_parallel = multimesh.devices.size > 1
 
     def __call__(self, fun: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
@@ -63,12 +63,13 @@ class Inliner:
         result = fun(*args, **kwargs)
         if not self._is_parallel or is_placed_later():
             return result
+        inlined = _Inlined(self._name, self._multimesh)
         leaves, tree = jax.tree.flatten(result)
         position = next((index for index, leaf in enumerate(leaves) if isinstance(leaf, Tracer)), None)
         if position is None:
             # Of objects that it changes, or of nothing, no equation can tell whether it is ever run.
-            self._inlined.say()
+            inlined.say()
             return result
-        leaves[position] = _bind(leaves[position], step=self._inlined)
+        leaves[position] = _bind(leaves[position], step=inlined)
         marked: R = jax.tree.unflatten(tree, leaves)
         return marked
