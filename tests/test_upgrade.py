@@ -254,7 +254,7 @@ def test_a_name_that_is_gone_in_a_release_is_needed_for_it(folder: Path, wanted:
     of_jax = [row for row in old_names().values() if row.package == "jax" and row.changes]
     back = [row for row in of_jax if row.changes[-1][1] == "there"]
     uses = {row.name: row for row in (*back, *draw.sample(of_jax, 150))}
-    (folder / "train.py").write_text("import jax\n" + "".join(f"{name}\n" for name in uses))
+    (folder / "train.py").write_text("import jax, jaxlib\n" + "".join(f"{name}\n" for name in uses))
     found = report("--upgrade-to", wanted)
     needed = {item["line"] for group in found["needed"] if group["change"] == "stops" for item in group["items"]}
     assert len(back) > 10
