@@ -39,11 +39,12 @@ MAY_IMPORT = {
     "mmrewrite.modernize.name_index": ".modernize.advice .modernize.gate",
     "mmrewrite.modernize.held_gate": ".modernize.gate .modernize.markers .modernize.name_index .modernize.reexports",
     "mmrewrite.modernize.newer_index": ".modernize.gate .modernize.name_index",
+    "mmrewrite.modernize.private_index": ".modernize.advice .modernize.name_index",
     "mmrewrite.modernize.part_index": ".modernize.advice .modernize.name_index",
     "mmrewrite.modernize.changed_meanings": ".modernize.name_index",
     "mmrewrite.modernize.settings": ".engine",
     "mmrewrite.modernize.uses": ".source .project",
-    "mmrewrite.modernize.version_guards": ".modernize.name_index .modernize.uses",
+    "mmrewrite.modernize.version_guards": ".modernize.name_index .modernize.private_index .modernize.uses",
     "mmrewrite.modernize.site": ".results .source .project .codemod .modernize.settings .modernize.uses",
     "mmrewrite.modernize.decision": ".results .modernize.site",
     "mmrewrite.modernize.analysis": (
@@ -60,7 +61,7 @@ MAY_IMPORT = {
         ".modernize.uses .modernize.version_guards .modernize.site .modernize.decision .modernize.analysis "
         ".modernize.edits"
     ),
-    "mmrewrite.modernize.upgrade": ".results .modernize.name_index .modernize.newer_index",
+    "mmrewrite.modernize.upgrade": ".results .modernize.name_index .modernize.newer_index .modernize.private_index",
     "mmrewrite.files": "pathspec platformdirs .results .tracking .source .directives",
     "mmrewrite.launch": "",
     "mmrewrite.mirror": ".results .tracking .source .engine .files .launch",
@@ -90,8 +91,9 @@ MAY_IMPORT = {
     ),
     "mmcodemods.modernize": (
         "mmrewrite.results mmrewrite.source mmrewrite.modernize.advice mmrewrite.modernize.gate "
-        "mmrewrite.modernize.name_index mmrewrite.modernize.part_index mmrewrite.modernize.changed_meanings "
-        "mmrewrite.modernize.uses mmrewrite.modernize.site "
+        "mmrewrite.modernize.name_index mmrewrite.modernize.part_index mmrewrite.modernize.private_index "
+        "mmrewrite.modernize.changed_meanings mmrewrite.modernize.uses mmrewrite.modernize.version_guards "
+        "mmrewrite.modernize.site "
         "mmrewrite.modernize.decision mmrewrite.modernize.analysis mmrewrite.modernize.edits mmrewrite.modernize"
     ),
     "mmruntime._check": "numpy",

@@ -226,6 +226,23 @@ def test_a_name_of_which_no_release_is_known_is_told_apart(folder: Path) -> None
     assert names(report("--upgrade-to", "0.8.0")["needed"]) == {("", "", "unknown"): ["jax._src.mesh.thread_resources"]}
 
 
+def test_a_private_name_is_in_the_group_of_its_release(folder: Path) -> None:
+    (folder / "train.py").write_text(
+        "from jax._src import checkify, core\nfrom jax._src.maps import xmap\n\n"
+        "print(core.ConcreteArray, checkify.Out)\n"
+        "try:\n    from jax._src.core import thread_local_state\nexcept ImportError:\n    thread_local_state = None\n"
+    )
+    found = report("--upgrade-to", "0.8.0")
+    assert names(found["needed"]) == {
+        ("jax", "0.4.31", "stops"): ["jax._src.maps.xmap"],
+        ("jax", "0.4.36", "stops"): ["jax._src.core.ConcreteArray", "jax._src.core.thread_local_state"],
+    }
+    assert names(found["later"]) == {("jax", "0.11.2", "stops"): ["jax._src.checkify.Out"]}
+    assert not found["unknown"]
+    (group,) = (group for group in found["needed"] if group["release"] == "0.4.36")
+    assert [item["outcome"] for item in group["items"]] == ["by hand", "left"]
+
+
 def test_every_name_of_the_index_is_in_its_group(folder: Path) -> None:
     uses = [name for name in old_names() if not any(other.startswith(f"{name}.") for other in old_names())]
     imports = "".join(f"import {package}\n" for package in (*TITLES, "jaxlib"))

@@ -2,13 +2,15 @@
 
 Beside it, `old_parts.jsonl` has the arguments, members and flags that went, by `index_parts.py`, and
 `newer_names.jsonl` the names that came after the first release of each package that is read, also those that came back.
+`private_names.jsonl` has the names of private modules that went, by `index_private.py`.
 
     python tools/index_names.py [--wheels FOLDER] [--python INTERPRETER]
 
 Wheels of every release in `RELEASES` are fetched with `pip download --no-deps` and read with `ast`; nothing of them is
 imported or run. With --wheels, they stay in a folder for the next run. For a new release, run it and read the diff.
 JAX 0.4.13 and 0.4.14 have no wheels, and building one would run them: a zip of the package of the former as
-`jax-0.4.13-py3-none-any.whl` in that folder is read as well.
+`jax-0.4.13-py3-none-any.whl` in that folder is read as well. Of releases before those in `RELEASES`, private names are
+read from what that folder holds: wheels, and such zips, as of the tags `jax-v0.2.4` to `jax-v0.4.12` of JAX.
 
 A name warns or raises if a deprecation table of its module says so, or if its function begins with a
 `DeprecationWarning`. It is gone if the next release neither defines it nor has it in a table, and if INTERPRETER, which
@@ -35,11 +37,13 @@ from pathlib import Path
 from typing import Any
 
 from index_parts import LOOK, Parts, moved_rows, part_rows, parts_of
+from index_private import Private, corrected_private, private_of, private_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 INDEX = ROOT / "mmrewrite" / "modernize" / "old_names.jsonl"
 PARTS = INDEX.with_name("old_parts.jsonl")
 NEWER = INDEX.with_name("newer_names.jsonl")
+PRIVATE = INDEX.with_name("private_names.jsonl")
 
 # Distribution, package, and the first release to read; of orbax, the first and the last release of every minor version,
 # since there are more than a hundred.
@@ -433,9 +437,19 @@ def _wheel(distribution: str, version: str, folder: Path) -> Path | None:
     return next(folder.glob(pattern), None)
 
 
-def _read_wheel(wheel: Path, package: str) -> tuple[dict[str, Named], Parts]:
+def _older_wheels(distribution: str, first: str, folder: Path) -> dict[str, Path]:
+    """The releases before the first one of which the folder holds a wheel."""
+    found = {wheel.name.split("-")[1]: wheel for wheel in folder.glob(f"{distribution.replace('-', '_')}-*.whl")}
+    return {each: found[each] for each in sorted(found, key=_numbers) if _numbers(each) < _numbers(first)}
+
+
+def _read_wheel(wheel: Path, package: str) -> tuple[dict[str, Named], Parts, dict[str, Private]]:
     release = Release(wheel, package)
-    return release.names, parts_of(release)
+    return release.names, parts_of(release), private_of(release)
+
+
+def _read_private(wheel: Path, package: str) -> dict[str, Private]:
+    return private_of(Release(wheel, package))
 
 
 def _index(folder: Path) -> Iterator[tuple[dict[str, Any], Path]]:
@@ -450,14 +464,20 @@ def _index(folder: Path) -> Iterator[tuple[dict[str, Any], Path]]:
                 print(f"{distribution} {version} has no wheel and is not read", file=sys.stderr)
         with ProcessPoolExecutor() as workers:
             read = list(workers.map(_read_wheel, wheels.values(), [package] * len(wheels)))
-        names = {version: names for version, (names, _) in zip(wheels, read, strict=True)}
+            older = _older_wheels(distribution, first, folder)
+            read_older = list(workers.map(_read_private, older.values(), [package] * len(older)))
+        names = {version: names for version, (names, _, _) in zip(wheels, read, strict=True)}
         head = {"package": package, "releases": list(wheels)}
         yield from ((head, path) for path in (INDEX, PARTS))
         yield from ((row, INDEX) for row in rows(names))
-        parts = {version: parts for version, (_, parts) in zip(wheels, read, strict=True)}
+        parts = {version: parts for version, (_, parts, _) in zip(wheels, read, strict=True)}
         yield from ((row, PARTS) for row in part_rows(parts))
         yield from ((row, PARTS) for row in moved_rows(parts, _moves(package)))
         yield from ((row, NEWER) for row in newer_rows(names, package))
+        private = dict(zip(older, read_older, strict=True))
+        private |= {version: private for version, (_, _, private) in zip(wheels, read, strict=True)}
+        yield {"package": package, "releases": list(private)}, PRIVATE
+        yield from ((row, PRIVATE) for row in private_rows(private, names[versions[-1]]))
 
 
 def _moves(package: str) -> Mapping[str, str]:
@@ -578,10 +598,11 @@ def main() -> None:
         folder = given.wheels or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         found = list(_index(folder))
-    of = {path: [row for row, place in found if place == path] for path in (INDEX, PARTS, NEWER)}
+    of = {path: [row for row, place in found if place == path] for path in (INDEX, PARTS, NEWER, PRIVATE)}
     _write(INDEX, corrected(of[INDEX], given.python))
     _write(PARTS, corrected_parts(of[PARTS], given.python))
     _write(NEWER, of[NEWER])
+    _write(PRIVATE, corrected_private(of[PRIVATE], given.python))
 
 
 def _write(path: Path, found: Iterable[Mapping[str, Any]]) -> None:

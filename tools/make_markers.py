@@ -16,6 +16,7 @@ from mmrewrite.modernize.held_functions import held_functions
 from mmrewrite.modernize.lost_keywords import lost_keywords
 from mmrewrite.modernize.name_index import PACKAGES, ends, words_beside
 from mmrewrite.modernize.part_index import part_words
+from mmrewrite.modernize.private_index import PRIVATE_WORDS
 from mmrewrite.modernize.registry import MODERNIZE_PACKAGE, ModernizeRegistry
 
 PLACE = Path(__file__).resolve().parents[1] / "mmrewrite" / "modernize" / "markers.py"
@@ -58,7 +59,7 @@ def content() -> str:
     }
     anywhere = sorted(each for each in markers if not any(other in each for other in markers - {each}))
     every: dict[bytes, set[bytes]] = {}
-    for words in (ends(), part_words(), meaning_words()):
+    for words in (ends(), part_words(), meaning_words(), PRIVATE_WORDS):
         for word, homes in words.items():
             every.setdefault(word, set()).update(homes)
     # A thousand tuples take longer to make than the few that are looked at take to split.

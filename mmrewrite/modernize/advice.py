@@ -17,18 +17,30 @@ _INTERNAL = (
 )
 _XLA_CLIENT = "it was internal; devices are `jax.devices()`, executables `jax.jit(f).lower(...).compile()`"
 
+_MAPS = "write the function anew with `jax.shard_map` or `jax.vmap`"
+_CONFIG = "import `jax`, and write `jax.config`"
+_WITH_FLAGS = (
+    *("api", "api_util", "config", "core", "dispatch", "dtypes", "interpreters.pxla", "lax.lax", "numpy.lax_numpy"),
+    *("pjit", "public_test_util", "test_util", "util", "xla_bridge"),
+)
+
 ADVICE = {
     "jax.linear_util.wrap_init": "write `jax.extend.linear_util.wrap_init`, which takes `debug_info=` as well",
     "jax.linear_util": _LINEAR,
     "jax.prng": "write `jax.extend.random`, or `jax.random.key(seed, impl=...)` where a name of a generator is meant",
     "jax.abstract_arrays": "write `jax.core.ShapedArray` for `ShapedArray`, and `jax.extend.core` for the rest",
-    "jax.config": "import `jax`, and write `jax.config`",
-    "jax.config.config": "import `jax`, and write `jax.config`",
+    "jax.config": _CONFIG,
+    "jax.config.config": _CONFIG,
     "jax.xla_computation": "write `jax.jit(f).lower(*args).compiler_ir('hlo')`",
     "jax.custom_remat": "write `jax.checkpoint` with a policy",
     "jax.device_put_replicated": "`mmruntime.compat.device_put_replicated` does the same",
     "jax.util": "it was internal; `map` and `zip(..., strict=True)`, `functools.partial` and `math.prod` do its work",
-    "jax.experimental.maps": "write the function anew with `jax.shard_map` or `jax.vmap`",
+    "jax.experimental.maps": _MAPS,
+    "jax._src.maps": _MAPS,
+    "jax._src.device_array": "write `jax.Array`",
+    "jax._src.global_device_array": "write `jax.Array`, and `jax.make_array_from_callback` to make one",
+    "jax._src.config.flags": _CONFIG,
+    **{f"jax._src.{module}.FLAGS": _CONFIG for module in _WITH_FLAGS},
     "jax.experimental.host_callback": (
         "write `jax.experimental.io_callback`, or `jax.pure_callback` for functions without effects, with the shapes "
         "of the result; `id_print` is `jax.debug.print`, `id_tap` without result is `jax.debug.callback`"

@@ -134,7 +134,7 @@ def _of_pattern(
     """A name that is put together of parts, of which some are written."""
     homes = list(dict.fromkeys(homes_asked(module, asked, passed.places)))
     found = [name for home in homes for name in names if _is_in(name, home, pattern)]
-    if isinstance(node, ast.Call) and not homes and _takes_full_names(module, node):
+    if isinstance(node, ast.Call) and not homes and takes_full_names(module, node):
         found = [name for name in names if any(map(pattern.fullmatch, _spellings(name)))]
     if found:
         yield node, f"it may look up an old name, such as `{min(found)}`; write the names of today, or ask for each"
@@ -197,7 +197,7 @@ _BY_FULL_NAME = frozenset(
 )
 
 
-def _takes_full_names(module: ModuleUses, call: ast.Call) -> bool:
+def takes_full_names(module: ModuleUses, call: ast.Call) -> bool:
     """Whether a call takes a full name; `monkeypatch.setattr` and `mocker.patch` do where they are called so."""
     if _name_of(module, call.func) in _BY_FULL_NAME:
         return True

@@ -767,6 +767,7 @@ HOMES = {
     b'Zeros': b'batching',
     b'_UNSPECIFIED': b'pxla',
     b'__call__': b'BatchNorm ConstantHandler GroupNorm InstanceNorm LayerNorm MultiHeadDotProductAttention RMSNorm',
+    b'_src': b'chex flax jax optax orbax',
     b'_xla': b'xla_client',
     b'a': b'clip',
     b'a_max': b'clip',

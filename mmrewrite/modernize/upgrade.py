@@ -10,6 +10,7 @@ from typing import Literal
 
 from mmrewrite.modernize.name_index import TITLES, OldName, last_releases, numbers, old_names
 from mmrewrite.modernize.newer_index import Lacking
+from mmrewrite.modernize.private_index import private_name
 from mmrewrite.results import Change, LeftAlone, Rewrite
 
 Outcome = Literal["rewritten", "by hand", "left"]
@@ -290,6 +291,8 @@ def _history(name: str) -> str:
 @functools.cache
 def _row(name: str) -> OldName | None:
     """The row of a name, else that of the innermost module around it that has one."""
+    if (private := private_name(name)) is not None:
+        return private
     while name:
         if name in old_names():
             return old_names()[name]

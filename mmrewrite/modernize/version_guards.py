@@ -6,6 +6,7 @@ import ast
 import re
 
 from mmrewrite.modernize.name_index import TITLES, old_names
+from mmrewrite.modernize.private_index import private_name
 from mmrewrite.modernize.uses import ModuleUses
 
 _CAUGHT = frozenset(("ImportError", "ModuleNotFoundError", "AttributeError", "Exception", "BaseException"))
@@ -32,7 +33,8 @@ def _fails_before(module: ModuleUses, node: ast.AST) -> bool:
         return False
     parts = binding.target.split(".")
     known = (old_names().get(".".join(parts[:length])) for length in range(2, len(parts) + 1))
-    if not any(name is not None and name.is_gone for name in known):
+    is_gone = any(name is not None and name.is_gone for name in known) or private_name(binding.target) is not None
+    if not is_gone:
         return False
     return (
         isinstance(binding.statement, ast.Import | ast.ImportFrom) and _guard_around(module, binding.statement) is None

@@ -10,6 +10,7 @@ import pytest
 
 from mmrewrite.modernize.analysis.old_names import STILL_THERE
 from mmrewrite.modernize.name_index import ONCE_MODULES, last_releases, old_names
+from mmrewrite.modernize.private_index import private_names
 from mmrewrite.modernize.registry import ModernizeRegistry
 
 pytestmark = pytest.mark.both_versions("names, parts and members of JAX")
@@ -70,3 +71,5 @@ def test_the_index_is_right_about_the_last_release(package: str, distribution: s
     rows = [row for row in old_names().values() if row.package == package]
     assert [row.name for row in rows if row.changes[-1][1] == "gone" and exists(row.name)] == []
     assert [row.name for row in rows if row.changes[-1][1] in ("warns", "there") and not exists(row.name)] == []
+    private = [row for row in private_names().values() if row.package == package]
+    assert [row.name for row in private if exists(row.name)] == []
