@@ -45,7 +45,10 @@ MAY_IMPORT = {
     "mmrewrite.modernize.settings": ".engine",
     "mmrewrite.modernize.uses": ".source .project",
     "mmrewrite.modernize.version_guards": ".modernize.name_index .modernize.private_index .modernize.uses",
-    "mmrewrite.modernize.site": ".results .source .project .codemod .modernize.settings .modernize.uses",
+    "mmrewrite.modernize.site": (
+        ".results .source .project .codemod .modernize.name_index .modernize.newer_index .modernize.settings "
+        ".modernize.uses"
+    ),
     "mmrewrite.modernize.decision": ".results .modernize.site",
     "mmrewrite.modernize.analysis": (
         ".source .project .codemod .modernize.name_index .modernize.changed_meanings .modernize.uses "

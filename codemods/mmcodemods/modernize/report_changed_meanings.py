@@ -31,7 +31,6 @@ from mmrewrite.modernize.gate import uses_any
 from mmrewrite.modernize.name_index import PACKAGES, TITLES
 from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses, OldNameUse
-from mmrewrite.project.project import Project
 
 _BY_NAME = {
     name: [each for each in CHANGED_MEANINGS if name in each.names] for row in CHANGED_MEANINGS for name in row.names
@@ -135,13 +134,13 @@ class ReportChangedMeanings(ModernizeCodemod):
         if any(item.name.partition(".")[0] in ("jax", "flax", "orbax") for item in module.imported):
             is_frozen = "FrozenDict" in module.facts.source.text
             for node in module.nodes_of(*_KINDS_OF_NODES, *(_CHOOSING if is_frozen else ())):
-                kind = _kind(context.project, module, node)
+                kind = _kind(context, module, node)
                 if kind is not None and kind != "protocol":
                     yield Location(module, node, part=_DEVICE if kind == "device" else "")
         if age.is_before(*_TOLD["protocol"][:2]):
             yield from (Location(module, node) for node in module.methods.get("__jax_array__", ()))
         for node in module.methods.get(_CARRY, ()):
-            if _kind(context.project, module, node) == "carry":
+            if _kind(context, module, node) == "carry":
                 yield Location(module, node)
 
     def rewrite(self) -> None:
@@ -151,7 +150,7 @@ class ReportChangedMeanings(ModernizeCodemod):
             row = _row(site.module, self.use, site.context.analysis(ProjectAge))
             assert row is not None
             site.leave(f"since {TITLES[row.package]} {row.release}, `{self.use.name}` {row.told}")
-        kind = _kind(site.context.project, site.module, site.node)
+        kind = _kind(site.context, site.module, site.node)
         assert kind is not None
         package, release, told = _TOLD[kind]
         if kind == "device" and isinstance(site.node, ast.Call) and isinstance(site.node.func, ast.Attribute):
@@ -220,7 +219,7 @@ def _is_partial(module: ModuleUses, call: ast.Call, function: ast.expr) -> bool:
     return is_first and module.facts.names.resolve(call.func, module.scope_of(call)) in PARTIALS
 
 
-def _kind(project: Project, module: ModuleUses, node: ast.AST) -> Kind | None:
+def _kind(context: ModernizeContext, module: ModuleUses, node: ast.AST) -> Kind | None:
     """Which change of members a node is about."""
     if isinstance(node, ast.Constant):
         return "client" if isinstance(node.value, str) and "TFRT_CPU" in node.value else None
@@ -246,7 +245,7 @@ def _kind(project: Project, module: ModuleUses, node: ast.AST) -> Kind | None:
         return "frozen" if _is_registered_for_frozen(module, node) else None
     if not isinstance(node, ast.Call):
         return None
-    if relative_path(project, module, node) is not None:
+    if relative_path(context.project, module, node) is not None:
         return "path"
     if isinstance(node.func, ast.Attribute) and node.func.attr == "device" and not node.args and not node.keywords:
         is_jax = any(item.name.partition(".")[0] == "jax" for item in module.imported)
