@@ -35,7 +35,8 @@ class FunctionReach(VisibleReach):
         return statement
 
     def _of_object(self, facts: Facts, node: ast.Attribute, scope: Scope) -> Iterator[Reached]:
-        """What an attribute is in the class of its object."""
+        """What an attribute is in the class of its object, or in one that extends it."""
         found = self._classes.of(node.value, facts, scope)
         if found is not None:
-            yield from self._member(*found, node.attr)
+            for each in (found, *self._classes.extended(*found, node.attr)):
+                yield from self._member(*each, node.attr)

@@ -35,6 +35,9 @@ _IMPORTED_BY_NAME = {
     "jax.sharding.PartitionSpec": ("P", "PartitionSpec"),
 }
 
+# What to do about a release that is too old for what is written.
+_RAISE = "raise it, or keep the old name"
+
 
 class SiteLeft(Exception):
     """Why a site stays that runs on today's JAX as it is, in words for a message."""
@@ -282,13 +285,12 @@ class OldNameSite:
 
     def needs(self, version: str, what: str) -> None:
         """Refuse unless every JAX that the result must run on has `what`, which came with `version`."""
-        settings = self.context.settings
         if self.target < numbers(version)[:3]:
-            shown = ".".join(str(part) for part in settings.target)
-            wanted = dict(settings.releases).get("jax")
-            is_upgrade = wanted is not None and numbers(wanted)[:3] == self.target
-            limit = f"the upgrade leads to JAX {wanted}" if is_upgrade else f"`target-jax` is {shown}"
-            self.refuse(f"{what} needs JAX {version}, and {limit}; raise it, or keep the old name")
+            wanted = dict(self.context.settings.releases).get("jax")
+            if wanted is not None and numbers(wanted)[:3] == self.target:
+                self.needs_package("jax", version, what)
+            shown = ".".join(str(part) for part in self.context.settings.target)
+            self.refuse(f"{what} needs JAX {version}, and `target-jax` is {shown}; {_RAISE}")
 
     def needs_package(self, package: str, version: str, what: str, jax: str | None = None) -> None:
         """Refuse unless the releases of a package that the result must run on have `what`.
@@ -304,10 +306,7 @@ class OldNameSite:
             self.needs(jax, f"{what} of {TITLES[package]} {version}")
         if wanted is not None and numbers(wanted) < numbers(version):
             title = TITLES[package]
-            self.refuse(
-                f"{what} needs {title} {version}, and the upgrade leads to {title} {wanted}; raise it, or keep the old "
-                "name"
-            )
+            self.refuse(f"{what} needs {title} {version}, and the upgrade leads to {title} {wanted}; {_RAISE}")
 
     # Edits
 

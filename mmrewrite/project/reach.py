@@ -110,10 +110,8 @@ class Reach:
         for reached in queue:
             where, owner = reached.facts, reached.node
             assert isinstance(owner, ast.ClassDef)
-            for statement in self._project.once(("members", owner), functools.partial(_members, where, owner)).get(
-                name, ()
-            ):
-                yield Reached(where, statement)
+            members = self._project.once(("members", owner), functools.partial(_members, where, owner))
+            yield from (Reached(where, statement) for statement in members.get(name, ()))
             for base in self._names_of(where, owner.bases, where.names.scopes[owner]):
                 if isinstance(base.node, ast.ClassDef) and base.node not in seen:
                     seen.add(base.node)

@@ -285,6 +285,15 @@ def test_an_object_is_followed(function: str) -> None:
     assert "step for the mesh" in found
 
 
+def test_a_method_of_a_class_that_extends_another_is_followed() -> None:
+    base = "class Base:\n    def run(self, params, xs):\n        return jax.grad(self.step)(params, xs)\n\n\n"
+    own = METHODS.replace("class Base:", f"{base}class Own(Base):").replace(
+        "class Trainer(Base):", "class Trainer(Own):"
+    )
+    (found,) = reported("pass", own)
+    assert "step for the mesh" in found
+
+
 def test_an_annotated_argument_is_followed() -> None:
     (found,) = reported("pass", f"{METHODS}\n\ndef train(it: Trainer, xs):\n    return jax.grad(it.turn)(xs, xs)\n")
     assert "step for the mesh" in found
