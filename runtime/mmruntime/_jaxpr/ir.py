@@ -28,7 +28,7 @@ class Op:
         eqn: The equation; its variables are unique in the whole step.
         task: The task that it belongs to, if any.
         backward: Whether it is part of a transposed computation.
-        variant: Which of its loop's bodies it is in.
+        variant: Which of its loop's bodies it is in; behind a loop, which of the programs of its submesh.
         submesh_varies: Whether its task's submesh depends on the microbatch.
         again: Whether it makes again, for the backward pass, what the forward pass has made.
         call: The call of a task that it was opened from, if it was, whose line is the task's.

@@ -68,11 +68,13 @@ class _Pack:
         totals: The accumulators.
         results: What is added to each, once for each body of the loop that adds to all of them.
         makers: For each of these bodies, an equation that makes one of the results.
+        variant: Which of the programs behind the loop reads them.
     """
 
     totals: tuple[Var, ...]
     results: tuple[tuple[Var, ...], ...]
     makers: tuple[Op, ...]
+    variant: int
 
 
 class _Sums:
@@ -103,14 +105,15 @@ class _Sums:
         for total, mine in results.items():
             if self._can_join(total, mine):
                 kinds = [(self._program[op], op.task, op.backward) for op in self._makers(mine)]
-                groups[total.aval.dtype, tuple(kinds)].append(total)
+                groups[total.aval.dtype, tuple(kinds), self._readers[total][0].variant].append(total)
         return [
             _Pack(
                 tuple(totals),
                 tuple(zip(*(results[total] for total in totals), strict=True)),
                 tuple(self._makers(results[totals[0]])),
+                variant,
             )
-            for totals in groups.values()
+            for (_, _, variant), totals in groups.items()
             if len(totals) > 1
         ]
 
@@ -124,7 +127,7 @@ class _Sums:
         if not all(self._is_made_last(result) for result in results):
             return False
         (home,) = {self._segments.made_on[result] for result in results}
-        return all(self._placement.of[op] == home for op in readers)
+        return all(self._placement.of[op] == home and op.variant == readers[0].variant for op in readers)
 
     def _is_made_last(self, result: Var) -> bool:
         """Whether one program of one task makes a term, on all of its devices, and only to add it up."""
@@ -211,6 +214,6 @@ def _taken_apart(pack: _Pack, like: Var) -> tuple[Var, list[Op]]:
             return jax.lax.reshape(jax.lax.slice(flat, (start,), (end,)), total.aval.shape)
 
         _, eqns = trace_equations(piece, [joined])
-        ops += [Op(eqn) for eqn in (*eqns[:-1], eqns[-1].replace(outvars=[total]))]
+        ops += [Op(eqn, variant=pack.variant) for eqn in (*eqns[:-1], eqns[-1].replace(outvars=[total]))]
         start = end
     return joined, ops

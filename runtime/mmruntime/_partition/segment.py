@@ -9,7 +9,7 @@ gives, per stage, a forward and a backward program, and on the last stage one th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mmruntime._compat import Var, is_var
@@ -34,7 +34,7 @@ class Segment:
         part: "I" or "W" for the input and weight halves of a split backward pass, "R" for a forward pass that runs once
             more, else "".
         input_half: For a weight half, the input half that it belongs to.
-        variant: Which of the loop's bodies it is in.
+        variant: Which of the loop's bodies it is in; behind a loop, which of the programs of its submesh.
     """
 
     region: int
@@ -121,6 +121,11 @@ def _largest_part_first(ops: list[Op]) -> tuple[Op, ...]:
     Scalars of other stages, such as the step counts of their optimizers, are computed on every submesh. Where the
     program had them in between, equal stages would have unequal programs.
     """
+    return tuple(op for each in sorted(connected(ops), key=len, reverse=True) for op in each)
+
+
+def connected(ops: Sequence[Op]) -> list[tuple[Op, ...]]:
+    """Equations by the parts that share no value and no order of effects, in the order in which these begin."""
     part = {op: op for op in ops}
 
     def root(op: Op) -> Op:
@@ -144,7 +149,7 @@ def _largest_part_first(ops: list[Op]) -> tuple[Op, ...]:
     parts: dict[Op, list[Op]] = defaultdict(list)
     for op in ops:
         parts[root(op)].append(op)
-    return tuple(op for each in sorted(parts.values(), key=len, reverse=True) for op in each)
+    return [tuple(each) for each in parts.values()]
 
 
 def _levels(region: Region, placement: Placement, by_task: bool) -> dict[tuple[Op, int], int]:

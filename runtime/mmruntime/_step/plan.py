@@ -44,6 +44,7 @@ from mmruntime._partition.pulled import warn_of_pulled_state
 from mmruntime._partition.residuals import recompute_residuals
 from mmruntime._partition.segment import Segments, segment
 from mmruntime._partition.shard import Shardings, propagate_segments, propagate_whole
+from mmruntime._partition.shared_updates import share_updates
 from mmruntime._partition.single_program import compute_results
 from mmruntime._partition.stack_homes import astray_stacks, parts_laid_out_alike, warn_of_whole_stacks
 from mmruntime._partition.tasks_inside import warn_of_tasks_inside
@@ -187,18 +188,18 @@ def make_plan(
             # In one program XLA itself makes cheap values again.
             step, placement = recompute_residuals(step, placement)
         step, placement, delayed, known = _delay(step, placement, multimesh, inputs, propagated)
+        found: tuple[Segments, Shardings | None] | None = known
         if not whole:
-            step, placement, known = _pack(step, placement, multimesh, inputs, propagated, known)
-        segments = segment(step, placement) if known is None else known[0]
+            step, placement, found = _share_and_pack(step, placement, multimesh, inputs, propagated, known)
+        segments, laid_out = found or (segment(step, placement), None)
         if whole:
             shardings = propagate_whole(step, placement, multimesh, inputs)
             program = build_whole(step)
         else:
-            segments, loop_schedules = schedule_loops(step, placement, segments)
-            if known is None or segments is not known[0]:
-                shardings = propagate_segments(step, placement, multimesh, inputs, segments, propagated)
-            else:
-                shardings = known[1]
+            scheduled, loop_schedules = schedule_loops(step, placement, segments)
+            if laid_out is None or scheduled is not segments:
+                laid_out = propagate_segments(step, placement, multimesh, inputs, scheduled, propagated)
+            segments, shardings = scheduled, laid_out
             alike = parts_laid_out_alike(stacks, step, placement, shardings)
             if alike:
                 inputs = replace(inputs, layouts={**inputs.layouts, **alike})
@@ -326,25 +327,29 @@ def _delay(
     return rewritten, where, delayed, (segments, shardings) if is_same else None
 
 
-def _pack(
+def _share_and_pack(
     step: Step,
     placement: Placement,
     multimesh: MultiMesh,
     inputs: InputLayouts,
     propagated: PropagatedLayouts,
     known: tuple[Segments, Shardings] | None,
-) -> tuple[Step, Placement, tuple[Segments, Shardings] | None]:
-    """Join small accumulators, where there are loops; the last argument and result are those of `_delay`."""
+) -> tuple[Step, Placement, tuple[Segments, Shardings | None] | None]:
+    """Share updates and join small accumulators, where there are loops.
+
+    The last argument and result are those of `_delay`; where each submesh is one device, layouts may not be known yet.
+    """
     if not any(region.index_count > 1 for region in step.regions):
         return step, placement, known
-    segments = segment(step, placement) if known is None else known[0]
-    shardings = None if known is None else known[1]
+    segments, shardings = known or (segment(step, placement), None)
+    shared, where = share_updates(step, placement, segments)
+    if shared is not step:
+        step, placement = shared, where
+        segments, shardings = segment(step, placement), None
     if shardings is None and any(mesh.size > 1 for mesh in placement.submeshes.meshes):
         shardings = propagate_segments(step, placement, multimesh, inputs, segments, propagated)
     packed, where = pack_sums(step, placement, segments, shardings)
-    if packed is not step:
-        return packed, where, None
-    return step, placement, known if shardings is None else (segments, shardings)
+    return (step, placement, (segments, shardings)) if packed is step else (packed, where, None)
 
 
 def _trace(fun: Callable[..., Any], call: Call, multimesh: MultiMesh) -> tuple[Step, Any]:
