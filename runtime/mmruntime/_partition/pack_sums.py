@@ -44,7 +44,7 @@ def pack_sums(
     """The step with small accumulators joined, and where it runs.
 
     Accumulators are joined if one program makes the terms of all of them, each device has all of each, and only
-    equations behind the loop on the same submesh read them.
+    equations of one variant behind the loop, on the same submesh, read them.
 
     Args:
         step: The step.
