@@ -51,7 +51,7 @@ def share_updates(step: Step, placement: Placement, segments: Segments) -> tuple
 
 
 @dataclass(frozen=True, eq=False)
-class _Parts:
+class _PartedProgram:
     """A program in parts.
 
     Attributes:
@@ -93,7 +93,7 @@ class _Rest:
     scalars: Sequence[Op]
 
 
-def _parts(segment: Segment, placement: Placement, numbers: dict[Hashable, int]) -> _Parts:
+def _parts(segment: Segment, placement: Placement, numbers: dict[Hashable, int]) -> _PartedProgram:
     """A program in parts; none if it cannot be taken apart.
 
     Args:
@@ -101,7 +101,7 @@ def _parts(segment: Segment, placement: Placement, numbers: dict[Hashable, int])
         placement: Where everything runs.
         numbers: The number of each kind; new ones are added.
     """
-    nothing = _Parts(segment.submesh, (), (), ())
+    nothing = _PartedProgram(segment.submesh, (), (), ())
     if any(op.eqn.effects or op.task is not None for op in segment.ops):
         return nothing
     every = _scalars(segment.ops)
@@ -115,7 +115,9 @@ def _parts(segment: Segment, placement: Placement, numbers: dict[Hashable, int])
     parts = connected([op for op in segment.ops if op in others])
     mesh = placement.submeshes.meshes[segment.submesh]
     found = [(mesh.axis_names, mesh.axis_sizes, _kind(ops)) for ops in parts]
-    return _Parts(segment.submesh, parts, tuple([numbers.setdefault(kind, len(numbers)) for kind in found]), scalars)
+    return _PartedProgram(
+        segment.submesh, parts, tuple([numbers.setdefault(kind, len(numbers)) for kind in found]), scalars
+    )
 
 
 def _scalars(ops: Iterable[Op]) -> list[Op]:
@@ -142,10 +144,10 @@ def _kind(ops: Iterable[Op]) -> Hashable:
     return tuple((op.eqn.primitive, tuple(map(operand, op.eqn.invars)), tuple(map(operand, op.writes()))) for op in ops)
 
 
-def _rests(programs: Sequence[_Parts]) -> list[_Rest]:
+def _rests(programs: Sequence[_PartedProgram]) -> list[_Rest]:
     """What is not shared of each program that shares enough with one on another submesh."""
     sizes = {kind: len(part) for each in programs for kind, part in zip(each.kinds, each.parts, strict=True)}
-    classes: dict[_Kinds, list[_Parts]] = defaultdict(list)
+    classes: dict[_Kinds, list[_PartedProgram]] = defaultdict(list)
     for each in programs:
         if each.parts:
             classes[each.kinds].append(each)
