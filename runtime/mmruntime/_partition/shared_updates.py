@@ -66,31 +66,21 @@ class _PartedProgram:
     kinds: _Kinds
     scalars: Sequence[Op]
 
-    def without(self, shared: _Kinds) -> list[tuple[Op, ...]]:
-        """The parts that are left when those of some kinds are taken away, each behind the one before."""
-        wanted, left = iter(shared), []
+    def without(self, shared: _Kinds) -> list[Op]:
+        """The equations that are left when parts of some kinds are taken away, each behind the one before."""
+        wanted = iter(shared)
+        left: list[Op] = []
         kind = next(wanted, None)
         for part, own in zip(self.parts, self.kinds, strict=True):
             if own == kind:
                 kind = next(wanted, None)
             else:
-                left.append(part)
+                left.extend(part)
         return left
 
 
-@dataclass(frozen=True)
-class _Rest:
-    """What a program has beside what others have as well.
-
-    Attributes:
-        where: Its submesh.
-        parts: The equations of its other parts.
-        scalars: Those of scalars that they may read.
-    """
-
-    where: int
-    parts: Sequence[tuple[Op, ...]]
-    scalars: Sequence[Op]
+# A program, and the equations of its parts that others do not have.
+_Rest = tuple[_PartedProgram, list[Op]]
 
 
 def _parts(segment: Segment, placement: Placement, numbers: dict[Hashable, int]) -> _PartedProgram:
@@ -145,7 +135,7 @@ def _kind(ops: Iterable[Op]) -> Hashable:
 
 
 def _rests(programs: Sequence[_PartedProgram]) -> list[_Rest]:
-    """What is not shared of each program that shares enough with one on another submesh."""
+    """What is not shared of each program that shares enough with another one."""
     sizes = {kind: len(part) for each in programs for kind, part in zip(each.kinds, each.parts, strict=True)}
     classes: dict[_Kinds, list[_PartedProgram]] = defaultdict(list)
     for each in programs:
@@ -165,7 +155,7 @@ def _rests(programs: Sequence[_PartedProgram]) -> list[_Rest]:
             for each in classes.pop(kinds):
                 own = each.without(shared)
                 if own:
-                    rests.append(_Rest(each.where, own, each.scalars))
+                    rests.append((each, own))
     return rests
 
 
@@ -229,7 +219,7 @@ def _apart(step: Step, index: int, placement: Placement, rests: Sequence[_Rest])
         if op in floating:
             floating.add(other)
 
-    for rest in rests:
+    for program, mine in rests:
         env: dict[Var, Var] = {}
 
         def renamed(op: Op, env: Mapping[Var, Var] = env) -> Op:
@@ -237,12 +227,11 @@ def _apart(step: Step, index: int, placement: Placement, rests: Sequence[_Rest])
             outvars = [env.get(var, var) for var in op.eqn.outvars]
             return replace(op, eqn=op.eqn.replace(invars=invars, outvars=outvars), variant=1)
 
-        mine = [op for part in rest.parts for op in part]
-        for op in _needed(mine, rest.scalars):
+        for op in _needed(mine, program.scalars):
             env.update((var, _compat.new_var(var.aval)) for var in op.writes())
             copy = renamed(op)
             copies[op].append(copy)
-            stands_for(op, copy, (rest.where,))
+            stands_for(op, copy, (program.where,))
         for op in mine:
             instead[op] = renamed(op)
             stands_for(op, instead[op], of[op])
