@@ -138,18 +138,22 @@ def test_each_type_has_an_accumulator_of_its_own(monkeypatch):
         x = mm.task(lambda e, p, x: body(p, e[x]), task=on(0))(params["embed"], params["layers"][0], batch["x"])
         return jnp.mean((mm.task(body, task=on(1))(params["layers"][1], x) - batch["y"]) ** 2)
 
-    monkeypatch.setattr(pack_sums, "LARGEST", 0)
-    apart = mm.mjit(train(loss=through_tasks), mesh=stages(2))
-    expected = apart(params, batch())
-    monkeypatch.undo()
-    for fun in (through_tasks, mixed):
-        step = mm.mjit(train(loss=fun), mesh=stages(2))
-        found = step(params, batch())
-        assert_close(jax.tree.map(jnp.float32, found), jax.tree.map(jnp.float32, expected), 2e-2)
-    joined = mm.mjit(train(loss=through_tasks), mesh=stages(2))
-    assert_equal(joined(params, batch()), expected)
+    def joined_and_apart(**options):
+        monkeypatch.setattr(pack_sums, "LARGEST", 0)
+        apart = mm.mjit(train(loss=through_tasks, **options), mesh=stages(2))
+        expected = apart(params, batch())
+        monkeypatch.undo()
+        joined = mm.mjit(train(loss=through_tasks, **options), mesh=stages(2))
+        assert_equal(joined(params, batch()), expected)
+        return joined, expected
+
+    joined, expected = joined_and_apart(accumulate="parameter")
     # Two of each stage, the embedding and the loss.
     assert sums(joined) == 6
+    found = mm.mjit(train(loss=mixed), mesh=stages(2))(params, batch())
+    assert_close(jax.tree.map(jnp.float32, found), jax.tree.map(jnp.float32, expected), 2e-2)
+    # In float32 those of bfloat16 are joined with the others.
+    assert sums(joined_and_apart()[0]) == 4
 
 
 def test_donated_state_and_its_memory(monkeypatch):

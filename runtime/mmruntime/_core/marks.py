@@ -57,6 +57,7 @@ class LoopSpec:
         proof: How the results make up those of the whole batch, in lines for people.
         all_gather: Mesh axes over which parameters are gathered once per step, not in each program that reads them.
         sync: When devices that share parameters add up their gradients: once per "step", or in each "microbatch".
+        accumulate: In which type floats shorter than float32 are added up: "float32", or that of the "parameter".
         slices: How many slices of the sequence a microbatch is cut into.
         sequence_dim: The dimension of the sequence in the arrays of a microbatch.
     """
@@ -70,6 +71,7 @@ class LoopSpec:
     proof: tuple[str, ...] = ()
     all_gather: tuple[str, ...] = ()
     sync: str = "step"
+    accumulate: str = "float32"
     slices: int = 1
     sequence_dim: int = 1
 

@@ -106,6 +106,8 @@ class AbstractValue:
         axes: Inside of `shard_map`, the mesh axes that the examples are split over, the outermost first.
         varies: Inside of `shard_map`, the mesh axes along which devices may have other values for another reason.
         shards: What it is on each device, if it is the result of a `shard_map`.
+        rounded: Of `SUM`: the type of less range from which the whole batch's value is converted, and which it may
+            overflow where microbatches' values do not.
     """
 
     kind: Kind
@@ -119,6 +121,7 @@ class AbstractValue:
     axes: tuple[str, ...] = ()
     varies: frozenset[str] = frozenset()
     shards: Shards | None = None
+    rounded: Any = None
 
     @property
     def is_proved(self) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 
 from mmruntime import _compat
 from mmruntime._exactness.afterwards import Afterwards, afterwards, may_run_afterwards
+from mmruntime._exactness.averages import averages
 from mmruntime._exactness.difference import differences
 from mmruntime._exactness.lattice import FREE, ZERO, AbstractValue, Kind, Reason, Shards, rows
 from mmruntime._exactness.rules import (
@@ -65,6 +66,8 @@ class Verdict:
         dim: The dimension along which "concat" joins.
         outer: How many times the examples follow each other in that dimension.
         is_zero: Whether it is "same" because it is zeros for every batch, so that it is their sum as well.
+        is_average: Whether it is a "sum" of values that each microbatch has divided by the size of the whole batch.
+        rounded: Of a "sum", the type of less range that the whole batch's value has been rounded to.
         reason: Why it is "mixed" or "unknown", or "after" and nothing that microbatches give.
     """
 
@@ -73,12 +76,14 @@ class Verdict:
     dim: int = -1
     outer: int = 1
     is_zero: bool = False
+    is_average: bool = False
+    rounded: Any = None
     reason: Reason | None = None
 
     @property
     def word(self) -> str:
         """One word for people: the kind, "mean" for a sum that is divided by the number of microbatches."""
-        return "mean" if self.kind == "sum" and self.power == -1 else self.kind
+        return "mean" if self.kind == "sum" and (self.power == -1 or self.is_average) else self.kind
 
     @property
     def is_proved(self) -> bool:
@@ -141,6 +146,7 @@ def prove(
     *,
     as_written: bool = False,
     own_statistics: bool = False,
+    own_sizes: bool = False,
     waits: bool = False,
     parameters: Collection[int] = (),
 ) -> Proof:
@@ -154,6 +160,8 @@ def prove(
         as_written: Whether the function's own results are put together, with nothing in it changed or hoisted.
         own_statistics: Whether microbatches use their own sums and means over examples, as of a batch normalisation,
             where those of the whole batch would be needed. A result that comes of them is the mean of microbatches'.
+        own_sizes: Whether microbatches divide by their own size, and their results by their number, where they take a
+            mean. Else they divide by the size of the whole batch, so that cotangents are those of the whole batch.
         waits: Whether what is computed of totals over the batch alone may wait until the loop has made them.
         parameters: The `id` of captured arrays that may be differentiated, and so are no reason to hoist anything.
             Captured floating-point values that are being traced count as such.
@@ -174,6 +182,7 @@ def prove(
         num_microbatches,
         can_edit=not as_written,
         has_own_statistics=own_statistics,
+        has_own_sizes=own_sizes or as_written,
         has_one_example=has_one_example,
         waits=waits,
         parameters=parameters,
@@ -192,7 +201,10 @@ def prove(
         if list(shape_of(other)) != expected:
             raise ValueError(f"Argument {position} has shape {shape_of(other)} in the whole batch, not {expected}.")
     outs, edits = run.run(part, whole, ins, hoists=not as_written)
-    verdicts = tuple(_verdict(value, can_hoist=not as_written) for value in outs)
+    found = [_verdict(value, can_hoist=not as_written) for value in outs]
+    sums = [position for position, verdict in enumerate(found) if verdict.kind == "sum"]
+    divided = averages(part, edits, sums)
+    verdicts = tuple(replace(each, is_average=position in divided) for position, each in enumerate(found))
     draws, repeated_draws, own = (
         tuple(dict.fromkeys(lines)) for lines in (run.draws, run.repeated_draws, run.own_statistics)
     )
@@ -218,7 +230,7 @@ def _verdict(value: AbstractValue, *, can_hoist: bool) -> Verdict:
     if value.kind is Kind.ROWS:
         return Verdict("concat", value.power, value.dim, value.outer or 1)
     if value.kind in (Kind.SUM, Kind.MAX, Kind.MIN):
-        return Verdict(value.kind.value, value.power)
+        return Verdict(value.kind.value, value.power, rounded=value.rounded)
     if value.kind is Kind.AFTER:
         return Verdict("after", reason=value.reason)
     # The whole batch's program computes it before the loop.
@@ -236,12 +248,14 @@ class _Run(Interpreter):
         *,
         can_edit: bool,
         has_own_statistics: bool,
+        has_own_sizes: bool,
         has_one_example: bool,
         waits: bool,
         parameters: Collection[int],
     ) -> None:
         self.n = n
         self.has_own_statistics = has_own_statistics
+        self.has_own_sizes = has_own_sizes
         self.has_one_example = has_one_example
         self.waits = waits
         self.own_statistics: list[str] = []
@@ -364,12 +378,14 @@ class _Frame:
             is_zero = not np.shape(atom.val) and not np.any(np.asarray(atom.val))
             return (ZERO if is_zero else FREE).but(hoistable=True), None
         power = power_between(atom.val, twin.val, self.run.n)
-        if power is not None:
+        is_counted = np.asarray(atom.val).dtype.kind in "iu"
+        if power is not None and (is_counted or self.run.has_own_sizes):
             return FREE.but(power=power, hoistable=True), None
         if self.run.can_edit and shape_of(atom) == shape_of(twin):
-            # Any other number of the whole batch's is used as it is.
+            # Any other number of the whole batch's is used as it is: a mean is divided by the number of all examples
+            # at once, so that the backward pass has cotangents as large as those of the whole batch.
             value = FREE.but(hoistable=True)
-            return value, Hoisted(atom, twin, value, "literal", "")
+            return value, Hoisted(atom, twin, value, "literal", "", is_size=power in (-1, 1))
         reason = Reason("", "", "computes with a number that depends on the size of the batch")
         return AbstractValue(Kind.MIXED, hoistable=True, reason=reason), None
 
@@ -391,6 +407,14 @@ class _Frame:
         if can_wait and not all(value.is_proved or value.hoistable for value in outs):
             self.after.append(index)
             outs = [value if value.is_proved else value.but(kind=Kind.AFTER) for value in outs]
+        elif any(value.rounded is not None for value in ins) and not (eqn.name in _MOVES or eqn.name in _WITH_JAXPRS):
+            # What overflows in the whole batch does so before it is computed with: a dynamic loss scale looks for that.
+            if can_wait:
+                self.after.append(index)
+            kind = {"kind": Kind.AFTER} if can_wait else {}
+            outs = [value.but(rounded=None, **kind) for value in outs]
+        if (dtype := shorter_range(part)) is not None:
+            outs = [value.but(rounded=dtype) if value.kind is Kind.SUM else value for value in outs]
         proved = False
         for position, (var, twin, value) in enumerate(zip(part.outvars, whole.outvars, outs, strict=True)):
             value = self._checked(eqn, position, value)
@@ -402,7 +426,13 @@ class _Frame:
                 value = self._hoisted(var, twin, value, eqn.name, part)
             self.env[var] = value
         if proved:
+            # What the batch alone decides, such as the mean of its targets, is no average of microbatches' values.
+            divides = eqn.name in ("mul", "div") and not any(
+                _compat.is_var(atom) and atom in self.edits.hoisted for atom in part.invars
+            )
             for position, edit in eqn.edits.items():
+                if isinstance(edit, Hoisted) and edit.is_size and not divides:
+                    edit = replace(edit, is_size=False)
                 if isinstance(edit, Hoisted) and _compat.is_var(part.invars[position]):
                     # What several equations read is computed once.
                     edit = self.read_hoisted.setdefault(part.invars[position], edit)
@@ -558,6 +588,26 @@ class _Frame:
         line = line_of(eqn) if eqn else ""
         self.edits.hoisted[var] = Hoisted(var, twin, hoisted, name, line)
         return hoisted
+
+
+# What only rearranges a value.
+_MOVES = frozenset(
+    (
+        *("broadcast_in_dim", "concatenate", "convert_element_type", "copy", "expand_dims", "mm_constraint", "name"),
+        *("neg", "pad", "reshape", "rev", "sharding_constraint", "slice", "squeeze", "transpose"),
+    )
+)
+
+
+def shorter_range(eqn: Any) -> Any:
+    """The type that an equation converts to a wider one, if it has less range than float32; None if it does not."""
+    if eqn.primitive.name != "convert_element_type":
+        return None
+    source, target = eqn.invars[0].aval.dtype, eqn.outvars[0].aval.dtype
+    if not (jnp.issubdtype(source, jnp.floating) and jnp.issubdtype(target, jnp.floating)):
+        return None
+    ranges = [float(jnp.finfo(dtype).max) for dtype in (source, target)]  # type: ignore[no-untyped-call]
+    return source if ranges[0] < min(ranges[1], float(np.finfo(np.float32).max)) else None
 
 
 _DRAWS = (*random.KEYED, "rng_bit_generator", "rng_uniform")

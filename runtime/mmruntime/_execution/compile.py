@@ -221,7 +221,7 @@ def _form(
         made = (
             body(segment),
             tuple(cut.get(var) or position[var] for var in segment.reads),
-            tuple(written[result] for _, result in spec.sums),
+            tuple((written[result], total.aval.dtype) for total, result in spec.sums),
             tuple(written.get(var) for var in spec.writes),
             zeros,
         )
@@ -307,7 +307,8 @@ def _function(spec: ProgramSpec, shardings: Shardings) -> Callable[..., list[Any
             values_of[piece] = jax.lax.with_sharding_constraint(cut, shardings[piece, spec.submesh])
         values: Sequence[Any] = compute(*[values_of[var] for var in segment.reads])
         # The totals are the first arguments and donated, so that XLA adds in place.
-        totals = [jax.lax.add(total, values[index]) for total, index in zip(args, results, strict=False)]
+        pairs = zip(args, results, strict=False)
+        totals = [jax.lax.add(total, values[index].astype(total.dtype)) for total, index in pairs]
         return totals + [values[index] for index in kept] + start()
 
     return run

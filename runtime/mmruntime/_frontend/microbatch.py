@@ -12,9 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from mmruntime import _check, _compat, schedules
+from mmruntime._core.accumulators import FLOAT32, PARAMETER
 from mmruntime._core.marks import LOOPS, LoopSpec, Rows
 from mmruntime._core.switches import transforms_ignored
 from mmruntime._exactness.rules.equation import Edits
+from mmruntime._exactness.split import reads_edits
 from mmruntime._frontend.constraint import check_specs, constrain
 from mmruntime._frontend.labels import label_of
 from mmruntime._frontend.loop_keys import LoopKeys
@@ -33,6 +35,7 @@ from mmruntime._frontend.microbatch_exact import (
     trace_both,
 )
 from mmruntime._frontend.nnx_objects import made_anew, stateful_leaves
+from mmruntime._jaxpr.wide_results import wide_results
 
 R = TypeVar("R")
 
@@ -57,6 +60,7 @@ def microbatch(
     sync: str | None = None,
     all_gather: str | Sequence[str] | None = None,
     slices: int | None = None,
+    accumulate: str = FLOAT32,
 ) -> Callable[..., R]:
     """Call `fun` once per microbatch and accumulate its results.
 
@@ -111,16 +115,19 @@ def microbatch(
             program proves that no position needs those behind it, or an error names the line. With `schedule` "gpipe",
             "1f1b" or "zb-h1" and one stage on each submesh, or "interleaved-1f1b" and several. Without a pipeline it
             has no effect.
+        accumulate: The type in which results of floats shorter than float32 are added up: "float32", with one
+            conversion behind the loop, or "parameter" for their own type, which takes half of the memory and loses
+            what is small beside the sum: after 256 equal terms a sum of bfloat16 stops growing.
 
     Returns:
         A function with the signature of `fun`.
 
     Raises:
         ValueError: If the batch is not divisible, sizes differ between leaves, the schedule is unknown or without rows,
-            `fun` changes state of an nnx object among its arguments that examples or keys decide, an entry of `reduce`
-            or `sync` is unknown, `all_gather` is given beside `sync="microbatch"`, `batch_stats` is not "microbatch" or
-            `reduce` not "exact" beside it, or results are not those of the whole batch. When the step is compiled, if
-            the mesh lacks such an axis.
+            `fun` changes state of an nnx object among its arguments that examples or keys decide, an entry of `reduce`,
+            `sync` or `accumulate` is unknown, `all_gather` is given beside `sync="microbatch"`, `batch_stats` is not
+            "microbatch" or `reduce` not "exact" beside it, or results are not those of the whole batch. When the step
+            is compiled, if the mesh lacks such an axis.
         TypeError: If neither or both of `size` and `count` are given, an option is of another type, or a result cannot
             be put together.
     """
@@ -149,6 +156,7 @@ def microbatch(
         check_schedule("microbatch", schedule)
     rows = None if custom_schedule is None else _rows(custom_schedule)
     sync, gathered = check_sync("microbatch", sync, all_gather)
+    accumulate = check_accumulate("microbatch", accumulate)
     slices = _check.optional_integer("microbatch", "slices", slices, 1) or 1
     if slices > 1 and dim < 0:
         raise ValueError(
@@ -178,7 +186,7 @@ def microbatch(
     check_specs(arg_shardings, "microbatch: arg_shardings")
 
     @functools.wraps(fun)
-    def accumulate(*args: Any, **kwargs: Any) -> R:
+    def accumulated(*args: Any, **kwargs: Any) -> R:
         if transforms_ignored():
             return fun(*args, **kwargs)
         for position in sliced:
@@ -226,6 +234,7 @@ def microbatch(
             sync=sync,
             slices=slices,
             sequence_dim=dim + 1,
+            accumulate=accumulate,
         )
         others = [arg for position, arg in enumerate(rest) if position not in keys or position in loop_keys.objects]
         parameters = jax.tree.leaves((others, kwargs))
@@ -257,22 +266,32 @@ def microbatch(
             if is_checked and num_microbatches > 1:
                 check_reduce(traced, written, hows, dim)
             said = describe_given(traced, written, given, hows, is_bare=is_bare)
-        if written is None or len(positions) < len(given):
-            proof = traced.prove(parameters, own_statistics=batch_stats is not None, is_all=not positions)
+        is_as_given = written is not None and len(positions) == len(given)
+        if written is None or not is_as_given:
+            own = batch_stats is not None
+            proof = traced.prove(parameters, own_statistics=own, is_all=not positions)
             check_exact(traced, proof, hows, parameters)
             # What the proof of the function as it is written agrees with is exact in any way.
             is_agreed = [check and written is not None and written.verdicts[p].is_proved for p in positions]
             pairs = zip(positions, is_agreed, strict=True)
             apart = [p for p, agreed in pairs if not (agreed and proof.verdicts[p].is_proved)]
-            check_apart(traced, proof, apart)
+            if any(reads_edits(proof, position) for position in apart):
+                proof = traced.prove(parameters, own_statistics=own, own_sizes=True)
+                check_exact(traced, proof, hows, parameters)
+                check_apart(traced, proof, apart)
             given = [way if position in apart else None for position, way in enumerate(given)]
             if not is_quiet:
                 log_draws(proof, label_of(fun))
         else:
             proof = dataclasses.replace(written, edits=Edits())
-        loop = TracedLoop(traced, proof, given)
+            if check and "mean" in hows and proof.is_exact:
+                # A mean that is divided by the whole batch's size at once has the whole batch's cotangents.
+                exact = traced.prove(parameters)
+                if exact.is_exact:
+                    proof, given = exact, [None] * len(given)
+        loop = TracedLoop(traced, proof, given, accumulate)
         log_host_calls(loop, label_of(fun))
-        if not all(given) or not given:
+        if not is_as_given:
             said = (*describe_exact(traced, loop, proof, given), *said)
         spec = dataclasses.replace(spec, proof=said)
         result: Any = _run(loop, pieces, loop_keys.folded if keys else None, spec, label_of(fun))
@@ -285,7 +304,7 @@ def microbatch(
         own_result: R = result
         return own_result
 
-    return accumulate
+    return accumulated
 
 
 _KINDS = ("exact", "sum", "mean", "concat", "max", "min")
@@ -300,7 +319,7 @@ def _run(loop: TracedLoop, pieces: Any, keys: Callable[[Any], Any] | None, spec:
         return loop.once(jax.tree.leaves(batch), own_keys, slices, index)
 
     needs_index = keys is not None or loop.needs_index
-    totals = accumulate_pieces(once, (pieces, loop.slices()), needs_index, spec, label, loop.shapes())
+    totals = accumulate_pieces(once, (pieces, loop.slices()), needs_index, spec, label, shapes=loop.shapes())
     return loop.result(totals)
 
 
@@ -365,6 +384,7 @@ def accumulate_pieces(
     needs_index: bool,
     spec: LoopSpec,
     label: str,
+    are_sums: Sequence[bool] = (),
     shapes: Any = None,
 ) -> R:
     """Sum `once(piece, index)` over the leading dimension of `pieces`, leaf by leaf, in a marked microbatch loop.
@@ -375,7 +395,12 @@ def accumulate_pieces(
         needs_index: Whether `once` uses the index. It gets one, too, if there are no pieces.
         spec: How the loop runs.
         label: Name of the loop in messages and marks.
-        shapes: What `once` gives, a pytree of shapes and types, if that is known.
+        are_sums: Whether each leaf of what `once` gives is to be added up in float32 where it is a shorter float: not
+            what only one microbatch gives, in a row of its own, nor what the user adds up in a type of their own.
+        shapes: What `once` gives, a pytree of shapes and types, if that is known; it is added up as it is.
+
+    Returns:
+        The sums, in the types in which they are added up.
 
     Raises:
         TypeError: If a result is a bool or a key, which cannot be added up.
@@ -388,7 +413,11 @@ def accumulate_pieces(
         # The zeros need the shapes of the results. The body of the scan evaluates this trace, so that the user's
         # function is traced once.
         traced, shapes = jax.make_jaxpr(once, return_shape=True)(*first)
-        tree, compute = jax.tree.structure(shapes), _compat.as_fun(traced)
+        tree = jax.tree.structure(shapes)
+        if spec.accumulate == FLOAT32 and spec.count > 1:
+            traced = wide_results(traced, [position for position, is_sum in enumerate(are_sums) if is_sum])
+            shapes = jax.tree.unflatten(tree, [atom.aval for atom in _compat.split(traced)[0].outvars])
+        compute = _compat.as_fun(traced)
 
         def evaluated(piece: Any, index: Any) -> R:
             result: R = jax.tree.unflatten(tree, compute(*jax.tree.leaves((piece, index))))
@@ -484,6 +513,20 @@ def check_sync(what: str, sync: Any, all_gather: Any) -> tuple[str, tuple[str, .
             "gradients up in each microbatch. Leave one of them out."
         )
     return sync, tuple(axes)
+
+
+def check_accumulate(what: str, accumulate: Any) -> str:
+    """The argument `accumulate=`.
+
+    Raises:
+        ValueError: If it is none of its values.
+    """
+    if not isinstance(accumulate, str) or accumulate not in (FLOAT32, PARAMETER):
+        raise ValueError(
+            f'{what}: accumulate must be "float32" (shorter floats are added up in float32) or "parameter" (in their '
+            f"own type), got {_check.shown(accumulate)}."
+        )
+    return accumulate
 
 
 def _over_prefix(function: Callable[[Any, Any], Any], how: Any, tree: R) -> R:

@@ -15,10 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from mmruntime import _check, _compat
+from mmruntime._core.accumulators import FLOAT32
 from mmruntime._core.warn import warn
 from mmruntime._exactness.lattice import Kind, Reason
 from mmruntime._exactness.messages import because, contradiction, given_summary, not_exact, summary
-from mmruntime._exactness.prove import ArgumentSpec, Proof, Verdict, prove
+from mmruntime._exactness.prove import ArgumentSpec, Proof, Verdict, prove, shorter_range
 from mmruntime._exactness.resize import for_one_example
 from mmruntime._exactness.rules.equation import Edits
 from mmruntime._exactness.split import no_derivative, reads_edits, split
@@ -26,6 +27,7 @@ from mmruntime._frontend.python_state import watched
 from mmruntime._jaxpr import equal_traces
 from mmruntime._jaxpr.effects import host_call_lines
 from mmruntime._jaxpr.inline import opened_program
+from mmruntime._jaxpr.wide_results import wide_results
 
 log = logging.getLogger("mmruntime")
 
@@ -69,6 +71,7 @@ class TracedFunction:
         *,
         as_written: bool = False,
         own_statistics: bool = False,
+        own_sizes: bool = False,
         is_all: bool = False,
     ) -> Proof:
         """Prove how results of microbatches make up those of the whole batch.
@@ -77,6 +80,7 @@ class TracedFunction:
             parameters: Arrays that the function captures and that may be differentiated.
             as_written: Whether the function itself is meant, with nothing hoisted.
             own_statistics: Whether microbatches use their own statistics of examples.
+            own_sizes: Whether they divide by their own size, and their results by their number, where they take a mean.
             is_all: Whether all results are put together as the proof says, so that microbatches of one example may run
                 another program, which makes the results of the whole batch as well.
         """
@@ -90,18 +94,21 @@ class TracedFunction:
             num_microbatches=self.count,
             as_written=as_written,
             own_statistics=own_statistics,
+            own_sizes=own_sizes,
             waits=not as_written,
             parameters={id(leaf) for leaf in parameters},
         )
 
         def proof_of(part: Any) -> Proof:
-            proof = prove_programs(part, self.whole)
-            if proof.is_exact or as_written:
-                return proof
             # What may wait until the loop is over is a whole call, or an equation outside of calls: of
-            # `jnp.linalg.norm(x)`, a compiled function, only the square root may.
+            # `jnp.linalg.norm(x)`, a compiled function, only the square root may. Of gradients that may overflow,
+            # all that is computed of them waits.
+            waits = not as_written and _may_overflow(part)
+            proof = None if waits else prove_programs(part, self.whole)
+            if proof is not None and (proof.is_exact or as_written):
+                return proof
             opened = prove_programs(opened_program(part), opened_program(self.whole))
-            return opened if opened.is_exact else proof
+            return opened if proof is None or opened.is_exact else proof
 
         proof = proof_of(self.part)
         if proof.is_exact or not is_all or self.resized is None:
@@ -113,6 +120,14 @@ class TracedFunction:
     def types(self) -> list[Any]:
         """The abstract value of each leaf of a microbatch's result."""
         return [atom.aval for atom in _compat.split(self.part)[0].outvars]
+
+
+def _may_overflow(program: Any) -> bool:
+    """Whether a program converts from a type of less range than float32."""
+    jaxpr, _ = _compat.split(program)
+    return any(
+        shorter_range(eqn) is not None or any(map(_may_overflow, _compat.inner_jaxprs(eqn))) for eqn in jaxpr.eqns
+    )
 
 
 def trace_both(
@@ -426,9 +441,10 @@ class TracedLoop:
         traced: The function.
         proof: What changes in it.
         given: How results are put together that are not as the proof says.
+        accumulate: As for `microbatch`.
     """
 
-    def __init__(self, traced: TracedFunction, proof: Proof, given: Sequence[Verdict | None]) -> None:
+    def __init__(self, traced: TracedFunction, proof: Proof, given: Sequence[Verdict | None], accumulate: str) -> None:
         self.traced = traced
         self.given = given
         self.count = traced.count
@@ -439,7 +455,11 @@ class TracedLoop:
         before = _compat.as_fun(self.parts.before)(*traced.values)
         self.hoisted, self.same = before[: len(self.parts.hoisted)], before[len(self.parts.hoisted) :]
         self.verdicts = [every[position] for position in self.parts.combined]
-        self.body = _compat.as_fun(self.parts.body)
+        self.program = self.parts.body
+        if accumulate == FLOAT32 and self.count > 1:
+            sums = [position for position, verdict in enumerate(self.verdicts) if verdict.kind == "sum"]
+            self.program = wide_results(self.program, sums)
+        self.body = _compat.as_fun(self.program)
 
     @property
     def needs_index(self) -> bool:
@@ -453,7 +473,7 @@ class TracedLoop:
 
     def shapes(self) -> list[Any]:
         """What `once` gives."""
-        body, _ = _compat.split(self.parts.body)
+        body, _ = _compat.split(self.program)
         return [self._shape(verdict, atom.aval) for verdict, atom in zip(self.verdicts, body.outvars, strict=True)]
 
     def _shape(self, verdict: Verdict, aval: Any) -> Any:
@@ -529,10 +549,14 @@ class TracedLoop:
             total = jnp.max(total, axis=0)
         elif verdict.kind == "min":
             total = jnp.min(total, axis=0)
-        if not verdict.power:
-            return total
-        factor = self.count ** abs(verdict.power)
-        return total * factor if verdict.power > 0 else total / jnp.asarray(factor, total.dtype)
+        if verdict.power:
+            factor = self.count ** abs(verdict.power)
+            total = total * factor if verdict.power > 0 else total / jnp.asarray(factor, total.dtype)
+        if verdict.rounded is not None:
+            # XLA leaves out a conversion there and back.
+            info: Any = jnp.finfo(verdict.rounded)  # type: ignore[no-untyped-call]
+            total = jax.lax.reduce_precision(total, int(info.nexp), int(info.nmant))
+        return total
 
 
 def cut(leaf: Any, dim: int, count: int) -> Any:

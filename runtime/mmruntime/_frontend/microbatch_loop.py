@@ -12,13 +12,14 @@ import jax
 import jax.numpy as jnp
 
 from mmruntime import _check, _compat, schedules
+from mmruntime._core.accumulators import FLOAT32
 from mmruntime._core.marks import LoopSpec
 from mmruntime._core.switches import transforms_ignored
 from mmruntime._frontend.align_iterations import Iteration, align
 from mmruntime._frontend.labels import label_of
 from mmruntime._frontend.loop_carry import Addend, CarryChange, changes, needed, open_helpers
 from mmruntime._frontend.loop_results import extreme_of, in_row, loop_summary, whole_summary
-from mmruntime._frontend.microbatch import accumulate_pieces, check_schedule, check_sync
+from mmruntime._frontend.microbatch import accumulate_pieces, check_accumulate, check_schedule, check_sync
 
 
 def microbatch_loop(
@@ -28,6 +29,7 @@ def microbatch_loop(
     schedule: str | schedules.Schedule | None = None,
     sync: str | None = None,
     all_gather: str | Sequence[str] | None = None,
+    accumulate: str = FLOAT32,
 ) -> Callable[..., Any]:
     """Run an accumulating loop as a microbatch loop, whose iterations pass through the tasks as a pipeline.
 
@@ -47,6 +49,8 @@ def microbatch_loop(
         schedule: As for `microbatch`.
         sync: As for `microbatch`.
         all_gather: As for `microbatch`.
+        accumulate: As for `microbatch`, for leaves that are None or a number of Python before the loop. A leaf that is
+            an array is added up in its own type, as it is written.
 
     Returns:
         A function of the items and the carried values that returns the carry after the last item, as `body` does.
@@ -54,12 +58,13 @@ def microbatch_loop(
     Raises:
         TypeError: If something is of another type.
         ValueError: If an iteration does more to the carry than add to it, or is another computation than the first, if
-            there are not `count` items, or the schedule or `sync` is unknown.
+            there are not `count` items, or the schedule, `sync` or `accumulate` is unknown.
     """
     _check.function("microbatch_loop", "body", body, "a function of one iteration")
     count = _check.optional_integer("microbatch_loop", "count", count, 0)
     check_schedule("microbatch_loop", schedule)
     sync, gathered = check_sync("microbatch_loop", sync, all_gather)
+    accumulate = check_accumulate("microbatch_loop", accumulate)
 
     @functools.wraps(body)
     def run(items: Iterable[Any], *carry: Any) -> Any:
@@ -70,7 +75,9 @@ def microbatch_loop(
             for item in each:
                 carry = _as_tuple(body(item, *carry), len(carry), body)
         else:
-            spec = LoopSpec(len(each), schedule=schedule or schedules.DEFAULT, all_gather=gathered, sync=sync)
+            spec = LoopSpec(
+                len(each), schedule=schedule or schedules.DEFAULT, all_gather=gathered, sync=sync, accumulate=accumulate
+            )
             carry = _pipelined(body, each, carry, spec)
         return carry[0] if len(carry) == 1 else carry
 
@@ -114,17 +121,25 @@ def _pipelined(body: Callable[..., Any], items: Sequence[Any], carry: tuple[Any,
         sums = [name for name, kind in zip(names, kinds, strict=True) if kind in ("sum", "set")]
         said += whole_summary(sums, [None] * len(sums))
     spec = dataclasses.replace(spec, proof=said)
-    added = iter(accumulate_pieces(in_rows, pieces, bool({"max", "min"} & set(changing)), spec, label))
-    leaves = []
     starts = _start_of(carry, after)
+    # Of what begins as None or a number of Python the loop itself chooses the type.
+    are_sums = [
+        kind in ("sum", "set") and (before is None or isinstance(before, complex | float | int))
+        for kind, before in zip(kinds, starts, strict=True)
+        if kind != "same"
+    ]
+    added = iter(accumulate_pieces(in_rows, pieces, bool({"max", "min"} & set(changing)), spec, label, are_sums))
+    leaves = []
     for kind, before, shape in zip(kinds, starts, jax.tree.leaves(after), strict=True):
         if kind == "same":
             leaves.append(before)
             continue
         total = next(added)
-        start = None if kind == "set" else jnp.broadcast_to(jnp.asarray(before).astype(shape.dtype), shape.shape)
-        if start is None or kind not in ("max", "min"):
-            leaf = total if start is None else start + total
+        is_extreme = kind in ("max", "min")
+        dtype = shape.dtype if is_extreme else total.dtype
+        start = None if kind == "set" else jnp.broadcast_to(jnp.asarray(before).astype(dtype), shape.shape)
+        if start is None or not is_extreme:
+            leaf = (total if start is None else start + total).astype(shape.dtype)
         else:
             found = extreme_of(kind, total, shape.dtype)
             leaf = jnp.maximum(start, found) if kind == "max" else jnp.minimum(start, found)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mmruntime import _check, _compat, schedules
+from mmruntime._core.accumulators import FLOAT32
 from mmruntime._core.marks import LoopSpec
 from mmruntime._core.switches import transforms_ignored
 from mmruntime._frontend.find_scan import Scan, replace_scan
@@ -18,7 +19,7 @@ from mmruntime._frontend.labels import label_of
 from mmruntime._frontend.loop_carry import Addend, changes, needed, open_helpers
 from mmruntime._frontend.loop_results import extreme_of, in_row, loop_summary, whole_summary
 from mmruntime._frontend.loop_whole import iteration_on_all, verdicts_of_sums
-from mmruntime._frontend.microbatch import accumulate_pieces, check_schedule, check_sync
+from mmruntime._frontend.microbatch import accumulate_pieces, check_accumulate, check_schedule, check_sync
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -31,6 +32,7 @@ def microbatch_scan(
     schedule: str | schedules.Schedule | None = None,
     sync: str | None = None,
     all_gather: str | Sequence[str] | None = None,
+    accumulate: str = FLOAT32,
 ) -> Callable[P, R]:
     """Run the accumulating scan in `fun` as a microbatch loop, whose iterations pass through the tasks as a pipeline.
 
@@ -49,6 +51,8 @@ def microbatch_scan(
         schedule: As for `microbatch`.
         sync: As for `microbatch`.
         all_gather: As for `microbatch`.
+        accumulate: As for `microbatch`, for sums that the loop does not have itself: of the gradient of weights that
+            several stages share, and of devices' shares of examples. The carry is added up in its own type.
 
     Returns:
         The function, with the same signature.
@@ -56,13 +60,14 @@ def microbatch_scan(
     Raises:
         TypeError: If something is of another type.
         ValueError: If there is not exactly one scan, a leaf of its carry is none of these, the number of iterations is
-            not `count`, or the schedule or `sync` is unknown.
+            not `count`, or the schedule, `sync` or `accumulate` is unknown.
     """
     _check.function("microbatch_scan", "fun", fun, "jax.lax.scan or a function that makes one loop")
     count = _check.optional_integer("microbatch_scan", "count", count, 1)
     check_schedule("microbatch_scan", schedule)
     sync, gathered = check_sync("microbatch_scan", sync, all_gather)
-    spec = LoopSpec(0, schedule=schedule or schedules.DEFAULT, all_gather=gathered, sync=sync)
+    accumulate = check_accumulate("microbatch_scan", accumulate)
+    spec = LoopSpec(0, schedule=schedule or schedules.DEFAULT, all_gather=gathered, sync=sync, accumulate=accumulate)
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if transforms_ignored() or _compat.at_top_level():

@@ -78,7 +78,8 @@ class Region:
         loop: How the loop runs; None outside of loops.
         slices: In a loop, each microbatch's variable and the stacked outer variable that it is a slice of.
         sums: In a loop, each outer variable and the body variable that is summed up into it; an outer variable may
-            occur once per variant of the body.
+            occur once per variant of the body. The outer variable may be float32 where the other is shorter; the
+            addition converts it.
         variant_of: In a loop, the variant of the body that each microbatch runs; empty if there is one.
         num_slices: Into how many slices of its sequence each microbatch is cut. A slice runs like a microbatch of its
             own, with a variant of the body for each, which may read what the others of its microbatch have made.

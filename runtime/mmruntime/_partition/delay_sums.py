@@ -18,6 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from mmruntime import _compat
 from mmruntime._compat import Var
+from mmruntime._core.accumulators import accumulator_type
 from mmruntime._core.logical_axes import spec_axes
 from mmruntime._jaxpr.ir import Op, Step, at_line, shard_bytes
 from mmruntime._partition.partial_sums import read_counts, split_loop_sums
@@ -201,8 +202,12 @@ class _LoopSums:
                         near.update(dict.fromkeys(instead[op], near[op]))
                     if op in floating:
                         floating.update(instead[op])
+        loop = self.region.loop
+        assert loop is not None
         totals = {
-            total: _compat.new_var(terms[result].aval) for total, result in self.region.sums if total in self.delayed
+            total: self._apart(total, terms[result], loop.accumulate)
+            for total, result in self.region.sums
+            if total in self.delayed
         }
         sums = [
             (totals[total], terms[result]) if total in totals else (total, result) for total, result in self.region.sums
@@ -223,16 +228,23 @@ class _LoopSums:
         step = step.with_region(self.index + 1, replace(after, ops=(*final, *after.ops)))
         return step, replace(self.placement, of=of, near=near, floating=frozenset(floating))
 
+    def _apart(self, total: Var, like: Var, accumulate: str) -> Var:
+        """An accumulator for a total, of the shape of another variable."""
+        aval = like.aval
+        dtype = accumulator_type(total.aval.dtype, accumulate)
+        return _compat.new_var(aval if dtype == aval.dtype else _compat.array_aval(aval.shape, dtype))
+
     def report(self) -> DelayedSums:
         """What is added up when."""
         axes = tuple(dict.fromkeys(axis for each in self.delayed.values() for axis in each))
         home = {total: self.made_on[result][0] for total, result in self.region.sums}
+        assert self.region.loop is not None
         size = 0
         for total, apart in self.delayed.items():
             layout = self.shardings[total, home[total]]
             kept = [_without(entry, apart) for entry in layout.spec]
-            size += shard_bytes(total, NamedSharding(layout.mesh, PartitionSpec(*kept)))
-        assert self.region.loop is not None
+            wide = self._apart(total, total, self.region.loop.accumulate)
+            size += shard_bytes(wide, NamedSharding(layout.mesh, PartitionSpec(*kept)))
         return DelayedSums(len(self.delayed), size, axes, self.region.loop.count, self.kept)
 
 

@@ -105,7 +105,8 @@ class _Sums:
         for total, mine in results.items():
             if self._can_join(total, mine):
                 kinds = [(self._program[op], op.task, op.backward) for op in self._makers(mine)]
-                groups[total.aval.dtype, tuple(kinds), self._readers[total][0].variant].append(total)
+                types = total.aval.dtype, *(result.aval.dtype for result in mine)
+                groups[types, tuple(kinds), self._readers[total][0].variant].append(total)
         return [
             _Pack(
                 tuple(totals),
@@ -204,7 +205,7 @@ def _join(*arrays: Any) -> Any:
 
 def _taken_apart(pack: _Pack, like: Var) -> tuple[Var, list[Op]]:
     """A variable for the accumulator of a pack, and the equations that make its accumulators of that."""
-    joined = _compat.new_var(like.aval)
+    joined = _compat.new_var(_compat.array_aval(like.aval.shape, pack.totals[0].aval.dtype))
     ops: list[Op] = []
     start = 0
     for total in pack.totals:

@@ -8,15 +8,20 @@ combination.
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import jax
+
 from mmruntime import _compat
 from mmruntime._compat import Var, is_var
+from mmruntime._core.accumulators import accumulator_type
 from mmruntime._jaxpr import flops as _cost
 from mmruntime._jaxpr.ir import Op, Region, Step, is_tiny
+from mmruntime._jaxpr.trace_equations import trace_equations
 
 _GRADIENT_SUMS = ("add_any", "add")
 # Associative and commutative but for rounding, so that they may be regrouped.
@@ -52,6 +57,11 @@ def _chain(template: Op, terms: Sequence[Any], result: Var | None = None) -> tup
         ops.append(Op(template.eqn.replace(invars=[total, term], outvars=[out]), None, template.backward))
         total = out
     return ops, total
+
+
+def _of_type(like: Var, dtype: Any) -> Var:
+    """A variable of the shape of another."""
+    return _compat.new_var(like.aval if dtype == like.aval.dtype else _compat.array_aval(like.aval.shape, dtype))
 
 
 def read_counts(step: Step) -> dict[Var, int]:
@@ -92,6 +102,7 @@ def split_loop_sums(
     placed: dict[Op, int] = {}
     sums: list[tuple[Var, Var]] = []
     final: list[Op] = []
+    assert region.loop is not None
     # A total has a result per variant of the body.
     results: dict[Var, list[Var]] = {}
     for total, result in region.sums:
@@ -115,38 +126,36 @@ def split_loop_sums(
             sums.extend((total, result) for result in mine)
             continue
         partials = []
+        wide = accumulator_type(total.aval.dtype, region.loop.accumulate)
         for at, members in groups.items():
-            partial = _compat.new_var(total.aval)
+            partial = _of_type(total, wide)
             partials.append(partial)
             for terms in members:
                 source = producer[terms[0]]
-                ops, summed = _add_up(terms, _compat.new_var(total.aval), source)
+                # One term is added as it is, several in the accumulator's type.
+                dtype = terms[0].aval.dtype if len(terms) == 1 else wide
+                ops, summed = _add_up(terms, _of_type(total, dtype), dtype, source)
                 added.extend(ops)
                 placed.update(dict.fromkeys(ops, at))
                 sums.append((partial, summed))
         home = max(weight, key=lambda at: weight[at])
-        ops, _ = _add_up(partials, total, None)
+        ops, _ = _add_up(partials, total, wide, None)
         final.extend(ops)
         placed.update(dict.fromkeys(ops, home))
     region = replace(region, ops=(*region.ops, *added), sums=tuple(sums))
     return region, replace(after, ops=(*final, *after.ops)), placed
 
 
-def _add_up(terms: Sequence[Var], result: Var, like: Op | None) -> tuple[list[Op], Var]:
-    """Equations that add terms from left to right into a variable of their own."""
+def _add_up(terms: Sequence[Var], result: Var, dtype: Any, like: Op | None) -> tuple[list[Op], Var]:
+    """Equations that add terms from left to right, in a type, into a variable of their own."""
 
-    def op(eqn: Any) -> Op:
-        return Op(eqn) if like is None else Op(eqn, None, like.backward, like.variant)
+    def total(first: Any, *others: Any) -> Any:
+        summed = functools.reduce(jax.lax.add, [each.astype(dtype) for each in others], first.astype(dtype))
+        return summed.astype(result.aval.dtype)
 
-    if len(terms) == 1:
-        return [op(_compat.copy_eqn(terms[0], result))], result
-    ops: list[Op] = []
-    total = terms[0]
-    for position, term in enumerate(terms[1:], start=2):
-        out = result if position == len(terms) else _compat.new_var(result.aval)
-        ops.append(op(_compat.add_eqn(total, term, out)))
-        total = out
-    return ops, result
+    eqns = trace_equations(total, terms)[1] or [_compat.copy_eqn(terms[0], result)]
+    eqns[-1] = eqns[-1].replace(outvars=[result])
+    return [Op(eqn) if like is None else Op(eqn, None, like.backward, like.variant) for eqn in eqns], result
 
 
 def regroup_scalars(

@@ -590,7 +590,7 @@ def reduced(terms: Var, total: Var, layout: NamedSharding | None) -> list[Any]:
     """Equations that add up the terms of a value, which is to have a layout, if any."""
 
     def add_up(value: Any) -> list[Any]:
-        summed = jax.lax.reduce(value, np.zeros((), value.dtype), jax.lax.add, (0,))
+        summed = jax.lax.reduce(value, np.zeros((), value.dtype), jax.lax.add, (0,)).astype(total.aval.dtype)
         return [summed if layout is None else jax.lax.with_sharding_constraint(summed, layout)]
 
     return _traced(add_up, [terms], [total], None)

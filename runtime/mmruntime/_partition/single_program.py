@@ -120,7 +120,7 @@ def _scan(region: Region, block: _Block, env: dict[Var, Any]) -> dict[Var, Any]:
         values = block(inside)
         # A result that does not depend on the microbatch is computed before the loop.
         known = {**inside, **values}
-        added = [known[result] for _, result in region.sums]
+        added = [known[result].astype(total.aval.dtype) for total, result in region.sums]
         return [jax.lax.add(total, value) for total, value in zip(totals, added, strict=True)], None
 
     assert region.loop is not None

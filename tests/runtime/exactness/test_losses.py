@@ -351,7 +351,7 @@ def weight_decay_beside_a_sum(params, batch):
     return errors(params, batch).sum() + 0.1 * sum(jnp.sum(p**2) for p in params.values())
 
 
-@exact("sum")
+@exact("mean", written="mixed")
 def masked_mean(params, batch):
     keep = batch["keep"].astype(jnp.float64)
     return jnp.mean(errors(params, batch) * keep) / jnp.mean(keep)

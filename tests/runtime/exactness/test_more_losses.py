@@ -370,7 +370,7 @@ def spectrum(p, batch):
     return (jnp.abs(jnp.fft.rfft(model(p, batch["x"]), axis=1)) ** 2).mean()
 
 
-@exact("sum")
+@exact("mean")
 def tokens_beside_decay_beside_a_mean(p, batch):
     tokens = (token_losses(p, batch) * batch["keep"]).sum() / batch["keep"].sum()
     return tokens + 0.1 * (model(p, batch["x"]) ** 2).mean() + 1e-2 * (p["scale"] ** 2).sum()

@@ -54,6 +54,7 @@ class Hoisted:
         primitive: The operation that makes it.
         line: Where the user's program calls it.
         on_device: Inside of `shard_map`, what each device has; then this is the array of all devices' values.
+        is_size: Whether it is a number in proportion to the batch's size, or to its reciprocal.
     """
 
     part: Any
@@ -62,6 +63,7 @@ class Hoisted:
     primitive: str = ""
     line: str = ""
     on_device: Hoisted | None = None
+    is_size: bool = False
 
 
 Edit = Scale | Hoisted
@@ -98,7 +100,8 @@ class Edits:
     def hoists_any(self) -> bool:
         """Whether any of them puts a value of the whole batch in the place of a microbatch's."""
         own = [*self.operands.values(), *self.outs.values(), *self.hoisted.values()]
-        if any(isinstance(edit, Hoisted) for edit in own):
+        # A number is the same in each call.
+        if any(isinstance(edit, Hoisted) and not isinstance(edit.whole, _compat.Literal) for edit in own):
             return True
         return any(edits.hoists_any for each in self.inner.values() for edits in each.values())
 
