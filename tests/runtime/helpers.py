@@ -15,6 +15,8 @@ import numpy as np
 from hypothesis import HealthCheck, seed, settings
 
 import mmruntime as mm
+from mmruntime._commands import compare
+from mmruntime._commands.verify import with_bits
 
 WIDTH = 4
 SCHEDULES = ("gpipe", "1f1b", "wavefront")
@@ -256,3 +258,43 @@ def assert_same_bits(found: Any, expected: Any) -> None:
     quick = os.environ.get("MMREWRITE_TESTS_QUICK") == "1"
     compare = functools.partial(np.testing.assert_allclose, rtol=1e-6) if quick else np.testing.assert_array_equal
     jax.tree.map(compare, found, expected)
+
+
+def in_float64(fun: Callable[..., Any], *args: Any) -> Any:
+    """The results of `fun` on one device with every float of `args` widened; types that `fun` names stay."""
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        wide = jax.tree.map(lambda leaf: with_bits(leaf, 64), args)
+        return jax.tree.map(np.asarray, jax.jit(fun)(*wide))
+
+
+def errors(one_device: Any, rewritten: Any, reference64: Any) -> dict[str, compare.Errors]:
+    """How far each float array of two trees, in their own types, is from what float64 makes of it.
+
+    Args:
+        one_device: The results of the program on one device, as `jax.jit(fun)(*args)`, in any float types.
+        rewritten: Those of the same program with its microbatches, on its mesh.
+        reference64: Those of the program on one device in float64, as `in_float64(fun, *args)`.
+
+    Returns:
+        By the path of each float array, its relative errors: `.original` and `.rewritten` are norms relative to the
+        norm in float64, and `.are_near(epsilon)` is the rule of `mmrewrite verify`.
+    """
+    trees = [jax.tree_util.tree_leaves_with_path(tree) for tree in (one_device, rewritten, reference64)]
+    return {
+        jax.tree_util.keystr(path): compare.errors(np.asarray(one), np.asarray(other), np.asarray(wide))
+        for (path, one), (_, other), (_, wide) in zip(*trees, strict=True)
+        if jnp.issubdtype(one.dtype, jnp.inexact)
+    }
+
+
+def assert_as_near(one_device: Any, rewritten: Any, reference64: Any, dtype: Any) -> None:
+    """Each float array is about as near to float64 as on one device, where steps compute in `dtype`; counts are equal.
+
+    "About" is what `mmrewrite verify` allows: 1.6 times the error of one device, and a part of the spacing of `dtype`.
+    """
+    for path, found in errors(one_device, rewritten, reference64).items():
+        assert found.are_near(float(jnp.finfo(dtype).eps)), f"{path}: {found}"
+    for one, other in zip(jax.tree.leaves(one_device), jax.tree.leaves(rewritten), strict=True):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        if not jnp.issubdtype(one.dtype, jnp.inexact):
+            np.testing.assert_array_equal(np.asarray(one), np.asarray(other))

@@ -22,6 +22,9 @@ import numpy as np
 _INDEX = "run.json"
 # A difference may be so many times the largest that some disturbed runs show.
 _OF_SPREAD = 4
+# The rewritten program may be so many times as far from float64 as the original is: one more rounding of as many parts
+# makes it 1.41. Of the largest error of many, which varies more, it may be twice.
+_OF_ERROR, _OF_LARGEST = 1.6, 2.0
 # The end of the name of what is in an argument after the call, where the call changed it in place.
 CHANGED = " after the call"
 
@@ -128,6 +131,78 @@ class Tolerance:
         if epsilon > 1e-6:
             rtol, share = 4 * epsilon, 2 * epsilon
         return rtol if self.rtol is None else self.rtol, share * largest if self.atol is None else self.atol
+
+
+@dataclass(frozen=True)
+class Errors:
+    """How far an array is from what float64 makes of it, in the original program and in the rewritten one.
+
+    Attributes:
+        original: The norm of the original's error relative to the norm of the array in float64, or the norm itself
+            where that is zero; infinity where a value is not finite that should be.
+        rewritten: That of the rewritten program.
+        original_largest: The largest error of an element relative to the largest element in float64, in the original.
+        rewritten_largest: That in the rewritten program.
+        size: The number of elements.
+    """
+
+    original: float
+    rewritten: float
+    original_largest: float
+    rewritten_largest: float
+    size: int
+
+    def are_near(self, epsilon: float) -> bool:
+        """Whether the rewritten program is about as near to float64 as the original is.
+
+        Sums in another order round to a neighbour. So a small array may be off by `epsilon`, the spacing of its type,
+        where the original is right by luck, and a large one, which has no such luck, by a quarter of that.
+        """
+        allowed = epsilon * (0.25 + 0.75 / max(self.size, 1) ** 0.5)
+        return (
+            self.rewritten <= _OF_ERROR * self.original + allowed
+            and self.rewritten_largest <= _OF_LARGEST * self.original_largest + epsilon
+        )
+
+
+def errors(
+    original: np.ndarray, rewritten: np.ndarray, reference: np.ndarray, its_reference: np.ndarray | None = None
+) -> Errors:
+    """How far an array of both programs, each in the types that it names, is from what float64 makes of it.
+
+    Args:
+        original: The array of the original program, of any shape and float type.
+        rewritten: That of the rewritten program.
+        reference: That of the original program in float64.
+        its_reference: That of the rewritten program's computation in float64, where it computes with other random
+            numbers; else `reference`.
+    """
+    first, second = _off(original, reference), _off(rewritten, reference if its_reference is None else its_reference)
+    # Where the original is not finite and should be, nothing can be farther off.
+    counts = np.isfinite(first)
+    size = np.abs(_wide(reference))
+    size = np.where(np.isfinite(size), size, 0.0)
+    largest = float(np.max(size, initial=0.0)) or 1.0
+    norm = float(np.linalg.norm(size / largest)) or 1.0
+
+    def relative(off: np.ndarray) -> tuple[float, float]:
+        kept = np.where(counts, off, 0.0) / largest
+        return float(np.linalg.norm(kept)) / norm, float(np.max(kept, initial=0.0))
+
+    (one, most), (other, others_most) = relative(first), relative(second)
+    return Errors(one, other, most, others_most, first.size)
+
+
+def _off(found: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    """How far each element is from the reference, infinity where it is not finite and the reference is."""
+    found, reference = _wide(found), _wide(reference)
+    with np.errstate(invalid="ignore", over="ignore"):
+        off = np.where((found == reference) | (np.isnan(found) & np.isnan(reference)), 0.0, np.abs(found - reference))
+    return np.where(np.isnan(off), np.inf, off)
+
+
+def _wide(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.complex128 if jnp.issubdtype(array.dtype, jnp.complexfloating) else np.float64)
 
 
 @dataclass(frozen=True)
