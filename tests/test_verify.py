@@ -74,7 +74,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
             return {**found, "homes": {}}, ""
         row = {"name": "result", "role": "result", "shape": [2, 3], "type": "float32", "absolute": 1e-7}
         row |= {"relative": None, "where": "devices 0-1", "original_where": "device 0", "problem": None}
-        return {"rows": [row | {"comparable": True}]}, ""
+        return {"rows": [row | {"comparable": True}], "epsilon": 1e-7}, ""
 
     monkeypatch.setattr(programs, "run_module", run_module)
     monkeypatch.setattr(verify, "check_runtime", lambda command: None)
@@ -271,43 +271,57 @@ def judged(
     plain: float | None = None,
     same: Mapping[str, Any] | None = None,
     spread: float | None = None,
+    epsilon: float = 1e-7,
+    wide_epsilon: float = 1e-16,
+    near: Sequence[bool] = (True,),
+    ran: list[str] | None = None,
 ) -> programs.Checked:
     """The judgement on a result that differs by 0.1, and in float64 as `wide` says; or on one that is the `same`.
 
     Where arguments are disturbed, the original's moves by `spread`, if that is enough to call the difference rounding.
     In float64 throughout it differs as `throughout` says, else likewise. With `first` it differs as that says, and in
-    float32 as `narrow` says.
+    float32 as `narrow` says. The programs compute in types with `epsilon`, and in float64 throughout with
+    `wide_epsilon`. Whether the rewritten one is about as near to float64 as the original says `near`, first by itself and
+    then with disturbed arguments. What is run is put into `ran`.
     """
     saved: dict[str, tuple[str, ...]] = {}
+    ran = [] if ran is None else ran
+    judgements = iter(near)
 
     def run_module(module: str, arguments: Sequence[str], *rest: Any) -> tuple[dict[str, Any], str]:
         if module == "_commands.disturb":
             saved[arguments[3]] = ("disturbed", *arguments[4:])
+            ran.append(" ".join(["disturbed", *arguments[6:]]))
             return {"count": 16}, ""
         if module == "_commands.verify":
             saved[arguments[3]] = tuple(arguments[4:])
+            ran.append(" ".join(arguments[4:]))
             said = {"compiled_for_a_mesh": True, "devices": 2, "platform": "cpu", "like_arguments": {}, "homes": {}}
+            said["epsilon"] = wide_epsilon if "--throughout" in arguments else epsilon
             return {**said, "kept": kept if "--bits" in arguments else None}, ""
         original, rewritten = (saved[folder] for folder in arguments[:2])
-        if "--spread" in arguments:
-            assert saved[arguments[3]] == ("disturbed", "--count", "16", *original)
-            assert (original, rewritten) == (("--on-one-device",) if own else (), ())
-            moved = {} if spread is None else {"problem": None, "spread": spread}
-            row = {"type": "float32", "absolute": 0.1, "problem": "they differ", "comparable": True, **moved}
-            return {"rows": [FLOATS | {"relative": None} | row]}, ""
+        given = dict(zip(arguments[2::2], arguments[3::2], strict=True))
         row: dict[str, Any] = {"type": "float32", "absolute": 0.1, "problem": "they differ", "comparable": True}
-        if same is not None:
+        if "--reference" in given:
+            assert "64" in saved[given["--reference"]] and "64" not in (*original, *rewritten)
+            row |= {"near": next(judgements), "error_measure": "norm", "original_error": 0.1, "rewritten_error": 0.2}
+        elif "--spread" in given:
+            moved = saved[given["--spread"]]
+            assert moved[:3] == ("disturbed", "--count", "16")
+            assert sorted(moved[3:]) == sorted(original)
+            row |= {} if spread is None else {"problem": None, "spread": spread}
+        elif same is not None:
             row |= {"absolute": 0.0, "problem": None, **same}
         elif "--bits" in original:
             options = [text for text in original if text != "--on-one-device"]
             assert options == [*rewritten, *(() if kept is None else ("--kept", kept))]
             widest = throughout if throughout is not None and "--throughout" in original else wide
             row |= {"type": "float64", **widest} if "64" in original else {"type": "float32", **(narrow or {})}
-        elif first is not None:
-            row |= first
         elif "--on-one-device" in original and plain is not None:
             row |= {"absolute": plain, "problem": "they differ" if plain else None}
-        return {"rows": [FLOATS | {"relative": None} | row]}, ""
+        elif first is not None:
+            row |= first
+        return {"rows": [FLOATS | {"relative": None} | row], "epsilon": epsilon}, ""
 
     monkeypatch.setattr(programs, "run_module", run_module)
     entry = Entry("train:step", "train:example", "--entry")

@@ -12,6 +12,7 @@ from mmrewrite.cli.reports import NotShown
 from mmrewrite.cli.reports._report import RewriteReport
 from mmrewrite.cli.reports._review import counted
 from mmrewrite.files.patch import patch_of
+from mmrewrite.verify.judge import error_text
 
 if TYPE_CHECKING:
     from mmrewrite.verify.verify import Checked, Status, Verified
@@ -164,6 +165,9 @@ def _array(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 def check_verdict(status: Status, rows: Iterable[Mapping[str, Any]]) -> str:
     """The verdict on one function."""
+    rows = list(rows)
+    if status == "equal" and any(row.get("tolerated") for row in rows):
+        return "equal within tolerance"
     if status == "equal" and any(row.get("rounding") for row in rows):
         return "equal but for rounding"
     return VERDICTS[status]
@@ -171,7 +175,9 @@ def check_verdict(status: Status, rows: Iterable[Mapping[str, Any]]) -> str:
 
 def array_verdict(row: Mapping[str, Any]) -> str:
     """The verdict on one array."""
-    return "NOT equal" if row["problem"] else "rounding" if row.get("rounding") else "equal"
+    if row["problem"]:
+        return "NOT equal"
+    return "rounding" if row.get("rounding") else "within tolerance" if row.get("tolerated") else "equal"
 
 
 def largest(rows: Iterable[Mapping[str, Any]], key: str) -> str:
@@ -216,12 +222,25 @@ def verified_evidence(verified: Verified) -> ShownEvidence:
 
 def _rounding(check: Mapping[str, Any]) -> Iterator[str]:
     for row in check["arrays"]:
-        if row.get("rounding"):
-            start = f"`{check['entry']}`: `{row['name']}` differs by {float(row['absolute']):.2g} in {row['type']}"
-            if row.get("spread") is not None:
-                yield f"{start}, and {moved_alone(row)}: rounding, which the step makes large"
-            else:
-                yield f"{start} and by {other_precision(row)}: rounding, which shrinks with the precision"
+        if not row.get("rounding"):
+            continue
+        start = f"`{check['entry']}`: `{row['name']}` differs by {amount(row['absolute'])} in {row['type']}"
+        if row.get("spread") is not None:
+            end = f", and {moved_alone(row)}: rounding, which the step makes large"
+        else:
+            other = other_precision(row)
+            end = f" and by {other}: rounding, which shrinks with the precision" if other else ": rounding"
+        yield f"{start}{end}{errors(row)}"
+
+
+def errors(row: Mapping[str, Any]) -> str:
+    """How far both programs are from float64, as the end of a sentence; empty where that is not known."""
+    return f"; {error_text(row)}" if "error_measure" in row else ""
+
+
+def amount(value: float | None) -> str:
+    """A difference as text."""
+    return "infinity or NaN" if value is None else f"{float(value):.2g}"
 
 
 def moved_alone(row: Mapping[str, Any]) -> str:
@@ -230,9 +249,8 @@ def moved_alone(row: Mapping[str, Any]) -> str:
 
 
 def other_precision(row: Mapping[str, Any]) -> str:
-    """What an array differs by in the run that showed it to be rounding."""
-    key = "float64" if row.get("float32") is None else "float32"
-    return f"{float(row[key]):.2g} in {key}"
+    """What an array differs by in the run that showed it to be rounding; empty without one."""
+    return next((f"{float(row[key]):.2g} in {key}" for key in ("float32", "float64") if row.get(key) is not None), "")
 
 
 def _problems(check: Mapping[str, Any]) -> Iterator[str]:

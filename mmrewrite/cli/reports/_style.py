@@ -63,8 +63,9 @@ def doubt(text: str) -> str:
 
 
 def verdict(text: str) -> str:
-    """A verdict of `verify`: green is equal, yellow equal but for rounding, red everything else."""
-    color = "green" if text == "equal" else "yellow" if "rounding" in text else "red"
+    """A verdict of `verify`: green is equal, yellow equal but for rounding or a tolerance, red everything else."""
+    nearly = "rounding" in text or "tolerance" in text
+    color = "green" if text == "equal" else "yellow" if nearly else "red"
     return click.style(text, fg=color, bold=True if color == "red" else None)
 
 

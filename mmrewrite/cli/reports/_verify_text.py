@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from mmrewrite.cli.reports import _style as style
 from mmrewrite.cli.reports._evidence import (
+    amount,
     array_verdict,
     check_verdict,
     compared_with,
     differences,
+    errors,
     largest,
     other_precision,
 )
@@ -71,15 +73,11 @@ def _check(check: Checked) -> str:
     unequal = [f"{row['name']}: {row['problem']}" for row in check.rows if row["problem"]]
     sections += [_listed("Not equal:", unequal)] if unequal else []
     rounding = [row for row in check.rows if row.get("rounding")]
-    shrinking = [
-        f"{row['name']}: {row['absolute']:.2g} in {row['type']}, {other_precision(row)}"
-        for row in rounding
-        if row.get("spread") is None
-    ]
+    shrinking = [row for row in rounding if row.get("spread") is None]
     if shrinking:
-        sections.append(_listed("Rounding alone, as it shrinks with the precision:", shrinking))
+        sections.append(_listed("Rounding alone, as it shrinks with the precision:", _shrinking(shrinking)))
     moving = [
-        f"{row['name']}: {row['absolute']:.2g}, the original by itself {row['spread']:.2g}"
+        f"{row['name']}: {amount(row['absolute'])}, the original by itself {row['spread']:.2g}{errors(row)}"
         for row in rounding
         if row.get("spread") is not None
     ]
@@ -90,13 +88,29 @@ def _check(check: Checked) -> str:
     return "\n\n".join(sections)
 
 
+def _shrinking(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A line for each array; where there are many, for those that are the farthest from float64 beside the original."""
+
+    def farther(row: Mapping[str, Any]) -> float:
+        return (row.get("rewritten_error") or 0.0) / (row.get("original_error") or 1e-300)
+
+    listed = rows if len(rows) <= _LISTED else sorted(rows, key=farther, reverse=True)[:_LISTED]
+    for row in listed:
+        found = [f"{amount(row['absolute'])} in {row['type']}", other_precision(row)]
+        yield f"{row['name']}: {', '.join(filter(None, found))}{errors(row)}"
+    if len(listed) < len(rows):
+        yield f"and {len(rows) - len(listed)} more"
+
+
 def _arrays(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
     """A line for each array, or where there are many, one for all that are equal and one for each that is not.
 
     Those that are rounding share a line as well: each is listed by itself below.
     """
     rest = list(rows)
-    for verdict, role in product(("equal", "rounding"), ("argument", "result")) if len(rows) > _LISTED else ():
+    for verdict, role in (
+        product(("equal", "rounding", "within tolerance"), ("argument", "result")) if len(rows) > _LISTED else ()
+    ):
         alike = [row for row in rest if row["role"] == role and array_verdict(row) == verdict]
         if alike:
             count = f"{len(alike)} {role}{'s' if len(alike) > 1 else ''}"

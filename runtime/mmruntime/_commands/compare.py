@@ -1,6 +1,6 @@
 """Save the arrays of a run to a folder, and compare two such runs, array by array.
 
-    python -m mmruntime._commands.compare ORIGINAL REWRITTEN --rtol 1e-3 [--spread FOLDER]
+    python -m mmruntime._commands.compare ORIGINAL REWRITTEN --rtol 1e-3 [--spread FOLDER] [--reference FOLDER]
 
 prints the comparison as one JSON document. It runs in a process of its own, which imports nothing of the user's.
 """
@@ -25,6 +25,8 @@ _OF_SPREAD = 4
 # The rewritten program may be so many times as far from float64 as the original is: one more rounding of as many parts
 # makes it 1.41. Of the largest error of many, which varies more, it may be twice.
 _OF_ERROR, _OF_LARGEST = 1.6, 2.0
+# The spacing of a float of less than 32 bits is larger.
+_SHORT = 1e-6
 # The end of the name of what is in an argument after the call, where the call changed it in place.
 CHANGED = " after the call"
 
@@ -35,7 +37,8 @@ class Leaf:
 
     Attributes:
         name: The parameter or "result", and the path in it.
-        role: "argument" or "result".
+        role: "argument" or "result"; of a run with disturbed arguments, "result" for how far each element of the result
+            moves, and "farthest" for the result that moves most.
         array: The array; None for a value that is none.
         kind: The dtype, or the class of a value that is no array.
         where: The devices and the layout on them, or "host".
@@ -67,6 +70,10 @@ class Recorded:
     def result(self, name: str, array: np.ndarray | None, kind: str, where: str) -> None:
         """Save a result."""
         self._save("result", name, array, kind, where)
+
+    def farthest(self, name: str, array: np.ndarray | None, kind: str, where: str) -> None:
+        """Save the result that moves most where arguments are disturbed."""
+        self._save("farthest", name, array, kind, where)
 
     def _save(self, role: str, name: str, array: np.ndarray | None, kind: str, where: str) -> None:
         entry: dict[str, Any] = {"name": name, "role": role, "kind": kind, "where": where, "array": None}
@@ -106,9 +113,17 @@ def _array(folder: str, entry: Mapping[str, Any] | None) -> np.ndarray | None:
         return np.frombuffer(file.read(), dtype=jnp.dtype(entry["dtype"])).reshape(entry["shape"])
 
 
+def spacing(dtype: Any) -> float:
+    """How far the number behind one is from one, in a float type, or in the parts of a complex one."""
+    return float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
+
+
 @dataclass(frozen=True)
 class Tolerance:
     """How far floats may differ: `|rewritten - original| <= atol + rtol * |original|`, element by element.
+
+    Unless a tolerance is given, floats of less than 32 bits must be equal: their rounding is as large as many a
+    mistake, and is judged by how far both programs are from float64.
 
     By default `atol` is a share of the array's largest element, as gradients have scales of their own. That share and
     `rtol` depend on the type: 1e-11 and 1e-9 for float64, 1e-5 and 1e-4 for float32, 2 and 4 times the machine
@@ -126,11 +141,16 @@ class Tolerance:
         """Relative and absolute tolerance for an array of a type, whose largest finite element is given."""
         if not jnp.issubdtype(dtype, jnp.inexact):
             return 0.0, 0.0
-        epsilon = float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
+        epsilon = spacing(dtype)
         rtol, share = (1e-9, 1e-11) if epsilon < 1e-12 else (1e-4, 1e-5)
-        if epsilon > 1e-6:
+        if epsilon > _SHORT:
             rtol, share = 4 * epsilon, 2 * epsilon
         return rtol if self.rtol is None else self.rtol, share * largest if self.atol is None else self.atol
+
+    def judges(self, dtype: Any) -> bool:
+        """Whether floats of a type within the tolerance are equal, so that no run in float64 is needed to say so."""
+        given = self.rtol is not None or self.atol is not None
+        return given or not jnp.issubdtype(dtype, jnp.inexact) or spacing(dtype) <= _SHORT
 
 
 @dataclass(frozen=True)
@@ -152,16 +172,18 @@ class Errors:
     rewritten_largest: float
     size: int
 
-    def are_near(self, epsilon: float) -> bool:
+    def are_near(self, epsilon: float, shortest: float = 0.0) -> bool:
         """Whether the rewritten program is about as near to float64 as the original is.
 
-        Sums in another order round to a neighbour. So a small array may be off by `epsilon`, the spacing of its type,
-        where the original is right by luck, and a large one, which has no such luck, by a quarter of that.
+        Args:
+            epsilon: The spacing of the array's type: sums in another order round to a neighbour.
+            shortest: That of the shortest type that the program computes in. Of few elements the original may be right
+                by luck, which many do not have.
         """
-        allowed = epsilon * (0.25 + 0.75 / max(self.size, 1) ** 0.5)
+        luck = max(epsilon, shortest) / max(self.size, 1) ** 0.5
         return (
-            self.rewritten <= _OF_ERROR * self.original + allowed
-            and self.rewritten_largest <= _OF_LARGEST * self.original_largest + epsilon
+            self.rewritten <= _OF_ERROR * self.original + epsilon / 4 + 0.75 * luck
+            and self.rewritten_largest <= _OF_LARGEST * self.original_largest + epsilon + luck
         )
 
 
@@ -216,6 +238,8 @@ class Row:
         relative: The largest difference relative to the largest element of the original; None if that is zero, unless
             they are equal.
         problem: Why they count as different; None if they are equal within the tolerance.
+        tolerable: Whether they are equal within the default tolerance of their type, if a tolerance alone cannot say
+            so: there is a problem then.
         spread: How far the original's own values are apart where arguments are disturbed, of the elements beyond the
             tolerance; None unless that is why there is no problem.
     """
@@ -225,6 +249,7 @@ class Row:
     absolute: float | None
     relative: float | None
     problem: str | None
+    tolerable: bool = False
     spread: float | None = None
 
     @property
@@ -250,6 +275,7 @@ class Row:
             "where": self.rewritten.where if self.rewritten else None,
             "comparable": self.comparable,
             "problem": self.problem,
+            "tolerable": self.tolerable,
             **({} if self.spread is None else {"spread": self.spread}),
         }
 
@@ -268,6 +294,77 @@ def compare(
         _row(leaf, others.pop((leaf.role, leaf.name), None), tolerance, spread_of.get(leaf.name)) for leaf in original
     ]
     return rows + [Row(None, leaf, None, None, "only the rewritten program has it") for leaf in others.values()]
+
+
+@dataclass(frozen=True)
+class Nearness:
+    """Whether the rewritten program is about as near to float64 as the original is, in one array.
+
+    Attributes:
+        errors: How far both are.
+        near: Whether that is about as near.
+    """
+
+    errors: Errors
+    near: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """As JSON values: the norms of the errors, or the largest ones if these alone tell the programs apart."""
+        found = self.errors
+        pair = found.original, found.rewritten
+        measure = "norm"
+        if not self.near and found.rewritten <= _OF_ERROR * found.original:
+            pair = found.original_largest, found.rewritten_largest
+            measure = "largest"
+        one, other = (error if np.isfinite(error) else None for error in pair)
+        return {"near": self.near, "error_measure": measure, "original_error": one, "rewritten_error": other}
+
+
+def nearness(
+    original: Sequence[Leaf],
+    rewritten: Sequence[Leaf],
+    reference: Sequence[Leaf],
+    its_reference: Sequence[Leaf] = (),
+    disturbed: Sequence[Leaf] = (),
+    shortest: float = 0.0,
+) -> dict[tuple[str, str], Nearness]:
+    """The judgement on every float array that all of these runs have, by role and name.
+
+    Args:
+        original: The original program.
+        rewritten: The rewritten one.
+        reference: The original in float64.
+        its_reference: What the rewritten program computes, in float64, if that has random numbers of its own.
+        disturbed: The original with disturbed arguments, whose errors are the original's as well.
+        shortest: The spacing of the shortest type that the programs compute in.
+    """
+    moved = {("result", leaf.name): leaf.array for leaf in disturbed if leaf.role == "farthest"}
+    after, exact, its_exact = (
+        {(leaf.role, leaf.name): leaf.array for leaf in _with_unchanged(leaves, original)}
+        for leaves in (rewritten, reference, its_reference or reference)
+    )
+    judged = {}
+    for leaf in _with_unchanged(original, rewritten):
+        key = leaf.role, leaf.name
+        arrays = [leaf.array, after.get(key), exact.get(key), its_exact.get(key)]
+        if any(array is None or array.shape != leaf.shape or not _is_float(array) for array in arrays):
+            continue
+        one, other, wide, its_wide = (array for array in arrays if array is not None)
+        found = errors(one, other, wide, its_wide)
+        far = moved.get(key)
+        if far is not None and far.shape == leaf.shape:
+            more = errors(far, other, wide, its_wide)
+            found = replace(
+                found,
+                original=max(found.original, more.original),
+                original_largest=max(found.original_largest, more.original_largest),
+            )
+        judged[key] = Nearness(found, found.are_near(spacing(one.dtype) + spacing(wide.dtype), shortest))
+    return judged
+
+
+def _is_float(array: np.ndarray) -> bool:
+    return bool(jnp.issubdtype(array.dtype, jnp.inexact))
 
 
 def _with_unchanged(leaves: Sequence[Leaf], other: Sequence[Leaf]) -> list[Leaf]:
@@ -301,9 +398,8 @@ def _differences(
     spread: np.ndarray | None,
 ) -> Row:
     dtype = before.dtype
-    if jnp.issubdtype(before.dtype, jnp.inexact):
-        wide = np.complex128 if jnp.issubdtype(before.dtype, jnp.complexfloating) else np.float64
-        before, after = before.astype(wide), after.astype(wide)
+    if _is_float(before):
+        before, after = _wide(before), _wide(after)
         same = (before == after) | (np.isnan(before) & np.isnan(after))
     else:
         same = before == after
@@ -318,16 +414,18 @@ def _differences(
         wrong = ~same & ~(np.isfinite(size) & (apart <= atol + rtol * size))
     absolute = float(np.max(apart, initial=0.0))
     relative = 0.0 if not absolute else absolute / largest if largest else None
-    problem, shown = None, None
+    problem, shown, tolerable = None, None, False
+    if not wrong.any() and not tolerance.judges(dtype) and not same.all():
+        wrong, tolerable = ~same, True
     if spread is not None and wrong.any() and np.all(apart[wrong] <= _OF_SPREAD * spread[wrong]):
         shown = float(np.max(spread[wrong]))
     elif wrong.any():
         first = tuple(int(index) for index in np.argwhere(wrong)[0])
         place = f" at {list(first)}" if first else ""
-        limit = f"by more than {atol:.3g} + {rtol:.3g} * |original|" if rtol or atol else "and must be equal"
+        limit = f" by more than {atol:.3g} + {rtol:.3g} * |original|" if rtol or atol else " and must be equal"
         problem = (
-            f"{int(wrong.sum())} of {wrong.size} elements differ {limit}, the first{place}: {before[first]!s} became "
-            f"{after[first]!s}"
+            f"{int(wrong.sum())} of {wrong.size} elements differ{'' if tolerable else limit}, the first{place}: "
+            f"{before[first]!s} became {after[first]!s}"
         )
     return Row(
         original,
@@ -335,29 +433,43 @@ def _differences(
         absolute if np.isfinite(absolute) else None,
         relative if relative is not None and np.isfinite(relative) else None,
         problem,
+        tolerable and problem is not None,
         shown,
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print `{"rows": ...}`, or `{"error": sentence}` if a folder is not what a run saves; return the exit status."""
+    """Print the comparison, or `{"error": sentence}` if a folder is not what a run saves; return the exit status.
+
+    The comparison is `{"rows": ..., "epsilon": ...}`, with the spacing of the shortest float type that there is.
+    """
     parser = argparse.ArgumentParser(prog="python -m mmruntime._commands.compare", description=__doc__)
     parser.add_argument("original")
     parser.add_argument("rewritten")
     parser.add_argument("--rtol", type=float)
     parser.add_argument("--atol", type=float)
+    parser.add_argument("--epsilon", type=float, default=0.0, help="the spacing of the shortest type of the steps")
     parser.add_argument("--spread", help="what the original run saved of disturbed arguments")
+    parser.add_argument("--reference", help="what the original saved in float64")
+    parser.add_argument("--its-reference", help="what the rewritten program is to compute, in float64, if not that")
     options = parser.parse_args(arguments)
-    runs = []
-    for folder in (options.original, options.rewritten, *filter(None, [options.spread])):
+    runs: list[list[Leaf]] = []
+    for folder in (options.original, options.rewritten, options.spread, options.reference, options.its_reference):
         try:
-            runs.append(load(folder))
+            runs.append([] if folder is None else load(folder))
         except (OSError, ValueError, KeyError, TypeError) as error:
             json.dump({"error": f"what a program saved cannot be read: {type(error).__name__}: {error}"}, sys.stdout)
             return 2
-    original, rewritten, *spreads = runs
-    rows = compare(original, rewritten, Tolerance(options.rtol, options.atol), spreads[0] if spreads else ())
-    json.dump({"rows": [row.as_json() for row in rows]}, sys.stdout)
+    original, rewritten, spread, reference, its_reference = runs
+    arrays = [leaf.array for leaf in (*original, *rewritten) if leaf.array is not None]
+    epsilon = max([options.epsilon, *(spacing(array.dtype) for array in arrays if _is_float(array))])
+    judged = nearness(original, rewritten, reference, its_reference, spread, epsilon)
+    rows = []
+    for row in compare(original, rewritten, Tolerance(options.rtol, options.atol), spread):
+        found = row.as_json()
+        near = judged.get((found["role"], found["name"]))
+        rows.append(found if near is None else {**found, **near.as_json()})
+    json.dump({"rows": rows, "epsilon": epsilon}, sys.stdout)
     return 0
 
 

@@ -3,7 +3,8 @@
     python -m mmruntime._commands.disturb train:train_step train:example_arguments --path DIR --save NEW --count 16
 
 `mmrewrite verify` asks for it where two programs differ in every precision, as updates that take the sign of a gradient
-do whose exact value is zero: what rounding moves as far in the original alone is no mistake of the other.
+do whose exact value is zero: what rounding moves as far in the original alone is no mistake of the other. It asks as
+well where the original is nearer to float64 than the other, which it may be by luck: other arguments have other luck.
 """
 
 from __future__ import annotations
@@ -14,12 +15,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 
-from mmruntime._commands.compare import Recorded
+from mmruntime._commands.compare import Recorded, spacing
 from mmruntime._commands.entry_point import BadEntryPoint, FunctionName, failure, parser_for, print_document
-from mmruntime._commands.verify import names_of, record_call, step_and_arguments
+from mmruntime._commands.verify import (
+    names_of,
+    record_call,
+    step_and_arguments,
+    tree_with_bits,
+    widen_types,
+)
 
 
 class _FloatResults:
@@ -39,57 +45,87 @@ class _FloatResults:
 
 
 def run(
-    entry: FunctionName, arguments: FunctionName, folder: str, count: int, *, on_one_device: bool = False
+    entry: FunctionName,
+    arguments: FunctionName,
+    folder: str,
+    count: int,
+    *,
+    bits: int | None = None,
+    kept: str | None = None,
+    throughout: bool = False,
+    epsilon: float | None = None,
+    on_one_device: bool = False,
 ) -> dict[str, Any]:
-    """Save, in the place of each float result of a function, how far each of its elements moves.
+    """Save, in the place of each float result of a function, how far each of its elements moves, and what moves most.
 
     Args:
         entry: The function.
         arguments: The function that returns its arguments.
         folder: An empty folder.
         count: How often it is called with disturbed arguments.
+        bits: 64 for floats of the arguments that are widened first; None leaves them as they are.
+        kept: The attribute below which they are left as they are.
+        throughout: Whether shorter floats that the program names are float64 as well.
+        epsilon: The spacing of the shortest type that the step computes in, for arguments that are changed as if they
+            were rounded to it once more; None for changes of the last place of every float.
         on_one_device: Whether a compiled step runs as the function that it is, operation by operation.
 
     Raises:
         BadEntryPoint: If the function cannot be imported or fails.
     """
+    if throughout:
+        widen_types()
 
     def results(generator: np.random.Generator | None) -> dict[str, tuple[np.ndarray, str, str]]:
         # Anew for each call, which may donate them or change them in place.
         step, given = step_and_arguments(entry, arguments)
+        given = given if bits is None else tree_with_bits(given, bits, kept)
         if generator is not None:
-            given = jax.tree.map(lambda leaf: disturbed(leaf, generator), given)
-        kept = _FloatResults()
+            given = jax.tree.map(lambda leaf: disturbed(leaf, generator, epsilon), given)
+        found = _FloatResults()
         try:
-            record_call(step, names_of(step, len(given)), given, kept, on_one_device=on_one_device)
+            record_call(step, names_of(step, len(given)), given, found, on_one_device=on_one_device)
         except Exception as error:
             advice = f"it was called with what `{arguments.text}` returns, changed in its last place"
             raise BadEntryPoint(failure(entry, "failed", error, advice)) from error
-        return kept.found
+        return found.found
 
     base = results(None)
     spreads = {name: np.zeros(array.shape) for name, (array, _, _) in base.items()}
+    farthest = {name: (0.0, array) for name, (array, _, _) in base.items()}
     for number in range(count):
         moved = results(np.random.default_rng(number))
         for name, spread in spreads.items():
             if name in moved and moved[name][0].shape == spread.shape:
-                with np.errstate(invalid="ignore"):
-                    np.fmax(spread, np.abs(moved[name][0] - base[name][0]), out=spread)
+                with np.errstate(invalid="ignore", over="ignore"):
+                    apart = np.abs(moved[name][0] - base[name][0])
+                    np.fmax(spread, apart, out=spread)
+                    norm = float(np.linalg.norm(apart))
+                if norm > farthest[name][0]:
+                    farthest[name] = norm, moved[name][0]
     record = Recorded(folder)
     for name, (_, kind, where) in base.items():
         record.result(name, spreads[name], kind, where)
+        record.farthest(name, farthest[name][1], kind, where)
     record.close()
     return {"count": count}
 
 
-def disturbed(leaf: Any, generator: np.random.Generator) -> Any:
-    """A leaf whose floats, or parts of complex numbers, are each changed by at most one unit in the last place."""
+def disturbed(leaf: Any, generator: np.random.Generator, epsilon: float | None = None) -> Any:
+    """A leaf whose floats, or parts of complex numbers, are each changed by at most one unit in the last place.
+
+    With `epsilon` it is the last place of the type with that spacing, where that is larger, and a twelfth of the
+    floats changes: by as much, in all, as if each were rounded to that type once more.
+    """
     if not isinstance(leaf, jax.Array | np.ndarray) or jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return leaf
     if not jnp.issubdtype(leaf.dtype, jnp.inexact):
         return leaf
-    epsilon = float(ml_dtypes.finfo(leaf.dtype).eps)  # type: ignore[no-untyped-call]
-    steps = generator.integers(-1, 2, leaf.shape).astype(np.float64) * epsilon
+    unit = max(spacing(leaf.dtype), epsilon or 0.0)
+    steps = generator.integers(-1, 2, leaf.shape).astype(np.float64) * unit
+    if epsilon is not None:
+        # Of few floats, one or two: none at all would show nothing.
+        steps *= generator.random(leaf.shape) < max(1 / 8, 2 / max(leaf.size, 1))
     changed = (np.asarray(leaf) * (1 + steps)).astype(leaf.dtype)
     return jax.device_put(changed, leaf.sharding) if isinstance(leaf, jax.Array) else changed
 
@@ -99,11 +135,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = parser_for("mmruntime._commands.disturb", __doc__)
     parser.add_argument("--save", required=True, help="an empty folder")
     parser.add_argument("--count", type=int, required=True, help="how often it is called with disturbed arguments")
+    parser.add_argument("--bits", type=int, choices=(64,), help="make floats of the arguments float64")
+    parser.add_argument("--kept", help="the attribute below which floats stay what they are")
+    parser.add_argument("--throughout", action="store_true", help="make shorter floats of `jax.numpy` float64, too")
+    parser.add_argument("--epsilon", type=float, help="change arguments as if they were rounded to this once more")
     parser.add_argument("--on-one-device", action="store_true", help="run a compiled step as the function that it is")
     options = parser.parse_args(arguments)
 
     def document(entry: FunctionName, arguments: FunctionName) -> dict[str, Any]:
-        return run(entry, arguments, options.save, options.count, on_one_device=options.on_one_device)
+        return run(
+            entry,
+            arguments,
+            options.save,
+            options.count,
+            bits=options.bits,
+            kept=options.kept,
+            throughout=options.throughout,
+            epsilon=options.epsilon,
+            on_one_device=options.on_one_device,
+        )
 
     return print_document(options, document)
 

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
-from mmruntime._commands.compare import CHANGED, Recorded
+from mmruntime._commands.compare import CHANGED, Recorded, spacing
 from mmruntime._commands.entry_point import (
     BadEntryPoint,
     FunctionName,
@@ -62,16 +62,17 @@ def run(
             microbatches and their random numbers, and without a mesh.
 
     Returns:
-        Which devices it ran on, and where its arguments belong, as JSON values.
+        Which devices it ran on, where its arguments belong, and the spacing at one of the shortest float that steps for
+        a mesh compute in, as JSON values.
 
     Raises:
         BadEntryPoint: If the function cannot be imported or fails.
     """
     if throughout:
-        _widen_types()
+        widen_types()
     step, given = step_and_arguments(entry, arguments)
     names = names_of(step, len(given))
-    plans = MeshFunction.plans_made
+    MeshFunction.watch = plans = []
 
     def call(example: Sequence[Any]) -> Any:
         record = Recorded(folder)
@@ -85,10 +86,14 @@ def run(
         raise BadEntryPoint(
             failure(entry, "failed", error, f"it was called with what `{arguments.text}` returns")
         ) from error
+    finally:
+        MeshFunction.watch = None
+    types = {dtype for plan in plans for dtype in plan.step.float_types()}
     return {
         "kept": kept,
+        "epsilon": max(map(spacing, types), default=0.0),
         # A function that makes steps and calls them shows as much as one of these would.
-        "compiled_for_a_mesh": isinstance(step, MeshFunction) or MeshFunction.plans_made > plans,
+        "compiled_for_a_mesh": isinstance(step, MeshFunction) or bool(plans),
         "devices": jax.device_count(),
         "platform": jax.default_backend(),
         "homes": _homes(step, names) if isinstance(step, MeshFunction) and not on_one_device else {},
@@ -136,7 +141,7 @@ def record_call(
     return result
 
 
-def _widen_types() -> None:
+def widen_types() -> None:
     """Make every shorter float or complex type of `jax.numpy`, and its name in text, the longest.
 
     It is done before the program is imported. Models in mixed precision name the types that they compute in, whatever
@@ -162,12 +167,12 @@ def _called(
     """
     if bits is None:
         return given, None, call(given)
-    example = _with_bits(given, bits, kept)
+    example = tree_with_bits(given, bits, kept)
     try:
         return example, kept, call(example)
     except TypeError:
         for name in _attributes(given) if kept is None else ():
-            example = _with_bits(given, bits, name)
+            example = tree_with_bits(given, bits, name)
             with contextlib.suppress(Exception):
                 return example, name, call(example)
         raise
@@ -182,7 +187,7 @@ def _attributes(tree: Any) -> Iterator[str]:
     yield from sorted(counts, key=lambda name: counts[name])
 
 
-def _with_bits(tree: Any, bits: int, kept: str | None) -> Any:
+def tree_with_bits(tree: Any, bits: int, kept: str | None) -> Any:
     """A tree whose floats have so many bits, but for those below attributes of one name."""
 
     def leaf_of(path: tuple[Any, ...], leaf: Any) -> Any:

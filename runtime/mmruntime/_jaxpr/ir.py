@@ -129,6 +129,17 @@ class Step:
         for region in self.regions:
             yield from region.ops
 
+    def float_types(self) -> set[Any]:
+        """The types of all floats and complex numbers that it takes or computes, those of inner jaxprs included."""
+        variables: list[Any] = [*self.invars, *self.constants]
+        left = [op.eqn for op in self.ops()]
+        while left:
+            eqn = left.pop()
+            variables += eqn.outvars
+            left += [inner for jaxpr in _compat.inner_jaxprs(eqn) for inner in jaxpr.eqns]
+        types = {getattr(variable.aval, "dtype", None) for variable in variables}
+        return {dtype for dtype in types if dtype is not None and jnp.issubdtype(dtype, jnp.inexact)}
+
     def with_regions(self, regions: Iterable[Region]) -> Step:
         """The same step with other equations."""
         return replace(self, regions=tuple(regions))

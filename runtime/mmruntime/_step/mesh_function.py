@@ -51,8 +51,8 @@ class MeshFunction(Generic[P, R]):
     It is traced once per input signature (tree structure, shapes, types, static arguments).
     """
 
-    # By all steps of this process; `verify` asks whether what it has called runs any.
-    plans_made: ClassVar[int] = 0
+    # `verify` puts a list here, for the plans that all steps of the process make: what it calls may make its own.
+    watch: ClassVar[list[Plan] | None] = None
 
     def __init__(
         self,
@@ -337,7 +337,6 @@ class MeshFunction(Generic[P, R]):
                 self._repeat = self._direct = None
             plan = None
         if plan is None:
-            MeshFunction.plans_made += 1
             plan = self._plans[call.key] = make_plan(
                 self._fun,
                 call,
@@ -347,6 +346,8 @@ class MeshFunction(Generic[P, R]):
                 arguments=self._arguments,
                 to_run=to_run,
             )
+            if MeshFunction.watch is not None:
+                MeshFunction.watch.append(plan)
             if plan.anywhere:
                 self._asked[plan] = {_layouts(call.leaves)}
         return plan
