@@ -259,6 +259,11 @@ def test_nothing_would_change(calls: list[Call]) -> None:
 FLOATS = {"role": "result", "name": "result", "shape": [3], "where": "device 0", "original_where": "device 0"}
 
 
+def without_folders(options: Sequence[str]) -> list[str]:
+    """The options of a run, and not the folder of another."""
+    return [word for before, word in zip(["", *options], options, strict=False) if "--saved" not in (before, word)]
+
+
 def judged(
     monkeypatch: pytest.MonkeyPatch,
     *,
@@ -281,8 +286,8 @@ def judged(
     Where arguments are disturbed, the original's moves by `spread`, if that is enough to call the difference rounding.
     In float64 throughout it differs as `throughout` says, else likewise. With `first` it differs as that says, and in
     float32 as `narrow` says. The programs compute in types with `epsilon`, and in float64 throughout with
-    `wide_epsilon`. Whether the rewritten one is about as near to float64 as the original says `near`, first by itself and
-    then with disturbed arguments. What is run is put into `ran`.
+    `wide_epsilon`. Whether the rewritten one is about as near to float64 as the original says `near`, first by itself
+    and then with disturbed arguments. What is run is put into `ran`.
     """
     saved: dict[str, tuple[str, ...]] = {}
     ran = [] if ran is None else ran
@@ -291,11 +296,11 @@ def judged(
     def run_module(module: str, arguments: Sequence[str], *rest: Any) -> tuple[dict[str, Any], str]:
         if module == "_commands.disturb":
             saved[arguments[3]] = ("disturbed", *arguments[4:])
-            ran.append(" ".join(["disturbed", *arguments[6:]]))
+            ran.append(" ".join(["disturbed", *without_folders(arguments[6:])]))
             return {"count": 16}, ""
         if module == "_commands.verify":
             saved[arguments[3]] = tuple(arguments[4:])
-            ran.append(" ".join(arguments[4:]))
+            ran.append(" ".join(without_folders(arguments[4:])))
             said = {"compiled_for_a_mesh": True, "devices": 2, "platform": "cpu", "like_arguments": {}, "homes": {}}
             said["epsilon"] = wide_epsilon if "--throughout" in arguments else epsilon
             return {**said, "kept": kept if "--bits" in arguments else None}, ""
@@ -313,8 +318,13 @@ def judged(
         elif same is not None:
             row |= {"absolute": 0.0, "problem": None, **same}
         elif "--bits" in original:
-            options = [text for text in original if text != "--on-one-device"]
-            assert options == [*rewritten, *(() if kept is None else ("--kept", kept))]
+            # Each takes the arguments that it made in its own types.
+            assert saved[original[original.index("--saved") + 1]] == saved[rewritten[rewritten.index("--saved") + 1]]
+            options, others = map(without_folders, (original, rewritten))
+            assert [text for text in options if text != "--on-one-device"] == [
+                *others,
+                *(() if kept is None else ("--kept", kept)),
+            ]
             widest = throughout if throughout is not None and "--throughout" in original else wide
             row |= {"type": "float64", **widest} if "64" in original else {"type": "float32", **(narrow or {})}
         elif "--on-one-device" in original and plain is not None:
@@ -389,6 +399,81 @@ def test_what_the_original_moves_as_far_alone_is_rounding(
     assert (found.status, found.rows[0]["rounding"], found.rows[0]["spread"]) == ("equal", True, 0.2)
     assert "ran 16 times with arguments changed in their last place" in found.notes[-1]
     assert judged(monkeypatch, wide={"absolute": 0.1}, own=own, plain=0.1).status == "different"
+
+
+SHORT = {"type": "bfloat16", "absolute": 0.1, "problem": "they differ", "tolerable": True}
+AGREE = {"absolute": 0.0, "relative": 0.0, "problem": None}
+ERROR = "error against float64: original 0.1, rewritten 0.2"
+
+
+@pytest.mark.parametrize(
+    ("near", "problem"),
+    [
+        ((True,), None),
+        # By luck, the original may be nearer than it would be with other arguments.
+        ((False, True), None),
+        # A sum that stops growing in bfloat16 is right in float64.
+        ((False, False), f"they differ; both agree in float64, and this one rounds more: {ERROR}"),
+    ],
+)
+def test_short_types_are_held_to_float64(
+    monkeypatch: pytest.MonkeyPatch, near: Sequence[bool], problem: str | None
+) -> None:
+    ran: list[str] = []
+    found = judged(monkeypatch, wide=AGREE, first=SHORT, epsilon=2**-7, near=near, ran=ran)
+    (row,) = found.rows
+    assert (found.status, row["problem"]) == ("different" if problem else "equal", problem)
+    assert (row["rounding"], row["original_error"], row["rewritten_error"]) == (problem is None, 0.1, 0.2)
+    assert {"near", "tolerable", "tolerated"}.isdisjoint(row)
+    # One run of each in float64: types that programs name, as models in mixed precision do, are wider in the first.
+    assert ran == ["", "", *["--bits 64 --throughout"] * 2, *["disturbed --epsilon 0.0078125"] * (len(near) - 1)]
+
+
+@pytest.mark.parametrize("near", [(True,), (False, False)])
+def test_equal_in_float64_is_not_equal_with_random_numbers(
+    monkeypatch: pytest.MonkeyPatch, near: Sequence[bool]
+) -> None:
+    """The same microbatches on one device may have the same mistake, so that the original has the say."""
+    ran: list[str] = []
+    own = ("random numbers",)
+    found = judged(monkeypatch, wide=AGREE, first=SHORT, plain=0.0, own=own, epsilon=2**-7, near=near, ran=ran)
+    assert (found.status, found.reference) == ("equal" if all(near) else "different", "microbatched")
+    assert ran[2:6] == [
+        "--on-one-device",
+        "--bits 64 --throughout",
+        "--on-one-device --bits 64 --throughout",
+        "--bits 64 --throughout",
+    ]
+    assert ran[6:] == ["disturbed --epsilon 0.0078125"] * (len(near) - 1)
+
+
+def test_a_mistake_in_a_short_type_is_one_however_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+    wide = {"absolute": 0.1, "relative": 1e-3}
+    found = judged(monkeypatch, wide=wide, first=SHORT, epsilon=2**-7, ran=ran)
+    assert found.rows[0]["problem"] == "they differ; in float64 throughout the largest difference is 0.1"
+    # The last place of a short type may be as large as a mistake.
+    assert ran[4:] == ["disturbed --bits 64 --throughout"]
+    found = judged(monkeypatch, wide=wide, first=SHORT, epsilon=2**-7, spread=0.2)
+    assert (found.status, found.rows[0]["spread"]) == ("equal", 0.2)
+    assert "the original ran 16 times in float64 with arguments changed in their last place" in found.notes[-1]
+    # A part that stays float32 need not shrink as far.
+    assert judged(monkeypatch, wide={**wide, "relative": 1e-6}, first=SHORT, epsilon=2**-7).status == "equal"
+
+
+@pytest.mark.parametrize(("tolerable", "status"), [(True, "equal"), (False, "different")])
+def test_without_a_run_in_float64_a_tolerance_is_all_there_is(
+    monkeypatch: pytest.MonkeyPatch, tolerable: bool, status: str
+) -> None:
+    first = {**SHORT, "tolerable": tolerable}
+    found = judged(monkeypatch, wide={"name": "none"}, first=first, epsilon=2**-7, wide_epsilon=2**-7)
+    (row,) = found.rows
+    assert (found.status, row.get("tolerated", False)) == (status, tolerable)
+    assert any("how far the two programs are from it is not known" in note for note in found.notes) == tolerable
+    assert any("nothing but the tolerance says" in note for note in found.notes) == tolerable
+    values = {"entry": "train:step", "args": "train:example", "status": status, "problem": None, "arrays": found.rows}
+    verdict = "equal within tolerance" if tolerable else "NOT equal"
+    assert shown_evidence([values], [], "", 0).rows[0].cells[-1] == verdict
 
 
 DOUBLE = {"type": "float64", "absolute": 1e-12}
@@ -480,11 +565,16 @@ def test_the_evidence_says_why_a_difference_is_rounding() -> None:
     row = {**FLOATS, "type": "float32", "absolute": 0.1, "relative": 2.0, "problem": None, "rounding": True}
     check = {"entry": "train:step", "args": "train:example", "status": "equal", "problem": None}
 
-    def said(**shown: float) -> str:
+    def said(**shown: Any) -> str:
         (sentence,) = shown_evidence([{**check, "arrays": [row | shown]}], [], "", 0).rounding
         return sentence.partition(" differs by ")[2]
 
     assert said(float64=1e-9) == "0.1 in float32 and by 1e-09 in float64: rounding, which shrinks with the precision"
+    errors = {"error_measure": "norm", "original_error": 0.002, "rewritten_error": None}
+    assert said(float64=1e-9, **errors).endswith("; error against float64: original 0.002, rewritten infinity or NaN")
+    assert said(float64=1e-9, **(errors | {"error_measure": "largest", "rewritten_error": 0.003})).endswith(
+        "; largest error against float64: original 0.002, rewritten 0.003"
+    )
     assert said(float64=0.1, spread=0.2) == (
         "0.1 in float32, and the original alone by 0.2 if its arguments change in their last place: rounding, which "
         "the step makes large"

@@ -145,13 +145,14 @@ class _Judgement:
             precision = precision_of(bits, throughout)
             try:
                 # First the run that compiles all there is, and so is the one to find what takes no other type.
-                after = self._runs.rewritten(bits=bits, throughout=throughout)
+                after = self._runs.rewritten(bits=bits, throughout=throughout, saved=self._second)
                 kept = after.document.get("kept")
-                before = (
-                    self._runs.rewritten(bits=bits, kept=kept, throughout=throughout, on_one_device=True)
-                    if self.reference == "microbatched"
-                    else self._runs.original(bits=bits, kept=kept, throughout=throughout)
-                )
+                if self.reference == "microbatched":
+                    before = self._runs.rewritten(
+                        bits=bits, kept=kept, throughout=throughout, saved=self._second, on_one_device=True
+                    )
+                else:
+                    before = self._runs.original(bits=bits, kept=kept, throughout=throughout, saved=self._first)
                 others = self._runs.compared(before, after).rows
             except ProgramFailed as failed:
                 what = f"no run in {precision}, which would tell rounding from a mistake: {failed.problem}"
@@ -228,7 +229,11 @@ class _Judgement:
         try:
             if wide is not None:
                 spread = self._runs.disturbed(
-                    bits=64, kept=wide.kept, throughout=wide.throughout, on_one_device=on_one_device
+                    bits=64,
+                    kept=wide.kept,
+                    throughout=wide.throughout,
+                    saved=self._second if on_one_device else self._first,
+                    on_one_device=on_one_device,
                 )
                 found = self._runs.compared(wide.before, wide.after, spread=spread).rows
             else:
@@ -289,7 +294,7 @@ class _Judgement:
             # The same microbatches on one device may have the same mistake. The original has other random numbers, so
             # each is held to its own run in float64.
             base, its_reference = self._first, wide.before
-            reference = runs.original(bits=64, kept=wide.kept, throughout=wide.throughout)
+            reference = runs.original(bits=64, kept=wide.kept, throughout=wide.throughout, saved=self._first)
         found = runs.compared(
             base, self._second, reference=reference, its_reference=its_reference, shortest=self._shortest
         ).rows

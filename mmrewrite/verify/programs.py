@@ -134,11 +134,18 @@ class ProgramRuns:
         # The mirror goes first; modules outside of it, such as one beside a script, are the original's.
         self._rewritten = [root for root in map(mirror.root, names) if root is not None] + self._originals
 
-    def original(self, *, bits: int | None = None, kept: str | None = None, throughout: bool = False) -> ProgramRun:
-        """The original program, on one device."""
+    def original(
+        self,
+        *,
+        bits: int | None = None,
+        kept: str | None = None,
+        throughout: bool = False,
+        saved: ProgramRun | None = None,
+    ) -> ProgramRun:
+        """The original program, on one device; with the arguments of an earlier run of it, if that is given."""
         variables = environment(None if self.settings.devices is None else 1)
         try:
-            run = self._run("the original program", self._originals, variables, bits, kept, throughout)
+            run = self._run("the original program", self._originals, variables, bits, kept, throughout, saved)
         except NotRun as problem:
             raise ProgramFailed("not run", str(problem), problem.details) from None
         if "error" in run.document:
@@ -152,6 +159,7 @@ class ProgramRuns:
         bits: int | None = None,
         kept: str | None = None,
         throughout: bool = False,
+        saved: ProgramRun | None = None,
         on_one_device: bool = False,
     ) -> ProgramRun:
         """The rewritten program on its mesh, or as plain JAX on one device."""
@@ -160,7 +168,7 @@ class ProgramRuns:
         options = ["--on-one-device"] if on_one_device else []
         try:
             variables = environment(self.settings.devices)
-            run = self._run(what, self._rewritten, variables, bits, kept, throughout, options)
+            run = self._run(what, self._rewritten, variables, bits, kept, throughout, saved, options)
         except NotRun as problem:
             raise ProgramFailed("broken", named(str(problem)), named(problem.details)) from None
         if "error" in run.document:
@@ -173,6 +181,7 @@ class ProgramRuns:
         bits: int | None = None,
         kept: str | None = None,
         throughout: bool = False,
+        saved: ProgramRun | None = None,
         epsilon: float | None = None,
         on_one_device: bool = False,
     ) -> ProgramRun:
@@ -190,7 +199,7 @@ class ProgramRuns:
             flags = f"{variables.get('XLA_FLAGS', '')} --xla_allow_excess_precision=false"
             variables = {**variables, "XLA_FLAGS": flags.strip()}
         try:
-            run = self._run(what, roots, variables, bits, kept, throughout, options, "_commands.disturb")
+            run = self._run(what, roots, variables, bits, kept, throughout, saved, options, "_commands.disturb")
         except NotRun as problem:
             raise ProgramFailed("not run", str(problem), problem.details) from None
         if "error" in run.document:
@@ -205,6 +214,7 @@ class ProgramRuns:
         bits: int | None,
         kept: str | None,
         throughout: bool,
+        saved: ProgramRun | None = None,
         options: Sequence[str] = (),
         module: str = "_commands.verify",
     ) -> ProgramRun:
@@ -215,6 +225,7 @@ class ProgramRuns:
             variables["JAX_ENABLE_X64"] = "1" if bits == 64 else "0"
             options = [*options, "--bits", str(bits), *([] if kept is None else ["--kept", kept])]
             options += ["--throughout"] if throughout else []
+            options += ["--saved", saved.folder] if saved is not None else []
             what = f"{what} in {precision_of(bits, throughout)}"
         arguments = [self._entry.step, self._entry.arguments, "--save", folder, *options]
         name = f"{self._entry.step}: {what}"

@@ -80,7 +80,6 @@ def test_what_was_saved_is_compared_by_a_process_of_its_own(tmp_path, capsys):
     [
         ("float64", 1 + 5e-10, 1 + 5e-9),
         ("float32", 1 + 5e-5, 1 + 5e-4),
-        ("bfloat16", 1 + 2**-6, 1 + 2**-3),
         ("complex64", 1 + 5e-5j, 1 + 5e-4j),
     ],
 )
@@ -91,6 +90,16 @@ def test_tolerances_go_by_the_type(dtype, near, far):
     assert difference([1.0], [near], dtype, rtol=0.0, atol=0.0)[2].startswith(
         "1 of 1 elements differ and must be equal"
     )
+
+
+def test_short_types_are_equal_or_need_more_than_a_tolerance():
+    (row,) = compare([leaf([1.0], "bfloat16")], [leaf([1 + 2**-6], "bfloat16")], Tolerance())
+    assert (row.problem, row.tolerable) == ("1 of 1 elements differ, the first at [0]: 1.0 became 1.015625", True)
+    (row,) = compare([leaf([1.0], "bfloat16")], [leaf([1 + 2**-3], "bfloat16")], Tolerance())
+    assert "differ by more than" in row.problem and not row.tolerable
+    # A tolerance that is given has the last word.
+    assert difference([1.0], [1 + 2**-6], "bfloat16", rtol=0.05)[2] is None
+    assert difference([1.0], [1.0], "bfloat16")[2] is None
 
 
 @pytest.mark.parametrize(("dtype", "before", "after"), [("int32", 7, 8), ("bool", True, False), ("uint8", 1, 0)])

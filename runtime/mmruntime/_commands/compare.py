@@ -10,8 +10,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +26,9 @@ _OF_SPREAD = 4
 # The rewritten program may be so many times as far from float64 as the original is: one more rounding of as many parts
 # makes it 1.41. Of the largest error of many, which varies more, it may be twice.
 _OF_ERROR, _OF_LARGEST = 1.6, 2.0
+# An original that is off by half of the array has no digit right: its rounding is all there is, as large as XLA fuses
+# the operations, up to four times in either program, and its square in Adam's second moment.
+_NO_DIGIT, _OF_NOISE = 0.5, 16.0
 # The spacing of a float of less than 32 bits is larger.
 _SHORT = 1e-6
 # The end of the name of what is in an argument after the call, where the call changed it in place.
@@ -172,18 +176,25 @@ class Errors:
     rewritten_largest: float
     size: int
 
-    def are_near(self, epsilon: float, shortest: float = 0.0) -> bool:
+    @property
+    def has_digits(self) -> bool:
+        """Whether the original is near to float64 at all: what is zero in exact arithmetic is not."""
+        return self.original < _NO_DIGIT
+
+    def are_near(self, epsilon: float, shortest: float = 0.0, typical: float = 0.0) -> bool:
         """Whether the rewritten program is about as near to float64 as the original is.
 
         Args:
             epsilon: The spacing of the array's type: sums in another order round to a neighbour.
             shortest: That of the shortest type that the program computes in. Of few elements the original may be right
                 by luck, which many do not have.
+            typical: The error of most of the original's arrays, which is no sign of a mistake in one.
         """
+        if not self.has_digits:
+            return self.rewritten <= _OF_NOISE * self.original
         luck = max(epsilon, shortest) / max(self.size, 1) ** 0.5
-        return (
-            self.rewritten <= _OF_ERROR * self.original + epsilon / 4 + 0.75 * luck
-            and self.rewritten_largest <= _OF_LARGEST * self.original_largest + epsilon + luck
+        return self.rewritten <= _OF_ERROR * max(self.original, typical) + epsilon / 4 + 0.75 * luck and (
+            self.rewritten_largest <= _OF_LARGEST * max(self.original_largest, typical) + epsilon + luck
         )
 
 
@@ -213,6 +224,12 @@ def errors(
 
     (one, most), (other, others_most) = relative(first), relative(second)
     return Errors(one, other, most, others_most, first.size)
+
+
+def typical_error(found: Iterable[Errors]) -> float:
+    """The error of most of the original's arrays, of those with digits; zero if there are none."""
+    known = [errors.original for errors in found if errors.has_digits]
+    return statistics.median(known) if known else 0.0
 
 
 def _off(found: np.ndarray, reference: np.ndarray) -> np.ndarray:
@@ -343,24 +360,26 @@ def nearness(
         {(leaf.role, leaf.name): leaf.array for leaf in _with_unchanged(leaves, original)}
         for leaves in (rewritten, reference, its_reference or reference)
     )
-    judged = {}
+    found: dict[tuple[str, str], Errors] = {}
+    spacings = {}
     for leaf in _with_unchanged(original, rewritten):
         key = leaf.role, leaf.name
         arrays = [leaf.array, after.get(key), exact.get(key), its_exact.get(key)]
         if any(array is None or array.shape != leaf.shape or not _is_float(array) for array in arrays):
             continue
         one, other, wide, its_wide = (array for array in arrays if array is not None)
-        found = errors(one, other, wide, its_wide)
+        found[key] = errors(one, other, wide, its_wide)
+        spacings[key] = spacing(one.dtype) + spacing(wide.dtype)
         far = moved.get(key)
         if far is not None and far.shape == leaf.shape:
             more = errors(far, other, wide, its_wide)
-            found = replace(
-                found,
-                original=max(found.original, more.original),
-                original_largest=max(found.original_largest, more.original_largest),
+            found[key] = replace(
+                found[key],
+                original=max(found[key].original, more.original),
+                original_largest=max(found[key].original_largest, more.original_largest),
             )
-        judged[key] = Nearness(found, found.are_near(spacing(one.dtype) + spacing(wide.dtype), shortest))
-    return judged
+    typical = typical_error(errors for (role, _), errors in found.items() if role == "result")
+    return {key: Nearness(each, each.are_near(spacings[key], shortest, typical)) for key, each in found.items()}
 
 
 def _is_float(array: np.ndarray) -> bool:

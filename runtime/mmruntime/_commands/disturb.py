@@ -19,13 +19,7 @@ import numpy as np
 
 from mmruntime._commands.compare import Recorded, spacing
 from mmruntime._commands.entry_point import BadEntryPoint, FunctionName, failure, parser_for, print_document
-from mmruntime._commands.verify import (
-    names_of,
-    record_call,
-    step_and_arguments,
-    tree_with_bits,
-    widen_types,
-)
+from mmruntime._commands.verify import maker_of, record_call, tree_with_bits
 
 
 class _FloatResults:
@@ -53,6 +47,7 @@ def run(
     bits: int | None = None,
     kept: str | None = None,
     throughout: bool = False,
+    saved: str | None = None,
     epsilon: float | None = None,
     on_one_device: bool = False,
 ) -> dict[str, Any]:
@@ -66,6 +61,7 @@ def run(
         bits: 64 for floats of the arguments that are widened first; None leaves them as they are.
         kept: The attribute below which they are left as they are.
         throughout: Whether shorter floats that the program names are float64 as well.
+        saved: The folder of an earlier run, whose arguments are taken.
         epsilon: The spacing of the shortest type that the step computes in, for arguments that are changed as if they
             were rounded to it once more; None for changes of the last place of every float.
         on_one_device: Whether a compiled step runs as the function that it is, operation by operation.
@@ -73,18 +69,17 @@ def run(
     Raises:
         BadEntryPoint: If the function cannot be imported or fails.
     """
-    if throughout:
-        widen_types()
+    make = maker_of(entry, arguments, saved, bits=bits, throughout=throughout)
 
     def results(generator: np.random.Generator | None) -> dict[str, tuple[np.ndarray, str, str]]:
         # Anew for each call, which may donate them or change them in place.
-        step, given = step_and_arguments(entry, arguments)
+        step, given, names = make()
         given = given if bits is None else tree_with_bits(given, bits, kept)
         if generator is not None:
             given = jax.tree.map(lambda leaf: disturbed(leaf, generator, epsilon), given)
         found = _FloatResults()
         try:
-            record_call(step, names_of(step, len(given)), given, found, on_one_device=on_one_device)
+            record_call(step, names, given, found, on_one_device=on_one_device)
         except Exception as error:
             advice = f"it was called with what `{arguments.text}` returns, changed in its last place"
             raise BadEntryPoint(failure(entry, "failed", error, advice)) from error
@@ -138,6 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--bits", type=int, choices=(64,), help="make floats of the arguments float64")
     parser.add_argument("--kept", help="the attribute below which floats stay what they are")
     parser.add_argument("--throughout", action="store_true", help="make shorter floats of `jax.numpy` float64, too")
+    parser.add_argument("--saved", help="the folder of a run whose arguments are taken")
     parser.add_argument("--epsilon", type=float, help="change arguments as if they were rounded to this once more")
     parser.add_argument("--on-one-device", action="store_true", help="run a compiled step as the function that it is")
     options = parser.parse_args(arguments)
@@ -151,6 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             bits=options.bits,
             kept=options.kept,
             throughout=options.throughout,
+            saved=options.saved,
             epsilon=options.epsilon,
             on_one_device=options.on_one_device,
         )

@@ -10,11 +10,12 @@ standard error.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -22,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
-from mmruntime._commands.compare import CHANGED, Recorded, spacing
+from mmruntime._commands.compare import CHANGED, Recorded, load, spacing
 from mmruntime._commands.entry_point import (
     BadEntryPoint,
     FunctionName,
@@ -46,6 +47,7 @@ def run(
     bits: int | None = None,
     kept: str | None = None,
     throughout: bool = False,
+    saved: str | None = None,
     on_one_device: bool = False,
 ) -> dict[str, Any]:
     """Call the function once and save its arguments and results in `folder`.
@@ -58,6 +60,7 @@ def run(
         kept: The attribute below which they are left as they are; if None and the function refuses `bits` bits
             everywhere, the one with the fewest floats below it with which it does not.
         throughout: Whether shorter floats that the program names, as `jnp.bfloat16` or "bfloat16", are float64 as well.
+        saved: The folder of an earlier run, whose arguments are taken: what makes them may make others in float64.
         on_one_device: Whether a compiled step runs as the function that it is, operation by operation: with its
             microbatches and their random numbers, and without a mesh.
 
@@ -68,10 +71,8 @@ def run(
     Raises:
         BadEntryPoint: If the function cannot be imported or fails.
     """
-    if throughout:
-        widen_types()
-    step, given = step_and_arguments(entry, arguments)
-    names = names_of(step, len(given))
+    make = maker_of(entry, arguments, saved, bits=bits, throughout=throughout)
+    step, given, names = make()
     MeshFunction.watch = plans = []
 
     def call(example: Sequence[Any]) -> Any:
@@ -101,18 +102,58 @@ def run(
     }
 
 
-def step_and_arguments(entry: FunctionName, arguments: FunctionName) -> tuple[Any, tuple[Any, ...]]:
-    """The function and its arguments, which are made with the same seeds each time.
+Made = tuple[Any, tuple[Any, ...], list[str]]
+
+
+def maker_of(
+    entry: FunctionName, arguments: FunctionName, saved: str | None, *, bits: int | None, throughout: bool
+) -> Callable[[], Made]:
+    """What makes the function, its arguments, with the same seeds each time, and their names.
+
+    Args:
+        entry: The function.
+        arguments: The function that returns its arguments.
+        saved: The folder of a run whose arguments are taken for those that it returns; None for none.
+        bits: 64 in a process with `JAX_ENABLE_X64`, where random numbers are drawn as without, unless these arguments
+            say that the program uses it by itself.
+        throughout: Whether shorter floats that the program names are float64.
 
     Raises:
-        BadEntryPoint: If there is no such function, or no arguments can be made.
+        BadEntryPoint: Where it is called: if there is no such function, or no arguments can be made.
     """
-    random.seed(_SEED)
-    np.random.seed(_SEED)
-    step = find(entry)
-    if not callable(step):
-        raise BadEntryPoint(f"{entry}: `{entry.name}` is of type {type(step).__name__}; name a function")
-    return step, arguments_for(entry, arguments)
+    # Before names of types mean others.
+    leaves = [leaf for leaf in load(saved) if leaf.role == "argument"] if saved is not None else []
+    known = {leaf.name: leaf.array for leaf in leaves}
+    if bits == 64 and not any(leaf.kind == "float64" and leaf.where != "host" for leaf in leaves):
+        _draw_as_float32()
+    if throughout:
+        _widen_types()
+
+    def make() -> Made:
+        random.seed(_SEED)
+        np.random.seed(_SEED)
+        step = find(entry)
+        if not callable(step):
+            raise BadEntryPoint(f"{entry}: `{entry.name}` is of type {type(step).__name__}; name a function")
+        given = arguments_for(entry, arguments)
+        names = names_of(step, len(given))
+        return step, tuple(_as_saved(name, tree, known) for name, tree in zip(names, given, strict=True)), names
+
+    return make
+
+
+def _as_saved(name: str, tree: Any, known: Mapping[str, np.ndarray | None]) -> Any:
+    """An argument with the arrays that another run has saved."""
+
+    def leaf_of(path: tuple[Any, ...], leaf: Any) -> Any:
+        array = known.get(f"{name}{jax.tree_util.keystr(path)}")
+        if array is None or not isinstance(leaf, jax.Array | np.ndarray | np.generic) or leaf.shape != array.shape:
+            return leaf
+        if not isinstance(leaf, jax.Array):
+            return array.copy() if isinstance(leaf, np.ndarray) else array[()]
+        return leaf if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else jax.device_put(array, leaf.sharding)
+
+    return jax.tree_util.tree_map_with_path(leaf_of, tree) if known else tree
 
 
 class Recorder(Protocol):
@@ -141,7 +182,7 @@ def record_call(
     return result
 
 
-def widen_types() -> None:
+def _widen_types() -> None:
     """Make every shorter float or complex type of `jax.numpy`, and its name in text, the longest.
 
     It is done before the program is imported. Models in mixed precision name the types that they compute in, whatever
@@ -155,6 +196,46 @@ def widen_types() -> None:
         longest = np.complex128 if jnp.issubdtype(value, jnp.complexfloating) else np.float64
         if jnp.issubdtype(value, jnp.inexact) and np.dtype(value).itemsize < np.dtype(longest).itemsize:
             np.sctypeDict[name] = longest
+
+
+def _draw_as_float32() -> None:
+    """Make the functions of `jax.random` draw in float64 what they draw without `JAX_ENABLE_X64`.
+
+    It has them draw in float64 and int64 unless a type is named, which are other numbers.
+    """
+    for name in ("uniform", "normal", "truncated_normal", "gumbel", "exponential", "laplace", "randint"):
+        setattr(jax.random, name, _drawing(getattr(jax.random, name), "int32" if name == "randint" else "float32"))
+    for name, position in (("bernoulli", "p"), ("categorical", "logits")):
+        setattr(jax.random, name, _drawing_by(getattr(jax.random, name), position))
+
+
+def _drawing(draw: Callable[..., Any], dtype: str) -> Callable[..., Any]:
+    signature = inspect.signature(draw)
+
+    @functools.wraps(draw)
+    def drawn(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        asked = bound.arguments.get("dtype")
+        if asked is not None and np.dtype(asked).itemsize < 8:
+            return draw(*args, **kwargs)
+        bound.arguments["dtype"] = jnp.dtype(dtype)
+        found = draw(*bound.args, **bound.kwargs)
+        return found.astype(jnp.float64) if jnp.issubdtype(found.dtype, jnp.floating) else found
+
+    return drawn
+
+
+def _drawing_by(draw: Callable[..., Any], name: str) -> Callable[..., Any]:
+    signature = inspect.signature(draw)
+
+    @functools.wraps(draw)
+    def drawn(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        bound.arguments[name] = jnp.asarray(bound.arguments[name], "float32")
+        return draw(*bound.args, **bound.kwargs)
+
+    return drawn
 
 
 def _called(
@@ -324,6 +405,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--bits", type=int, choices=(32, 64), help="make floats of the arguments float32 or float64")
     parser.add_argument("--kept", help="the attribute below which floats stay what they are")
     parser.add_argument("--throughout", action="store_true", help="make shorter floats of `jax.numpy` float64, too")
+    parser.add_argument("--saved", help="the folder of a run whose arguments are taken")
     parser.add_argument("--on-one-device", action="store_true", help="run a compiled step as the function that it is")
     options = parser.parse_args(arguments)
     return print_document(
@@ -335,6 +417,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             bits=options.bits,
             kept=options.kept,
             throughout=options.throughout,
+            saved=options.saved,
             on_one_device=options.on_one_device,
         ),
     )
