@@ -124,6 +124,7 @@ def microbatch(
     batch_stats: str | None = None,
     sync: str | None = None,
     all_gather: str | None = None,
+    accumulate: str = "float32",
     slices: int | None = None,
     rng: Positions = None,
 ) -> _Value: ...
@@ -141,6 +142,7 @@ def microbatch(
     batch_stats: str | None = None,
     sync: str | None = None,
     all_gather: str | None = None,
+    accumulate: str = "float32",
     slices: int | None = None,
     rng: Positions = None,
 ) -> Mark: ...

@@ -144,7 +144,7 @@ class MicrobatchGrad(MeshCodemod):
         if self.batch.rng is not None:
             written["rng"] = self.batch.rng
         order = ("dim", "size", "count", "argnum", "rng", "schedule", "reduce")
-        others = ("check", "batch_stats", "sync", "all_gather", "slices")
+        others = ("check", "batch_stats", "sync", "all_gather", "accumulate", "slices")
         return {name: written[name] for name in (*order, *others) if name in written}
 
     # Random keys

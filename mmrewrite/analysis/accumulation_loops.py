@@ -27,7 +27,7 @@ _HARMLESS = ("jax.debug.", "logging.", "absl.logging.")
 def refuse_cutting(site: Site, loop: str) -> None:
     """Refuses arguments of a `microbatch` hint about cutting the batch, which this `loop` does itself."""
     for argument in site.hint.arguments:
-        if argument.name not in ("count", "schedule", "memory_bytes", "sync", "all_gather"):
+        if argument.name not in ("count", "schedule", "memory_bytes", "sync", "all_gather", "accumulate"):
             site.refuse(
                 f"{loop} cuts the batch itself, so `{argument.name}=` has no meaning; write `count=` with the number "
                 "of its iterations, and `schedule=`"

@@ -290,6 +290,7 @@ DIRECTIVES = {
                 _text("batch_stats", "microbatch"),
                 _text("sync", "step", "microbatch"),
                 _text("all_gather"),
+                _text("accumulate", "float32", "parameter"),
                 _whole("slices", 1, "{value} slices of a sequence are none; `{name}` must be 1 or more"),
                 Parameter(
                     "rng",

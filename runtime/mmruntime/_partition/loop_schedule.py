@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from mmruntime import schedules
-from mmruntime._compat import Var
+from mmruntime._compat import Var, is_var
+from mmruntime._core.accumulators import accumulator_type
 from mmruntime._core.marks import LoopSpec
 from mmruntime._jaxpr import flops as _cost
 from mmruntime._jaxpr.ir import Region, Step, num_bytes
@@ -63,6 +64,8 @@ def make_schedule(index: int, step: Step, placed: Placement, every: Segments) ->
         _check_interleaves(made.name, placement)
         return LoopSchedule(made)
     assert isinstance(requested, schedules.Auto)
+    if requested.memory_bytes is not None:
+        requested = replace(requested, memory_bytes=_left_by_sums(requested.memory_bytes, index, step, placed, used))
     costs = [_stage_cost(stage, region, placed, every) for stage in stages]
 
     def searched(wish: schedules.Auto, sizes: Sizes) -> schedules.Choice:
@@ -83,6 +86,28 @@ def make_schedule(index: int, step: Step, placed: Placement, every: Segments) ->
     undivided = _activation_bytes(stages, region, every, split=False)
     choice = best_choice(requested, searched, in_halves, undivided)
     return LoopSchedule(choice.schedule, choice)
+
+
+def _left_by_sums(
+    bound: float | Sequence[float], index: int, step: Step, placed: Placement, used: Sequence[int]
+) -> list[float]:
+    """What sums in float32 leave of a bound on bytes of each submesh, beyond the type that they are converted to."""
+    after = step.regions[index + 1].ops
+    producer = {var: op for op in after for var in op.writes()}
+    totals = {total for total, _ in step.regions[index].sums}
+    left = [float(bound)] * len(used) if isinstance(bound, int | float) else list(map(float, bound))
+    for op in after:
+        if op.eqn.primitive.name != "convert_element_type" or not is_var(op.eqn.invars[0]):
+            continue
+        (result,), source = op.eqn.outvars, op.eqn.invars[0]
+        # Between the two stand what joins the sums of devices, or takes packed ones apart.
+        while source in producer and len(producer[source].reads()) == 1:
+            (source,) = producer[source].reads()
+        where = placed.of[op][0]
+        is_known = source in totals and where in used and len(left) == len(used)
+        if is_known and accumulator_type(result.aval.dtype) == source.aval.dtype:
+            left[used.index(where)] -= num_bytes(op.eqn.invars[0]) - num_bytes(result)
+    return left
 
 
 Sizes = tuple[list[float], list[float]]
