@@ -92,6 +92,29 @@ default_prng_impl: Any = config.default_prng_impl
 
 # Read with `.value`, as above: `jax.disable_jit()` runs functions without compiling them.
 jit_disabled: Any = config.disable_jit
+# The same: results are checked, which JAX does without having it in `jax.jit`'s key.
+debug_nans: Any = config.debug_nans
+debug_infs: Any = config.debug_infs
+
+
+def invalid_kinds() -> tuple[str, ...]:
+    """Which numbers no result may hold as `jax_debug_nans` and `jax_debug_infs` are now: "nan", "inf"."""
+    return ("nan",) * debug_nans.value + ("inf",) * debug_infs.value
+
+
+@contextmanager
+def without_result_checks() -> Iterator[None]:
+    """A context of this thread in which JAX checks no results of programs."""
+    # Not `jax.debug_nans(False)`: where the setting is one of the process, JAX checks nothing more once that has ended.
+    from jax._src import api  # noqa: PLC0415  (private: the hook that its C++ dispatch calls)
+
+    states: tuple[Any, ...] = (debug_nans, debug_infs, api._post_hook_state)
+    before = [state.swap_local(value) for state, value in zip(states, (False, False, None), strict=True)]
+    try:
+        yield
+    finally:
+        for state, value in zip(states, before, strict=True):
+            state.set_local(value)
 
 
 def user_context(default: Any) -> Any:

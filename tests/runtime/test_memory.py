@@ -72,7 +72,7 @@ def test_what_arrays_take_while_a_step_runs(schedule, donated):
     ]
     peaks: Counter[int] = Counter()
 
-    def watch(index, results, _):
+    def watch(index, _, results, at):
         jax.block_until_ready(results)
         item = plan.program.instructions[index]
         temporary: Counter[int] = Counter()

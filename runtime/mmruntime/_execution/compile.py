@@ -47,14 +47,14 @@ class Compiled:
 
 
 def compile_program(
-    program: Program, shardings: Shardings, owned: Iterable[int], transport: Transport | None = None
+    program: Program, shardings: Shardings, owned: Iterable[int] | None, transport: Transport | None = None
 ) -> Compiled:
     """Compile all that a program runs and plan its transfers.
 
     Args:
         program: The instructions.
         shardings: The layout of each value.
-        owned: Slots whose arrays may be overwritten once nobody reads them.
+        owned: Slots whose arrays may be overwritten once nobody reads them; None if no program overwrites anything.
         transport: How arrays move; within this process if left out.
     """
     keys = program.keys
@@ -68,17 +68,17 @@ def compile_program(
         for slot in item.results
         if _shard_bytes(*slots[slot]) <= LARGEST_WITNESS
     }
-    donated = donations(program, set(owned) - watched, dict(enumerate(slots)))
+    runs = [item for item in program.instructions if isinstance(item, RunInstruction)]
+    if owned is None:
+        donated: dict[ProgramSpec, tuple[int, ...]] = dict.fromkeys((item.spec for item in runs), ())
+    else:
+        donated = donations(program, set(owned) - watched, dict(enumerate(slots)))
     transport = DevicePutTransport() if transport is None else transport
     here: dict[int, bool] = {}
     for _, where, _ in keys:
         if where not in here:
             here[where] = transport.takes_part(shardings.replicated(where).mesh)
-    specs = [
-        spec
-        for spec in dict.fromkeys(item.spec for item in program.instructions if isinstance(item, RunInstruction))
-        if here.get(spec.submesh, True)
-    ]
+    specs = [spec for spec in dict.fromkeys(item.spec for item in runs) if here.get(spec.submesh, True)]
     programs = _compile_all(specs, shardings, donated)
     return Compiled(programs, _bind_transfers(program, shardings, transport, here, donated), donated, transport)
 

@@ -26,6 +26,10 @@ from mmruntime._partition.shard import Shardings
 from mmruntime._processes.group import Group
 
 
+# Called after each instruction with its index, its operands, its results, and when it was issued.
+Watch = Callable[[int, Sequence[Any], Sequence[Any], float], None]
+
+
 class StepRunner(Protocol):
     """A compiled step, ready to be called on flat inputs.
 
@@ -43,8 +47,8 @@ class StepRunner(Protocol):
         """Run the step once; returns as soon as everything is issued."""
         ...
 
-    def run_watched(self, inputs: Sequence[Any], watch: Callable[[int, Sequence[Any], float], None], /) -> list[Any]:
-        """The same, calling `watch(instruction index, results, time of issue)` after each instruction issued here."""
+    def run_watched(self, inputs: Sequence[Any], watch: Watch, /) -> list[Any]:
+        """The same, calling `watch` after each instruction issued here."""
         ...
 
 
@@ -110,8 +114,8 @@ class Runner:
             self._delete_moved(inputs)
         return outputs
 
-    def run_watched(self, inputs: Sequence[Any], watch: Callable[[int, Sequence[Any], float], None]) -> list[Any]:
-        """Run the step once and call `watch(instruction index, results, time of issue)` after each instruction.
+    def run_watched(self, inputs: Sequence[Any], watch: Watch) -> list[Any]:
+        """Run the step once and call `watch` after each instruction.
 
         Kept apart from `__call__`, which is the hot loop.
         """
@@ -120,8 +124,8 @@ class Runner:
             operands = [slots[slot] for slot in args]
             issued = time.perf_counter()
             values = call(*operands) if is_run else call(operands)
+            watch(index, operands, values, issued)
             del operands
-            watch(index, values, issued)
             for slot, value in zip(results, values, strict=True):
                 slots[slot] = value
             for slot in frees:

@@ -24,7 +24,7 @@ from mmruntime._execution.crossing import Crossing
 from mmruntime._execution.host_values import is_shared
 from mmruntime._execution.own_parts import copied, is_global, is_here, nothing_of, place, processes
 from mmruntime._execution.parcels import is_key
-from mmruntime._execution.run import copied_outputs, deletable, layout_of_state
+from mmruntime._execution.run import Watch, copied_outputs, deletable, layout_of_state
 from mmruntime._execution.scalars import ScalarPart, same_devices
 from mmruntime._execution.shares import Share, receive_late, shares
 from mmruntime._execution.spread_across import ScalarResult, SpreadAcross
@@ -144,10 +144,8 @@ class AcrossRunner:
         """Issue this process's part of the step; returns as soon as that is done."""
         return self.run_watched(inputs, None)
 
-    def run_watched(
-        self, inputs: Sequence[Any], watch: Callable[[int, Sequence[Any], float], None] | None
-    ) -> list[Any]:
-        """As a call; `watch(instruction index, results, time of issue)` is called after each instruction issued here.
+    def run_watched(self, inputs: Sequence[Any], watch: Watch | None) -> list[Any]:
+        """As a call; `watch` is called after each instruction issued here.
 
         It is the hot path, and long on purpose: a Python call would cost more than the lines that it replaces.
         """
@@ -180,10 +178,10 @@ class AcrossRunner:
                     if probe is not None:
                         waits.append(Wait(time.monotonic(), call_number, itinerary, index, values[probe]))
                         offers.append(waits[-1])
+                if watch is not None:
+                    watch(index, operands, values, issued)
                 # An array is freed with its last reference, which `operands` would hold until the next instruction.
                 del operands
-                if watch is not None:
-                    watch(index, values, issued)
                 for slot, value in zip(results, values, strict=True):
                     slots[slot] = value
                 for slot in frees:

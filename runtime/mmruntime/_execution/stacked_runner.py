@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from mmruntime import _compat
 from mmruntime._execution.host_values import unshared
 from mmruntime._execution.own_parts import is_global, own_devices, place, processes
-from mmruntime._execution.run import StepRunner
+from mmruntime._execution.run import StepRunner, Watch
 from mmruntime._jaxpr.ir import Step
 from mmruntime._partition.cut_stacks import BorderValue, Stacks
 from mmruntime._partition.find_stacks import StackCut
@@ -241,7 +241,7 @@ class StackedRunner:
             self._delete(inputs, position)
         return outputs
 
-    def run_watched(self, inputs: Sequence[Any], watch: Callable[[int, Sequence[Any], float], None]) -> list[Any]:
+    def run_watched(self, inputs: Sequence[Any], watch: Watch) -> list[Any]:
         """The same, calling `watch` after each instruction."""
         return self._wholes(self._runner.run_watched(self._parts(inputs), watch))
 

@@ -83,7 +83,7 @@ class _Watch:
         self._threads: list[threading.Thread] = []
         self._failure: Exception | None = None
 
-    def issued(self, index: int, values: Sequence[Any], at: float) -> None:
+    def issued(self, index: int, _: Sequence[Any], values: Sequence[Any], at: float) -> None:
         self.issues[index] = at
         probe = _probe(values)
         if probe is None:

@@ -50,7 +50,7 @@ def timed(
     thread, process, began = time.thread_time(), time.process_time(), time.perf_counter()
     setting_up = 0.0
 
-    def notes(index: int, values: Sequence[Any], issued: float) -> None:
+    def notes(index: int, _: Sequence[Any], values: Sequence[Any], issued: float) -> None:
         nonlocal thread, process, setting_up
         called, calling = time.perf_counter(), time.thread_time() - thread
         if not found:

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from mmruntime import _compat
-from mmruntime._compat import default_prng_impl, jit_disabled
+from mmruntime._compat import debug_infs, debug_nans, default_prng_impl, jit_disabled
 from mmruntime._core.mesh import outside_of_meshes
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.registry import Registration, changes, registered, registrations
@@ -101,6 +101,7 @@ class MeshFunction(Generic[P, R]):
             self._direct is not None
             and (self._changes == changes.count or self._same_registrations())
             and self._prng_impl == default_prng_impl.value
+            and not (debug_nans.value or debug_infs.value)
         ):
             try:
                 return self._direct(*args, **kwargs)  # type: ignore[no-any-return]

@@ -18,6 +18,7 @@ from mmruntime._core.registry import registrations
 from mmruntime._core.switches import fast_path_enabled, settings_in_words
 from mmruntime._execution.across import AcrossTransport
 from mmruntime._execution.channels import channel, chosen
+from mmruntime._execution.checked_runner import CheckedRunner
 from mmruntime._execution.compile import Compiled, compile_program
 from mmruntime._execution.donation import owned_slots
 from mmruntime._execution.own_parts import processes
@@ -214,11 +215,14 @@ def make_plan(
         donated_values = donated_leaves(call.tree, donate, donate_names)
         donated = set(stacks.of_parts(dict.fromkeys(donated_values)))
         layouts = lay_out_stacks(stacks, leaf_names, step, placement, program, shardings, multimesh.mesh)
-        owned = owned_slots(step, placement, program, donated)
+        # What is checked may have to be computed once more, so that nothing is overwritten; JAX donates nothing, either.
+        kinds = _compat.invalid_kinds()
+        donated_values, donated = (set(), set()) if kinds else (donated_values, donated)
+        owned = None if kinds else owned_slots(step, placement, program, donated)
         runner: StepRunner
         if alone:
             compiled = compile_program(program, shardings, owned)
-            runner = (WholeRunner if whole else Runner)(step, program, compiled, shardings, donated)
+            runner = (WholeRunner if whole and not kinds else Runner)(step, program, compiled, shardings, donated)
         else:
             label, transport = function_name(fun), chosen()
             settings = f"{settings_in_words()}\ntransport: {transport}"
@@ -229,6 +233,14 @@ def make_plan(
                 agreement.reach([part for k, leaf in enumerate(call.leaves) for part in layouts.parts_of(k, leaf)])
             compiled = compile_program(program, shardings, owned, AcrossTransport(channel(transport)))
             runner = AcrossRunner(label, names, agreement, step, program, compiled, shardings, donated)
+        if kinds:
+            results = {
+                part: f"result{jax.tree_util.keystr(path)}"
+                for value, (path, _) in zip(stacks.outputs, paths(out_tree), strict=True)
+                for part in value.positions
+            }
+            listed = [results[position] for position in range(len(step.outvars))]
+            runner = CheckedRunner(runner, function_name(fun), names, listed, step, program, shardings, kinds)
         if layouts.any:
             runner = StackedRunner(runner, layouts, donated_values)
         return Plan(

@@ -1,0 +1,180 @@
+"""A step whose results are checked, under `jax_debug_nans` and `jax_debug_infs`.
+
+As with `jax.jit` it is the step's results that count: what a program makes and another one masks out is no error. So
+that the origin can be named without a second run, what made an invalid value is kept as long as that value is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import jax
+
+from mmruntime import _compat
+from mmruntime._compat import is_var
+from mmruntime._execution.find_invalid import (
+    Computation,
+    EquationByEquation,
+    InvalidValue,
+    Origin,
+    kind_of_invalid,
+    origin_of,
+)
+from mmruntime._execution.run import StepRunner, Watch
+from mmruntime._jaxpr.ir import Step
+from mmruntime._partition.instructions import Program, RunInstruction
+from mmruntime._partition.shard import Shardings
+from mmruntime._processes.exchange import Exchange
+from mmruntime._processes.group import Group
+from mmruntime._processes.progress import progress
+
+_PATIENCE_S = 3600.0
+
+
+class CheckedRunner:
+    """A compiled step that raises where a result is invalid. Called as a `Runner`.
+
+    Args:
+        runner: Runs the step; none of its programs overwrites an argument.
+        label: The step's name.
+        names: The user's names for the inputs.
+        results: What messages call each result.
+        step: The step.
+        program: Its instructions.
+        shardings: The layout of each value.
+        kinds: What is invalid: "nan", "inf" or both.
+    """
+
+    def __init__(
+        self,
+        runner: StepRunner,
+        label: str,
+        names: Sequence[str],
+        results: Sequence[str],
+        step: Step,
+        program: Program,
+        shardings: Shardings,
+        kinds: Collection[str],
+    ) -> None:
+        self._runner = runner
+        self._label, self._names, self._results = label, names, results
+        self._step, self._program = step, program
+        self._kinds = kinds
+        self._again = EquationByEquation(step, shardings, kinds)
+        self._given = {place[0]: name for place, name in zip(program.inputs, names, strict=True) if place is not None}
+        for var, name in zip(step.invars, names, strict=True):
+            self._given |= {slot: name for slot, _ in program.scalars.get(var, ())}
+        for places in program.constants.values():
+            self._given |= dict.fromkeys((slot for slot, _ in places), "")
+        self.misplaced = 0
+        self.group: Group | None = runner.group
+        self.calls_wait = runner.calls_wait
+
+    def __call__(self, inputs: Sequence[Any]) -> list[Any]:
+        """Run the step once.
+
+        Raises:
+            FloatingPointError: If a result holds what may not be there; in every process that runs the step.
+        """
+        return self.run_watched(inputs, lambda *_: None)
+
+    def run_watched(self, inputs: Sequence[Any], watch: Watch) -> list[Any]:
+        """The same, calling `watch` after each instruction."""
+        known: dict[int, InvalidValue] = {}
+        sent: list[InvalidValue] = []
+
+        def look(index: int, operands: Sequence[Any], values: Sequence[Any], issued: float) -> None:
+            watch(index, operands, values, issued)
+            self._note(index, operands, values, known, sent)
+
+        # JAX would check the results of each program, and knows none of their lines.
+        with _compat.without_result_checks():
+            outputs = self._runner.run_watched(inputs, look)
+            self.misplaced = self._runner.misplaced
+            invalid = [k for k, value in enumerate(outputs) if kind_of_invalid(value, self._kinds)]
+            problem = self._problem(outputs, invalid[0], known) if invalid else None
+            if self.group is not None and jax.process_index() in self.group.members:
+                problem = self._problem_of_all(self.group, problem, sent)
+        if problem is not None:
+            raise FloatingPointError(problem[1])
+        return outputs
+
+    def _note(
+        self,
+        index: int,
+        operands: Sequence[Any],
+        values: Sequence[Any],
+        known: dict[int, InvalidValue],
+        sent: list[InvalidValue],
+    ) -> None:
+        """Remember what made the invalid results of an instruction, and forget what is freed."""
+        item = self._program.instructions[index]
+        for slot, value in zip(item.args, operands, strict=True):
+            if slot in self._given and slot not in known and kind_of_invalid(value, self._kinds):
+                known[slot] = InvalidValue(Computation(_given(self._given[slot]), {}), 0)
+        causes = {position: known[slot] for position, slot in enumerate(item.args) if slot in known}
+        found: dict[int, InvalidValue] = {}
+        invalid = [k for k, value in enumerate(values) if kind_of_invalid(value, self._kinds)]
+        if isinstance(item, RunInstruction):
+            if invalid:
+                computation = self._again.program(item, operands, causes)
+                found = {item.results[k]: InvalidValue(computation, k) for k in invalid}
+        else:
+            elsewhere = InvalidValue(Computation(Origin(f"what submesh {item.source} has sent"), {}), 0)
+            found = {item.results[k]: causes.get(k, elsewhere) for k in invalid}
+            sent.extend(cause for k, cause in causes.items() if not sent and item.results[k] not in found)
+        for slot in item.results:
+            known.pop(slot, None)
+        known |= found
+        for slot in item.frees:
+            known.pop(slot, None)
+
+    def _problem(self, outputs: Sequence[Any], position: int, known: dict[int, InvalidValue]) -> tuple[bool, str]:
+        """Whether the origin of an invalid result is known here, and the message."""
+        kind = kind_of_invalid(outputs[position], self._kinds)
+        atom, slot = self._step.outvars[position], self._program.outputs[position]
+        slots = [slot] if slot is not None else []
+        places = self._program.scalars.get(atom, ()) if is_var(atom) else ()
+        found = next((known[each] for each in (*slots, *(each for each, _ in places)) if each in known), None)
+        if found is None:
+            inputs = dict(zip(self._step.invars, self._names, strict=True))
+            origin = _given(inputs.get(atom, "") if is_var(atom) else "")
+            is_known = is_var(atom) and (atom in inputs or atom in self._step.constants)
+        else:
+            origin = origin_of(found)
+            is_known = not origin.what.startswith("what submesh")
+        return is_known, (
+            f"mjit: invalid value ({kind}) encountered in {origin}. {self._results[position]} of {self._label} holds it."
+        )
+
+    def _problem_of_all(
+        self, group: Group, problem: tuple[bool, str] | None, sent: Sequence[InvalidValue]
+    ) -> tuple[bool, str] | None:
+        """The message that tells most, the same in all processes of a step; None if all results are valid."""
+        name = f"checked/{group.key}/{group.calls}"
+        found = self._shared(group, f"{name}/results", problem or ())
+        if not any(found):
+            return None
+        best = next((each for each in found if each and each[0]), None)
+        if best is None:
+            own = str(origin_of(sent[0])) if sent else ""
+            origins = [each for each in self._shared(group, f"{name}/sent", own) if each]
+            best = next(each for each in found if each)
+            best = [True, f"{best[1]} It was sent by another process: {origins[0]}."] if origins else best
+        return True, best[1]
+
+    def _shared(self, group: Group, key: str, value: Any) -> list[Any]:
+        """A value of each process, in all of them."""
+        exchange = Exchange()
+        exchange.put(f"{key}/{jax.process_index()}", json.dumps(value))
+        found = []
+        for process in group.members:
+            with progress.waiting(f"the check of {self._label} by process {process}", (process,)):
+                found.append(json.loads(exchange.get(f"{key}/{process}", _PATIENCE_S)))
+        return found
+
+
+def _given(name: str) -> Origin:
+    return Origin(f"the argument {name}" if name else "a value that the step captures")
