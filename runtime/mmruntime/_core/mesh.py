@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mmruntime._core.multimesh import MultiMesh
 
 # Part of every jit cache key, so a function traced for one mesh is traced again for another.
-_CURRENT = _compat.user_context(None)
+_CURRENT = _compat.user_context(None, of_steps=False)
 
 
 def current_mesh() -> MultiMesh | None:

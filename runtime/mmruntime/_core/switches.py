@@ -7,12 +7,9 @@ and an exception inside of a context restores the state before it.
 from __future__ import annotations
 
 import contextlib
-import operator
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
-
-import jax
 
 from mmruntime import _check, _compat
 
@@ -28,32 +25,6 @@ _SWITCHES = (
     "enable_recomputation",
     "replicate_parameters_smaller_than_num_elements",
 )
-
-
-# Settings of JAX that are part of `jax.jit`'s cache key, or ought to be, and change what is traced, or whether it is
-# traced at all. One call reads them all, as this is done in every call of a step.
-SETTINGS = (
-    "jax_allow_f16_reductions",
-    "jax_check_static_indices",
-    "jax_debug_infs",
-    "jax_debug_key_reuse",
-    "jax_debug_nans",
-    "jax_default_matmul_precision",
-    "jax_default_prng_impl",
-    "jax_enable_x64",
-    "jax_error_checking_behavior_nan",
-    "jax_explicit_x64_dtypes",
-    "jax_high_dynamic_range_gumbel",
-    "jax_legacy_prng_key",
-    "jax_numpy_dtype_promotion",
-    "jax_numpy_rank_promotion",
-    "jax_random_seed_offset",
-    "jax_softmax_custom_jvp",
-    "jax_threefry_partitionable",
-)
-# Not every version of JAX has all of them.
-_PRESENT = tuple(name for name in SETTINGS if hasattr(jax.config, name))
-_read_settings = operator.attrgetter(*_PRESENT)
 
 
 def autoshard_enabled() -> bool:
@@ -82,7 +53,7 @@ def transforms_ignored() -> bool:
 
 
 def switches() -> tuple[bool | int, ...]:
-    """All switches, for the key of a compiled step; their names are `_SWITCHES`."""
+    """All switches, by the names of `_SWITCHES`. `_compat.settings` has them as well."""
     return (
         autoshard_enabled(),
         fast_path_enabled(),
@@ -92,16 +63,10 @@ def switches() -> tuple[bool | int, ...]:
     )
 
 
-def jax_settings() -> tuple[Any, ...]:
-    """JAX's own settings that change what a step traces or compiles to, as they are now."""
-    settings: tuple[Any, ...] = _read_settings(jax.config)
-    return settings
-
-
 def settings_in_words() -> str:
-    """All of these with their names, in a line each."""
-    named = [*zip(_SWITCHES, switches(), strict=True), *zip(_PRESENT, jax_settings(), strict=True)]
-    return "\n".join(f"{name}: {value}" for name, value in named)
+    """All of these and JAX's own settings that a step depends on, with their names, in a line each."""
+    named = dict(zip(_SWITCHES, switches(), strict=True)) | _compat.settings_by_name()
+    return "\n".join(f"{name}: {value}" for name, value in named.items())
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from mmruntime import _compat
 from mmruntime._compat import is_var
 from mmruntime._execution.find_invalid import (
     Computation,
-    EquationByEquation,
+    ProgramsByEquation,
     InvalidValue,
     Origin,
     kind_of_invalid,
@@ -62,7 +62,7 @@ class CheckedRunner:
         self._label, self._names, self._results = label, names, results
         self._step, self._program = step, program
         self._kinds = kinds
-        self._again = EquationByEquation(step, shardings, kinds)
+        self._again = ProgramsByEquation(step, shardings, kinds)
         self._given = {place[0]: name for place, name in zip(program.inputs, names, strict=True) if place is not None}
         for var, name in zip(step.invars, names, strict=True):
             self._given |= {slot: name for slot, _ in program.scalars.get(var, ())}

@@ -109,7 +109,80 @@ def _cause(computation: Computation, position: int) -> InvalidValue | None:
     return next(iter(computation.causes.values()), None)
 
 
-class EquationByEquation:
+class Equations:
+    """Computes equations one at a time, and finds out which of their results are invalid.
+
+    Args:
+        like: Any open jaxpr; see `_compat.close`.
+        kinds: What counts as invalid: "nan", "inf" or both.
+    """
+
+    def __init__(self, like: Any, kinds: Collection[str]) -> None:
+        self._like = like
+        self.kinds = kinds
+
+    def run(
+        self, eqns: Iterable[tuple[Any, Op | None]], env: dict[Atom, Any], known: dict[Var, InvalidValue], place: Origin
+    ) -> None:
+        """Compute equations, and put what they give into `env`, and into `known` where it is invalid."""
+        for eqn, op in eqns:
+            # Those that only act, such as prints, have acted.
+            if not (results := [var for var in eqn.outvars if is_var(var)]):
+                continue
+            operands = [env[atom] if is_var(atom) else atom.val for atom in eqn.invars]
+            causes = {
+                position: known[atom] for position, atom in enumerate(eqn.invars) if is_var(atom) and atom in known
+            }
+            values = self._compute(eqn, operands)
+            computation = self._equation(eqn, operands, causes, replace(place, op=op))
+            for position, (var, value) in enumerate(zip(results, values, strict=True)):
+                env[var] = value
+                if kind_of_invalid(value, self.kinds):
+                    known[var] = InvalidValue(computation, position)
+
+    def _compute(self, eqn: Any, operands: Sequence[Any]) -> list[Any]:
+        invars = [_compat.new_var(atom.aval) for atom in eqn.invars]
+        results = [var for var in eqn.outvars if is_var(var)]
+        closed = _compat.close(self._like, invars, results, [eqn.replace(invars=invars)])
+        return _compat.as_fun(closed)(*operands)
+
+    def _equation(
+        self, eqn: Any, operands: Sequence[Any], causes: Mapping[int, InvalidValue], place: Origin
+    ) -> Computation:
+        around = () if place.op is None else (place.op.eqn, place.op.call, *place.op.callers)
+        lines = (_compat.user_line(each) for each in (eqn, *around) if each is not None)
+        place = replace(place, what=eqn.primitive.name, line=next(filter(None, lines), ""))
+        inside = _opened(eqn, operands)
+
+        def look_inside() -> list[InvalidValue | None]:
+            assert inside is not None
+            found = inside(self, causes, place)
+            return [each for each, var in zip(found, eqn.outvars, strict=True) if is_var(var)]
+
+        def repeat(kept: int) -> list[Any]:
+            return self._compute(
+                eqn,
+                [
+                    jnp.nan_to_num(value, nan=1.0, posinf=1.0, neginf=1.0) if k in causes and k != kept else value
+                    for k, value in enumerate(operands)
+                ],
+            )
+
+        return Computation(place, causes, None if inside is None else look_inside, repeat)
+
+    def body(
+        self, closed: Any, operands: Sequence[Any], causes: Mapping[int, InvalidValue], place: Origin
+    ) -> tuple[list[Any], list[InvalidValue | None]]:
+        """Compute a closed jaxpr inside of an equation: its results, and which of them are invalid."""
+        jaxpr, consts = _compat.split(closed)
+        env: dict[Atom, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *operands), strict=True))
+        known = {jaxpr.invars[position]: cause for position, cause in causes.items()}
+        self.run([(eqn, place.op) for eqn in jaxpr.eqns], env, known, place)
+        values = [env[atom] if is_var(atom) else atom.val for atom in jaxpr.outvars]
+        return values, [known.get(atom) if is_var(atom) else None for atom in jaxpr.outvars]
+
+
+class ProgramsByEquation(Equations):
     """Computes programs of a step once more, one equation at a time.
 
     Args:
@@ -119,9 +192,9 @@ class EquationByEquation:
     """
 
     def __init__(self, step: Step, shardings: Shardings, kinds: Collection[str]) -> None:
+        super().__init__(step.like, kinds)
         self._step = step
         self._shardings = shardings
-        self.kinds = kinds
 
     def program(self, item: RunInstruction, operands: Sequence[Any], causes: Mapping[int, InvalidValue]) -> Computation:
         """A run of a program that gave an invalid value.
@@ -157,7 +230,7 @@ class EquationByEquation:
             for piece, stacked in spec.slices:
                 self._cut(piece, stacked, int(operands[-1]), env, known)
             place = Origin("", microbatch=microbatch)
-            self._equations(self._in_mesh_axes(spec.segment.ops, spec.submesh), env, known, place)
+            self.run(self._in_mesh_axes(spec.segment.ops, spec.submesh), env, known, place)
             for total, result in spec.sums:
                 self._add(total, result, env, known, place)
         return [known.get(var) for var in spec.writes]
@@ -167,7 +240,7 @@ class EquationByEquation:
         for region in self._step.regions:
             ops = self._in_mesh_axes(region.ops, 0)
             if region.loop is None:
-                self._equations(ops, env, known, Origin(""))
+                self.run(ops, env, known, Origin(""))
                 continue
             for total, _ in region.sums:
                 env[total] = jnp.zeros(total.aval.shape, total.aval.dtype)
@@ -176,14 +249,14 @@ class EquationByEquation:
                 inside, known_inside = dict(env), dict(known)
                 for piece, stacked in region.slices.items():
                     self._cut(piece, stacked, number, inside, known_inside)
-                self._equations(ops, inside, known_inside, place)
+                self.run(ops, inside, known_inside, place)
                 for total, result in region.sums:
                     self._add(total, result, inside, known_inside, place)
                     env[total] = inside[total]
                     if total in known_inside:
                         known[total] = known_inside[total]
 
-    def _in_mesh_axes(self, ops: Iterable[Op], where: int) -> list[tuple[Any, Op]]:
+    def _in_mesh_axes(self, ops: Iterable[Op], where: int) -> list[tuple[Any, Op | None]]:
         return [(self._shardings.in_mesh_axes(op, where), op) for op in ops]
 
     def _cut(
@@ -206,68 +279,16 @@ class EquationByEquation:
             Computation(replace(place, what="the sum over microbatches"), {}), 0
         )
 
-    def _equations(
-        self, eqns: Iterable[tuple[Any, Op]], env: dict[Atom, Any], known: dict[Var, InvalidValue], place: Origin
-    ) -> None:
-        """Compute equations, and put what they give into `env`, and into `known` where it is invalid."""
-        for eqn, op in eqns:
-            # Those that only act, such as prints, have acted.
-            if not (results := [var for var in eqn.outvars if is_var(var)]):
-                continue
-            operands = [env[atom] if is_var(atom) else atom.val for atom in eqn.invars]
-            causes = {
-                position: known[atom] for position, atom in enumerate(eqn.invars) if is_var(atom) and atom in known
-            }
-            values = self._compute(eqn, operands)
-            computation = self._equation(eqn, operands, causes, replace(place, op=op))
-            for position, (var, value) in enumerate(zip(results, values, strict=True)):
-                env[var] = value
-                if kind_of_invalid(value, self.kinds):
-                    known[var] = InvalidValue(computation, position)
 
-    def _compute(self, eqn: Any, operands: Sequence[Any]) -> list[Any]:
-        invars = [_compat.new_var(atom.aval) for atom in eqn.invars]
-        results = [var for var in eqn.outvars if is_var(var)]
-        closed = _compat.close(self._step.like, invars, results, [eqn.replace(invars=invars)])
-        return _compat.as_fun(closed)(*operands)
-
-    def _equation(
-        self, eqn: Any, operands: Sequence[Any], causes: Mapping[int, InvalidValue], place: Origin
-    ) -> Computation:
-        assert place.op is not None
-        lines = (_compat.user_line(each) for each in (eqn, place.op.eqn, place.op.call, *place.op.callers) if each)
-        place = replace(place, what=eqn.primitive.name, line=next(filter(None, lines), ""))
-        inside = _opened(eqn, operands)
-
-        def look_inside() -> list[InvalidValue | None]:
-            assert inside is not None
-            found = inside(self, causes, place)
-            return [each for each, var in zip(found, eqn.outvars, strict=True) if is_var(var)]
-
-        def repeat(kept: int) -> list[Any]:
-            return self._compute(
-                eqn,
-                [
-                    jnp.nan_to_num(value, nan=1.0, posinf=1.0, neginf=1.0) if k in causes and k != kept else value
-                    for k, value in enumerate(operands)
-                ],
-            )
-
-        return Computation(place, causes, None if inside is None else look_inside, repeat)
-
-    def body(
-        self, closed: Any, operands: Sequence[Any], causes: Mapping[int, InvalidValue], place: Origin
-    ) -> tuple[list[Any], list[InvalidValue | None]]:
-        """Compute a closed jaxpr inside of an equation: its results, and which of them are invalid."""
-        jaxpr, consts = _compat.split(closed)
-        env: dict[Atom, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *operands), strict=True))
-        known = {jaxpr.invars[position]: cause for position, cause in causes.items()}
-        self._equations([(eqn, place.op) for eqn in jaxpr.eqns], env, known, place)
-        values = [env[atom] if is_var(atom) else atom.val for atom in jaxpr.outvars]
-        return values, [known.get(atom) if is_var(atom) else None for atom in jaxpr.outvars]
+def origin_in(closed: Any, operands: Sequence[Any], position: int, kinds: Collection[str]) -> Origin:
+    """Where a result of a closed jaxpr becomes invalid, given its operands."""
+    jaxpr, _ = _compat.split(closed)
+    _, found = Equations(jaxpr, kinds).body(closed, operands, {}, Origin(""))
+    invalid = found[position]
+    return Origin("a compiled program, though not equation by equation") if invalid is None else origin_of(invalid)
 
 
-Inside = Callable[[EquationByEquation, Mapping[int, InvalidValue], Origin], Sequence[InvalidValue | None]]
+Inside = Callable[[Equations, Mapping[int, InvalidValue], Origin], Sequence[InvalidValue | None]]
 
 
 def _opened(eqn: Any, operands: Sequence[Any]) -> Inside | None:
@@ -292,7 +313,7 @@ def _moved(causes: Mapping[int, InvalidValue], by: int) -> dict[int, InvalidValu
 
 
 def _scan(
-    by: EquationByEquation, eqn: Any, operands: Sequence[Any], causes: Mapping[int, InvalidValue], place: Origin
+    by: Equations, eqn: Any, operands: Sequence[Any], causes: Mapping[int, InvalidValue], place: Origin
 ) -> list[InvalidValue | None]:
     """The turns of a scan, one after the other; what it stacks up has the cause of the first turn that has one."""
     num_consts, num_carry = _compat.scan_counts(eqn)
@@ -323,7 +344,7 @@ def _scan(
 
 
 def _while(
-    by: EquationByEquation, eqn: Any, operands: Sequence[Any], causes: Mapping[int, InvalidValue], place: Origin
+    by: Equations, eqn: Any, operands: Sequence[Any], causes: Mapping[int, InvalidValue], place: Origin
 ) -> list[InvalidValue | None]:
     """The turns of a while loop, one after the other."""
     of_test, of_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]

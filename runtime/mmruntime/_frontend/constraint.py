@@ -37,7 +37,7 @@ LayOut = Callable[..., Any]
 _LAY_OUT: ContextVar[LayOut | None] = ContextVar("lay_out", default=None)
 # Whether a trace is placed afterwards. It is part of every jit cache key, because such a trace keeps the constraints
 # that plain `jax.jit` would apply at once.
-_PLACED_LATER = _compat.user_context(False)
+_PLACED_LATER = _compat.user_context(False, of_steps=False)
 
 
 def placed_later() -> AbstractContextManager[None]:

@@ -38,7 +38,7 @@ TASK_KEYWORDS = (
 
 # The task in use. It is part of every jit cache key, so that a trace for one task's submesh is not reused for
 # another's.
-_IN_USE = _compat.user_context(None)
+_IN_USE = _compat.user_context(None, of_steps=False)
 
 
 class _AnyTask(tuple[str, int]):

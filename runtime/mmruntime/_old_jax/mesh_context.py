@@ -30,7 +30,7 @@ class _MeshInContext:
 
 # The meshes of this thread, innermost last. A user context is part of every `jax.jit` cache key, so that a function
 # traced under one mesh is traced again under another.
-_ENTRIES = _compat.user_context(())
+_ENTRIES = _compat.user_context((), of_steps=False)
 
 
 class _Entered(threading.local):

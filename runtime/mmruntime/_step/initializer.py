@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from mmruntime import _check, _compat
 from mmruntime._core import mesh as _mesh
 from mmruntime._core.multimesh import MultiMesh
+from mmruntime._execution.find_invalid import kind_of_invalid, origin_in
 from mmruntime._execution.host_values import unshared
 from mmruntime._execution.own_parts import is_here, nothing_of, place, processes
 from mmruntime._frontend.constraint import placed_later
@@ -72,7 +74,11 @@ class Initializer(Generic[P, R]):
         self._parts: dict[Any, list[_Part]] = {}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the initialiser on all submeshes; returns as soon as that is issued."""
+        """Run the initialiser on all submeshes; returns as soon as that is issued.
+
+        Raises:
+            FloatingPointError: Under `jax_debug_nans` and `jax_debug_infs`, if a result holds such a number.
+        """
         if not _compat.at_top_level():
             result: R = self._fun(*args, **kwargs)
             return result
@@ -82,7 +88,8 @@ class Initializer(Generic[P, R]):
                 return self(*args, **kwargs)
         leaves, tree = jax.tree.flatten((args, kwargs))
         structs = [_struct(leaf, self._label) for leaf in leaves]
-        signature = (tree, tuple((each.shape, each.dtype, each.weak_type) for each in structs))
+        types = tuple((each.shape, each.dtype, each.weak_type) for each in structs)
+        signature = (tree, types, _compat.settings())
         if signature not in self._traced:
             self._traced[signature] = self._trace(tree, structs)
         closed, shapes = self._traced[signature]
@@ -97,13 +104,20 @@ class Initializer(Generic[P, R]):
             None if is_here(sharding.mesh) else nothing_of(aval, sharding)
             for aval, sharding in zip(avals, shardings, strict=True)
         ]
-        for part in self._parts[key]:
-            if processes(part.everywhere.mesh) == (jax.process_index(),):
-                moved = jax.device_put(unshared(leaves, [part.everywhere] * len(leaves)), part.everywhere)
-            else:
-                moved = [place(leaf, part.everywhere, jax.typeof(leaf)) for leaf in leaves]
-            for position, value in zip(part.positions, part.program(*moved), strict=True):
-                results[position] = value
+        kinds = _compat.invalid_kinds()
+        # JAX would check each part, and knows nothing of the function that they are parts of.
+        with _compat.without_result_checks() if kinds else contextlib.nullcontext():
+            for part in self._parts[key]:
+                if processes(part.everywhere.mesh) == (jax.process_index(),):
+                    moved = jax.device_put(unshared(leaves, [part.everywhere] * len(leaves)), part.everywhere)
+                else:
+                    moved = [place(leaf, part.everywhere, jax.typeof(leaf)) for leaf in leaves]
+                for position, value in zip(part.positions, part.program(*moved), strict=True):
+                    results[position] = value
+            for position, value in enumerate(results):
+                if (kind := kind_of_invalid(value, kinds)) is not None:
+                    origin = origin_in(closed, leaves, position, kinds)
+                    raise FloatingPointError(f"mjit: invalid value ({kind}) encountered in {origin}, in {self._label}.")
         made: R = jax.tree.unflatten(out_tree, results)
         return made
 

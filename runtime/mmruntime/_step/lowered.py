@@ -10,6 +10,7 @@ from jax.core import ShapedArray
 
 from mmruntime import _compat
 from mmruntime._core.warn import warn
+from mmruntime._execution.find_invalid import kind_of_invalid
 from mmruntime._step.plan import Plan
 from mmruntime._step.signature import Call, check_alive, signature
 
@@ -76,6 +77,7 @@ class CompiledStep(Generic[R]):
         Raises:
             TypeError: If the arguments have another tree, other shapes or types than the step was compiled for, or the
                 call is inside of another transformation.
+            FloatingPointError: Under `jax_debug_nans` and `jax_debug_infs`, if a result holds such a number.
         """
         result: R = self._call_as(self._run, args, kwargs)
         return result
@@ -109,7 +111,19 @@ class CompiledStep(Generic[R]):
                 "`sharding`: then it computes where they lie."
             )
         check_alive(self._name, self._plan.stacks.names, leaves, self._plan.reads)
-        return jax.tree.unflatten(self._plan.out_tree, self._plan.runner(leaves))
+        kinds = _compat.invalid_kinds()
+        if not kinds:
+            return jax.tree.unflatten(self._plan.out_tree, self._plan.runner(leaves))
+        with _compat.without_result_checks():
+            result = jax.tree.unflatten(self._plan.out_tree, self._plan.runner(leaves))
+        for path, leaf in jax.tree.leaves_with_path(result):
+            if (kind := kind_of_invalid(leaf, kinds)) is not None:
+                raise FloatingPointError(
+                    f"mjit: invalid value ({kind}) in result{jax.tree_util.keystr(path)} of {self._name}, which was "
+                    f"compiled ahead of its calls and without jax_debug_{kind}s. Call the step itself, or compile it "
+                    "under that setting, to learn the line."
+                )
+        return result
 
     @property
     def input_shardings(self) -> tuple[tuple[Any, ...], dict[str, Any]]:

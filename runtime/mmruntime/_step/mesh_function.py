@@ -17,7 +17,6 @@ from mmruntime._compat import debug_infs, debug_nans, default_prng_impl, jit_dis
 from mmruntime._core.mesh import outside_of_meshes
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.registry import Registration, changes, registered, registrations
-from mmruntime._core.switches import jax_settings, switches
 from mmruntime._execution.run import WholeRunner
 from mmruntime._partition.argument_homes import argument_homes, warn_of_copies
 from mmruntime._step.inlined import Inliner
@@ -326,7 +325,7 @@ class MeshFunction(Generic[P, R]):
 
     def _settings(self) -> Hashable:
         """Everything that a plan depends on besides the arguments."""
-        return switches(), jax_settings(), registrations(self._context)
+        return _compat.settings(), registrations(self._context)
 
     def _plan_of(self, call: Call, *, to_run: bool = False) -> Plan:
         plan = self._plans.get(call.key)
