@@ -61,6 +61,21 @@ def test_the_task_that_reads_a_parameter_places_it(constrained):
     assert rows["params['b']['whole']"].reason.placed_by == f"task second at {line_of(loss, 'task(second')}"
 
 
+def test_what_nothing_else_places_is_with_the_parameter_of_its_place():
+    def step(params, moments, x):
+        return params, jax.tree.map(lambda m: 0.9 * m, moments), loss(params, x)
+
+    square = np.ones((SIZE, SIZE), np.float32)
+    params = {"a": {"up": square, "down": square, "bias": square[0]}, "b": {"whole": square}}
+    mesh = mm.MultiMesh(axis_sizes=(2,), axis_names=("stage",))
+    report = mm.mjit(step, mesh=mesh).plan(params, ({"mu": params},), square)
+    rows = {row.name: row for row in report.inputs}
+    for name, stage in (("['a']['up']", 0), ("['b']['whole']", 1)):
+        moment = rows[f"moments[0]['mu']{name}"]
+        assert moment.submesh == stage
+        assert moment.reason.placed_by == f"params{name}, at the same place in its tree"
+
+
 def test_state_that_no_task_reads_is_placed_by_what_makes_its_next_value(constrained):
     rows, _ = constrained
     assert rows["momentum['b']['whole']"].reason.placed_by == f"its next value at {line_of(update, '0.9 * m')}"

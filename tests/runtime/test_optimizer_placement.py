@@ -146,6 +146,105 @@ def test_state_is_on_its_stage(name):
     assert all(row.size <= 16 * row.arrays for row in once), once
 
 
+# State whose update is thrown away, as that of a target network, lies with the parameter of the same place in the tree.
+
+
+def pairs(params, x):
+    """The loss of a network and the target that follows it."""
+    return (loss(params["net"], x) - jax.lax.stop_gradient(loss(params["target"], x))) ** 2
+
+
+def followed(old, new):
+    """Parameters of which the target's are an average of the network's, whatever the optimizer says."""
+    return {**new, "target": jax.tree.map(lambda a, b: 0.9 * a + 0.1 * b, old["target"], new["net"])}
+
+
+def of_arguments(optimizer, grad):
+    def step(params, state, x):
+        updates, state = optimizer.update(grad(pairs)(params, x), state, params)
+        return followed(params, optax.apply_updates(params, updates)), state
+
+    return step, lambda params: (params, optimizer.init(params))
+
+
+def of_one_argument(optimizer, grad):
+    """All state in one tree, whose metrics come from the state of the optimizer; and what is handed on as it is."""
+
+    def step(state, x):
+        params = state["params"]
+        updates, moments = optimizer.update(grad(pairs)(params, x), state["moments"], params)
+        norm = optax.tree.norm([leaf for leaf in jax.tree.leaves(moments) if leaf.ndim])
+        new = followed(params, optax.apply_updates(params, updates))
+        slow = jax.lax.cond(norm > 0, lambda: jax.tree.map(lambda a: a * 0.5, state["slow"]), lambda: state["slow"])
+        return {"params": new, "moments": moments, "slow": slow, "kept": state["kept"]}, norm
+
+    def start(params):
+        moments, slow = optimizer.init(params), jax.tree.map(jnp.ones_like, params["net"])
+        return ({"params": params, "moments": moments, "slow": slow, "kept": jnp.ones((4, 4))},)
+
+    return step, start
+
+
+def of_separate_arguments(optimizer, grad):
+    """An optimizer for each network, and the last gradients, whose arrays have another shape."""
+
+    def step(net, target, states, last, x):
+        old = {"net": net, "target": target}
+        grads = grad(pairs)(old, x)
+        found = {k: optimizer.update(grads[k], states[k], old[k]) for k in old}
+        last = jax.tree.map(lambda a, g: jnp.concatenate([a[1:], g[None]]), last, grads)
+        new = followed(old, {k: optax.apply_updates(old[k], updates) for k, (updates, _) in found.items()})
+        return new["net"], new["target"], {k: state for k, (_, state) in found.items()}, last
+
+    def start(params):
+        states = {k: optimizer.init(each) for k, each in params.items()}
+        return *params.values(), states, jax.tree.map(lambda p: jnp.zeros((3, *p.shape)), params)
+
+    return step, start
+
+
+def check_discarded(optimizer, form, count):
+    params = {"net": trees([(4, 4), (4,)]), "target": trees([(4, 4), (4,)])}
+    step, start = form(optimizer, (lambda f: mm.microbatch(jax.grad(f), count=count, argnum=1)) if count else jax.grad)
+    state, x, size = start(params), normal(8, 4), len(jax.tree.leaves(start(params)))
+    compiled, plain = mm.mjit(step, mesh=stages(NUM_STAGES)), jax.jit(step)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="mjit")
+        tree = jax.tree.structure(state)
+        one = many = state
+        for _ in range(2):
+            one = jax.tree.unflatten(tree, jax.tree.leaves(plain(*one, x))[:size])
+            many = jax.tree.unflatten(tree, jax.tree.leaves(compiled(*many, x))[:size])
+    assert_close(many, one, 1e-9)
+    assert misplaced(many) == []
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.both_versions("forms of traced programs")
+@pytest.mark.parametrize(
+    ("name", "form", "count"),
+    [
+        ("adamw", of_arguments, None),
+        ("only if finite, accumulated, clipped", of_arguments, 2),
+        ("several", of_one_argument, None),
+        ("factored", of_arguments, None),
+        ("averaged", of_separate_arguments, 2),
+        ("masked", of_one_argument, 2),
+        ("layer-wise", of_separate_arguments, None),
+    ],
+)
+def test_state_whose_update_is_thrown_away_is_with_its_parameter(name, form, count):
+    check_discarded(OPTIMIZERS[name](), form, count)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("form", [of_arguments, of_one_argument, of_separate_arguments])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_state_whose_update_is_thrown_away_by_all_optimizers(name, form):
+    check_discarded(OPTIMIZERS[name](), form, None)
+
+
 # Random optimizers over random trees.
 
 

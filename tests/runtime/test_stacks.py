@@ -121,6 +121,32 @@ def test_each_stage_updates_its_layers(name):
     assert astray(state, 2) == []
 
 
+@pytest.mark.parametrize("name", ["adam", "every second step", "the last gradients"])
+def test_state_whose_update_is_thrown_away_is_with_its_layers(name):
+    def apart(params, x):
+        outputs = {k: (STAGED if is_staged else PLAIN)(each, x) for k, each in params.items()}
+        return jnp.mean((outputs["net"] - jax.lax.stop_gradient(outputs["target"])) ** 2)
+
+    optimizer = optax.identity() if name == "the last gradients" else OPTIMIZERS[name]()
+
+    def step(params, state, last, x):
+        grads = jax.grad(apart)(params, x)
+        updates, state = optimizer.update(grads, state, params)
+        new = optax.apply_updates(params, updates)
+        last = jax.tree.map(lambda a, g: jnp.concatenate([a[1:], g[None]]), last, grads)
+        target = jax.tree.map(lambda a, b: 0.9 * a + 0.1 * b, params["target"], new["net"])
+        return {**new, "target": target}, state, last
+
+    params = {"net": parameters(), "target": parameters()}
+    last = jax.tree.map(lambda leaf: jnp.zeros((3, *leaf.shape)), params)
+    is_staged = True
+    found = mm.mjit(step, mesh=stages(2))(params, optimizer.init(params), last, batch()["x"])
+    is_staged = False
+    assert_close(found, jax.jit(step)(params, optimizer.init(params), last, batch()["x"]), rtol=1e-9)
+    assert astray(found[:2], 2) == []
+    assert astray(found[2], 2, axis=1) == []
+
+
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
 def test_one_index_at_a_time(schedule):
     _, state = train(LOOPED, OPTIMIZERS["clipped"](), stages(2), parameters(), count=4, schedule=schedule)

@@ -26,7 +26,7 @@ class InputReason:
     Attributes:
         logical: Its logical names, one for each dimension; None if it has none of its own.
         placed_by: What keeps it on its submesh: the task that reads it, or what makes its next value, with the line; or
-            the caller, in a step without tasks.
+            the parameter at the same place in its tree; or the caller, in a step without tasks.
         laid_out_by: What cuts it: its own names, or the nearest constraint over the same mesh axes, with the line;
             `UNDECIDED` for an input that is whole on each device.
     """
@@ -46,7 +46,8 @@ def input_reasons(step: Step, placement: Placement, shardings: Shardings, names:
         names: The user's names for its inputs.
     """
     readers = _Readers(step)
-    constraints = _Constraints(step, placement, shardings, dict(zip(step.invars, names, strict=True)))
+    labels = dict(zip(step.invars, names, strict=True))
+    constraints = _Constraints(step, placement, shardings, labels)
     found = []
     for var in step.invars:
         where = placement.homes.get(var)
@@ -54,7 +55,11 @@ def input_reasons(step: Step, placement: Placement, shardings: Shardings, names:
         if where is None or var not in readers:
             found.append(InputReason(_entries(spec), UNDECIDED, UNDECIDED))
             continue
-        placed = _placed_by(var, where, placement, readers)
+        namesake = placement.namesakes.get(var)
+        if namesake is None:
+            placed = _placed_by(var, where, placement, readers)
+        else:
+            placed = f"{labels[namesake]}, at the same place in its tree"
         found.append(InputReason(_entries(spec), placed, constraints.laid_out_by(var, where)))
     return found
 

@@ -108,20 +108,23 @@ def uncut(step: Step) -> Stacks:
     return Stacks(_border(step.invars, {}), _border(step.outvars, {}))
 
 
-def cut_stacks(step: Step, multimesh: MultiMesh, leave: Collection[int] = ()) -> tuple[Step, Stacks]:
+def cut_stacks(
+    step: Step, multimesh: MultiMesh, leave: Collection[int] = (), names: Sequence[str] = ()
+) -> tuple[Step, Stacks]:
     """Cut the stacks of a step.
 
     Args:
         step: The step.
         multimesh: The mesh that it is compiled for.
         leave: Positions of inputs that stay whole.
+        names: The user's names for the inputs; see `find_stacks`.
     """
-    found = find_stacks(step, multimesh)
+    found = find_stacks(step, multimesh, names)
     if not found.of:
         return step, replace(uncut(step), whole=found.whole)
     step = _with_open_conditionals(step)
     # The cuts of what is inside conditionals are known for their new variables only.
-    found = find_stacks(step, multimesh)
+    found = find_stacks(step, multimesh, names)
     return _StackCutter(step, found, leave).run()
 
 

@@ -8,7 +8,7 @@ and optimizer state are tied to it, equation by equation, and are cut with it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,8 +17,9 @@ from mmruntime._compat import Atom, Var, is_var
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.submesh import task_mesh
 from mmruntime._core.task import Task
-from mmruntime._jaxpr.ir import Op, Step, at_line, num_elements
+from mmruntime._jaxpr.ir import Op, Step, at_line, is_tiny, num_elements
 from mmruntime._partition.dimension_ties import tied, ties
+from mmruntime._partition.namesakes import Namesakes, read_before
 from mmruntime._partition.place import layer_costs
 
 # How many equations, such as casts and reshapes, may lie between a layer's slice and the task that reads it.
@@ -104,8 +105,14 @@ class _LayerSlice:
     op: Op
 
 
-def find_stacks(step: Step, multimesh: MultiMesh) -> StackCuts:
-    """Find the stacks of a step."""
+def find_stacks(step: Step, multimesh: MultiMesh, names: Sequence[str] = ()) -> StackCuts:
+    """Find the stacks of a step.
+
+    Args:
+        step: The step.
+        multimesh: The mesh that it is compiled for.
+        names: The user's names for its inputs, by which state that is tied to no parameter finds its own.
+    """
     finder = _LayerSlices(step, multimesh)
     read = {var: pieces for var, pieces in finder.read().items() if pieces}
     if not read:
@@ -130,7 +137,59 @@ def find_stacks(step: Step, multimesh: MultiMesh) -> StackCuts:
     shapes = {(var.aval.shape, cut.dim): cut for var, cut in cuts.items()}
     cuts.update(finder.made(shapes))
     whole = tuple(_whole_stacks(step, spread, uneven, read))
-    return StackCuts(spread.along(cuts), tasks, whole)
+    found = spread.along(cuts)
+    return StackCuts(spread.along({**found, **_as_namesakes(step, found, names)}), tasks, whole)
+
+
+def _as_namesakes(step: Step, cuts: Mapping[Var, StackCut], names: Sequence[str]) -> dict[Var, StackCut]:
+    """Cuts for state that tasks have no part in: those of the parameter at the same place in the tree.
+
+    Such are the moments of a target network, whose update by the optimizer is thrown away.
+    """
+    reached: set[Var] = set()
+    for region in step.regions:
+        for op in region.ops:
+            reached |= set(op.writes()) if op.task is not None else _reached(op.eqn, reached)
+        reached.update(total for total, result in region.sums if result in reached)
+    read = read_before(step, lambda op: op.task is not None)
+    state = [step.invars[position] for position, result in step.carried.items() if step.outvars[result] not in reached]
+    state = [var for var in state if var not in cuts and var not in read] if names else []
+    if not state:
+        return {}
+    finder = Namesakes(dict(zip(step.invars, names, strict=True)), [var for var in step.invars if var in read])
+    found = {}
+    for var in state:
+        near = {_along_the_last(cuts.get(each), each, var) for each in finder.of(var)}
+        cut = near.pop() if len(near) == 1 else None
+        if cut is not None and cut.fits(var):
+            found[var] = cut
+    return found
+
+
+def _reached(eqn: Any, arrays: Collection[Var]) -> set[Var]:
+    """The results of an equation that are computed from some arrays; in a conditional, from those of each branch."""
+    if eqn.primitive is not _compat.cond_p:
+        # A scalar of tasks, such as the norm of all gradients, has no layers.
+        return (
+            set(eqn.outvars)
+            if any(each in arrays for each in eqn.invars if is_var(each) and not is_tiny(each))
+            else set()
+        )
+    found = set()
+    for branch in eqn.params["branches"]:
+        jaxpr, _ = _compat.split(branch)
+        inner = {own for own, each in zip(jaxpr.invars, eqn.invars[1:], strict=True) if is_var(each) and each in arrays}
+        for each in jaxpr.eqns:
+            inner |= _reached(each, inner)
+        found |= {out for out, own in zip(eqn.outvars, jaxpr.outvars, strict=True) if is_var(own) and own in inner}
+    return found
+
+
+def _along_the_last(cut: StackCut | None, parameter: Var, state: Var) -> StackCut | None:
+    """The cut of a parameter for state whose last dimensions are the parameter's; None if they are not."""
+    first = state.aval.ndim - parameter.aval.ndim
+    is_alike = first >= 0 and state.aval.shape[first:] == parameter.aval.shape
+    return cut.along(cut.dim + first) if cut is not None and is_alike else None
 
 
 def _fits(cut: StackCut, layers: list[set[int]], var: Var) -> bool:

@@ -10,8 +10,8 @@ calls the host runs on one submesh, so that it runs once.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jax.sharding import Mesh, NamedSharding
@@ -28,6 +28,7 @@ from mmruntime._jaxpr.ir import Op, Step, is_scalar, is_tiny, num_bytes, num_ele
 from mmruntime._partition.argument_homes import follow_arguments, may_follow
 from mmruntime._partition.layers_between import LayersBetween
 from mmruntime._partition.locations import Whereabouts, gathers
+from mmruntime._partition.namesakes import Namesakes, computed_after, read_before
 from mmruntime._partition.partial_sums import read_counts, regroup_scalars, split_loop_sums
 from mmruntime._partition.take_apart import take_apart
 from mmruntime._partition.trace import remove_dead_code
@@ -62,6 +63,8 @@ class Placement:
             they make; its logical axes hold for them.
         pulled: For carried state that lives with that of other stages, the equation that made it so.
         makers: For carried state that no task reads, the equation that makes its next value, and with that its home.
+        namesakes: For carried state that nothing else places, the parameter at the same place in the tree, whose home
+            it has.
         followed: The inputs that are read where the caller has them, in a step without tasks.
     """
 
@@ -73,11 +76,15 @@ class Placement:
     near: Mapping[Op, Task]
     pulled: Mapping[Var, Op]
     makers: Mapping[Var, Op]
+    namesakes: Mapping[Var, Var] = field(default_factory=dict)
     followed: frozenset[Var] = frozenset()
 
 
 def place(
-    step: Step, multimesh: MultiMesh, arguments: Mapping[int, NamedSharding] | None = None
+    step: Step,
+    multimesh: MultiMesh,
+    arguments: Mapping[int, NamedSharding] | None = None,
+    names: Sequence[str] = (),
 ) -> tuple[Step, Placement]:
     """Choose submeshes for every equation and input of a step.
 
@@ -85,6 +92,7 @@ def place(
         step: The step.
         multimesh: The mesh that it is compiled for.
         arguments: Where its arguments lie, by position, which a step without tasks and loops follows.
+        names: The user's names for them, by which state that nothing else places finds its parameter.
 
     Returns:
         The step, with sums regrouped by submesh and without equations that this leaves dead; and where it runs.
@@ -112,7 +120,8 @@ def place(
     if arguments and may_follow(step):
         step, pins, meshes = follow_arguments(step, arguments, multimesh)
         followed = frozenset(var for op in pins for var in op.reads())
-    step, placement = _Placer(step, pins, Submeshes(tuple(meshes or [multimesh.mesh])), task_meshes).run()
+    labels = dict(zip(step.invars, names, strict=True)) if names else {}
+    step, placement = _Placer(step, pins, Submeshes(tuple(meshes or [multimesh.mesh])), task_meshes).run(labels)
     read = {var for op in step.ops() for var in op.reads()} if followed else frozenset()
     return step, replace(placement, followed=followed & read)
 
@@ -186,21 +195,62 @@ class _Placer:
         self.near: dict[Op, Task] = {}
         self.between = LayersBetween(self._source)
 
-    def run(self) -> tuple[Step, Placement]:
+    def run(self, names: Mapping[Var, str]) -> tuple[Step, Placement]:
         self._join_operands()
         presence, homes = self._input_homes()
         floating = frozenset(op for op in self.step.ops() if op not in self.of)
-        self._clone_to_users(presence, homes)
+        namesakes = self._follow_namesakes(presence, homes, names)
+        self._clone_to_users(presence, homes, stay=namesakes)
         for var in (*self.step.invars, *self.step.constants):
             homes.setdefault(var, min(presence[var], default=0))
         pulled, makers = self._follow_carried(homes)
-        placement = Placement(self.submeshes, self.task_meshes, self.of, homes, floating, self.near, pulled, makers)
+        placement = Placement(
+            self.submeshes, self.task_meshes, self.of, homes, floating, self.near, pulled, makers, namesakes
+        )
         return self.step, placement
+
+    def _follow_namesakes(
+        self, presence: dict[Var, set[int]], homes: dict[Var, int], names: Mapping[Var, str]
+    ) -> dict[Var, Var]:
+        """Give carried state whose next value comes from no placed one the home of its namesake among the parameters.
+
+        Such are the moments of a target network, whose update by the optimizer is thrown away.
+        """
+        adrift = []
+        for position, result in self.step.carried.items():
+            var, atom = self.step.invars[position], self.step.outvars[result]
+            is_placed = is_var(atom) and self._source(atom) in self.of
+            if var in names and var not in homes and not is_placed and not is_tiny(var):
+                adrift.append(var)
+        if not adrift or len(self.submeshes.meshes) == 1:
+            return {}
+        # What the forward pass reads is a parameter, or data, whose home is where it is read.
+        late = computed_after(self.step, lambda op: op.backward)
+        read = read_before(self.step, lambda op: op in self.of and late.isdisjoint(op.writes()))
+        finder = Namesakes(names, [var for var in self.step.invars if var in read])
+        found = {var: near for var in adrift if var not in read and (near := finder.of(var))}
+        known = homes
+        if any(each not in homes for near in found.values() for each in near):
+            # Where floating equations read a parameter is known only once they are placed.
+            of, near_to = dict(self.of), dict(self.near)
+            tried = defaultdict(set, {var: set(places) for var, places in presence.items()})
+            self._clone_to_users(tried, homes, leave=found)
+            known = {**{var: min(places) for var, places in tried.items() if places}, **homes}
+            self.of, self.near = of, near_to
+        namesakes = {}
+        for var, near in found.items():
+            places = {known.get(each) for each in near}
+            home = places.pop()
+            if home is not None and not places:
+                namesakes[var] = near[0]
+                homes[var] = self.state_homes[var] = home
+        return namesakes
 
     def _follow_carried(self, homes: dict[Var, int]) -> tuple[dict[Var, Op], dict[Var, Op]]:
         """Carried state lives where its next value is made, so that it stays there from step to step.
 
-        A parameter lives on the stage whose tasks read it: its next value is sent there.
+        A parameter lives on the stage whose tasks read it, and what follows a namesake with that: their next value is
+        sent there.
 
         Returns:
             For state that lives with that of other stages, the equation that pulled it there; and for state that no
@@ -398,8 +448,22 @@ class _Placer:
         # Ties go to the first in the program: of a stage and its replica, to the stage.
         return presence, {var: max(by, key=lambda m: by[m]) for var, by in weight.items()}
 
-    def _clone_to_users(self, presence: dict[Var, set[int]], homes: dict[Var, int]) -> None:
-        """Place equations that depend on inputs alone, from the last to the first, so that all readers are placed."""
+    def _clone_to_users(
+        self,
+        presence: dict[Var, set[int]],
+        homes: dict[Var, int],
+        *,
+        stay: Collection[Var] = frozenset(),
+        leave: Collection[Var] = frozenset(),
+    ) -> None:
+        """Place equations that depend on inputs alone, from the last to the first, so that all readers are placed.
+
+        Args:
+            presence: The submeshes that read each input, to which those of these equations are added.
+            homes: The homes of inputs, as far as they are known.
+            stay: Inputs that are read at their homes alone: the results of these equations are sent.
+            leave: Inputs of which no equation that depends on them is placed.
+        """
         users: dict[Var, set[int]] = defaultdict(set)
         reader: dict[Var, Op] = {}
         cones, latest = self._cones(), self._latest()
@@ -411,13 +475,18 @@ class _Placer:
             running = {where for op in region.ops if op in self.of for where in self.of[op]}
             for op in reversed(region.ops):
                 if op not in self.of:
+                    if not cones[op].isdisjoint(leave):
+                        continue
                     if region.loop is None:
                         for var in results.intersection(op.writes()):
                             users[var] |= running
                     readers: set[int] = set().union(*[users[var] for var in op.writes()])
                     inputs = sorted((var for var in cones[op] if not is_tiny(var)), key=num_bytes, reverse=True)
                     largest = next((homes[var] for var in inputs if var in homes), None)
-                    if readers:
+                    own = next((homes[var] for var in inputs if var in stay), None)
+                    if own is not None:
+                        self.of[op] = (own,)
+                    elif readers:
                         self.of[op] = self._floating(op, inputs, largest, readers, presence)
                     else:
                         # Results of a loop, such as metrics made of scalars, stay with the stage that made these.

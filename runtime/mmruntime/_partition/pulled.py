@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,10 +10,8 @@ from mmruntime import _compat
 from mmruntime._compat import Var
 from mmruntime._core.warn import warn
 from mmruntime._jaxpr.ir import Op, Step, num_bytes
+from mmruntime._partition.namesakes import Namesakes, read_before
 from mmruntime._partition.place import Placement
-
-# A step in the user's name of a leaf, such as ['w'], [0] or .kernel.
-_STEP = re.compile(r"\[[^\]]*\]|\.\w+")
 
 
 @dataclass(frozen=True)
@@ -93,9 +90,9 @@ def pulled_state(step: Step, placement: Placement, names: Sequence[str]) -> tupl
 def _stages(step: Step, placement: Placement, names: Sequence[str]) -> Mapping[Var, int]:
     """The stage of carried state that no task reads, where it has one.
 
-    It is that of the parameter whose name and shape the state has, as in `m['w']` beside `params['w']`. Failing that it
-    is the one submesh that reads the state; but what tasks compute with is no such state: an argument that only has
-    the type of a result, such as a batch that is laid out and handed to the first task, counts as carried too.
+    It is that of the parameter of its shape at the same place in the tree, as `m['w']` beside `params['w']`. Failing
+    that it is the one submesh that reads the state; but what tasks compute with is no such state: an argument that only
+    has the type of a result, such as a batch that is laid out and handed to the first task, counts as carried too.
     """
     tasks: dict[Var, set[int]] = defaultdict(set)
     readers: dict[Var, set[int]] = defaultdict(set)
@@ -104,64 +101,38 @@ def _stages(step: Step, placement: Placement, names: Sequence[str]) -> Mapping[V
             readers[var].update(places)
             if op.task is not None:
                 tasks[var].update(places)
-    carried = [position for position in step.carried if position < len(names)]
-    keys = {
-        position: (*path, step.invars[position].aval.shape) for position in carried if (path := _path(names[position]))
-    }
-    parameters: dict[tuple[object, ...], list[int]] = defaultdict(list)
-    for position, key in keys.items():
-        if step.invars[position] in tasks:
-            parameters[key].append(position)
-    data = _read_by_tasks(step)
-    # Parameters of a model without tasks, beside one with tasks whose parameters have the same names.
-    others: dict[tuple[object, ...], list[int]] = defaultdict(list)
-    for position, key in keys.items():
-        if key in parameters and step.invars[position] in data and step.invars[position] not in tasks:
-            others[key].append(position)
+    carried = [step.invars[position] for position in step.carried if position < len(names)]
+    data = read_before(step, lambda op: op.task is not None)
+    # Parameters of a model without tasks may lie beside one with tasks whose parameters have the same names.
+    finder = Namesakes(dict(zip(step.invars, names, strict=True)), [var for var in carried if var in data])
     stages: dict[Var, int] = {}
-    for position in carried:
-        var, key = step.invars[position], keys.get(position, ())
-        if var not in placement.makers or position in others.get(key, ()):
+    for var in carried:
+        if var not in placement.makers:
             continue
-        known = next((key[first:] for first in range(len(key) - 1) if key[first:] in parameters), None)
-        namesakes = [] if known is None else parameters[known]
-        if known in others:
-            updated = _updated_from(step, var)
-            namesakes = [each for each in namesakes if each in updated]
-            if not namesakes:
+        namesakes = [each for each in finder.of(var) if each is not var and each.aval.shape == var.aval.shape]
+        known = [each for each in namesakes if each in tasks]
+        if known and var in data:
+            continue
+        if len(known) < len(namesakes):
+            known = [each for each in known if each in _updated_from(step, var)]
+            if not known:
                 continue
-        found = set[int]().union(*(tasks[step.invars[each]] for each in namesakes))
+        found = set[int]().union(*(tasks[each] for each in known))
         found = found or (readers[var] if var not in data else set())
         if len(found) == 1:
             (stages[var],) = found
     return stages
 
 
-def _updated_from(step: Step, var: Var) -> set[int]:
+def _updated_from(step: Step, var: Var) -> set[Var]:
     """The carried inputs whose next value comes from a value without a task between."""
     reached = {var}
     for region in step.regions:
         for op in region.ops:
             if op.task is None and not reached.isdisjoint(op.reads()):
                 reached.update(op.writes())
-        reached.update(result for total, result in region.sums if total in reached)
-    return {position for position, result in step.carried.items() if step.outvars[result] in reached}
-
-
-def _read_by_tasks(step: Step) -> set[Var]:
-    """What tasks read, and all that it is computed from outside of tasks."""
-    found: set[Var] = set()
-    for region in reversed(step.regions):
-        found.update(result for total, result in region.sums if total in found)
-        for op in reversed(region.ops):
-            if op.task is not None or not found.isdisjoint(op.writes()):
-                found.update(op.reads())
-        found.update(stacked for piece, stacked in region.slices.items() if piece in found)
-    return found
-
-
-def _path(name: str) -> tuple[str, ...]:
-    return tuple(_STEP.findall(name))
+        reached.update(total for total, result in region.sums if result in reached)
+    return {step.invars[position] for position, result in step.carried.items() if step.outvars[result] in reached}
 
 
 def warn_of_pulled_state(step: Step, placement: Placement, names: Sequence[str]) -> None:

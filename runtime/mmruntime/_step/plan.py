@@ -166,7 +166,7 @@ def make_plan(
         anywhere = not homes and may_follow(step)
         if anywhere:
             warn_of_copies(function_name(fun), step, call.leaves, leaf_names, multimesh)
-        step, stacks, placement = _place_parts(step, multimesh, homes)
+        step, stacks, placement = _place_parts(step, multimesh, homes, leaf_names)
         followed = {k: homes[k] for k, var in enumerate(step.invars) if var in placement.followed}
         names = stacks.part_names(leaf_names)
         warn_of_whole_stacks(stacks, leaf_names, call.leaves)
@@ -282,18 +282,19 @@ def _without_garbage_collection() -> Iterator[None]:
 
 
 def _place_parts(
-    step: Step, multimesh: MultiMesh, homes: Mapping[int, NamedSharding]
+    step: Step, multimesh: MultiMesh, homes: Mapping[int, NamedSharding], names: Sequence[str]
 ) -> tuple[Step, Stacks, Placement]:
     """Cut the stacks of a step and place it; a stack of which a part comes to lie off its stage is left whole."""
     left: set[int] = set()
     while True:
-        parts, stacks = cut_stacks(step, multimesh, left)
+        parts, stacks = cut_stacks(step, multimesh, left, names)
         whole = expand_replicas(expand_variants(parts, multimesh), multimesh)
         parts = _sliced(whole)
-        parts, placement = place(parts, multimesh, homes)
+        part_names = stacks.part_names(names)
+        parts, placement = place(parts, multimesh, homes, part_names)
         if len(placement.submeshes.meshes) == 1 and any(region.num_slices > 1 for region in parts.regions):
             # There is no pipeline that slices would keep busy.
-            parts, placement = place(whole, multimesh)
+            parts, placement = place(whole, multimesh, names=part_names)
         astray = astray_stacks(stacks, parts, placement, multimesh)
         if not astray:
             # What one equation has pulled to its place is said of that equation.

@@ -1,0 +1,81 @@
+"""Namesakes: the parameter that a piece of state belongs to, by their places in the trees of the arguments.
+
+What an optimizer keeps lies in trees like that of the parameters: `s[0].mu['net']['w']` beside `p['net']['w']`,
+`state.opt_state[0].mu['w']` beside `state.params['w']`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+
+from mmruntime._compat import Var
+from mmruntime._jaxpr.ir import Op, Step
+
+# A key in the user's name of an input: the argument, ['w'], [0] or .kernel; for a part of a stack its layers, in any
+# dimension, as [0:2] or [:, 0:2].
+_KEY = re.compile(r"\[[^\]]*\]|[^.\[]+")
+_AROUND_KEY = "[]'\":, "
+
+
+class Namesakes:
+    """Finds parameters by the ends of their names.
+
+    Args:
+        names: The user's names for the inputs of a step.
+        parameters: Those inputs that may be found.
+    """
+
+    def __init__(self, names: Mapping[Var, str], parameters: Iterable[Var]) -> None:
+        self._keys = {var: tuple(key.strip(_AROUND_KEY) for key in _KEY.findall(name)) for var, name in names.items()}
+        self._by_end: dict[tuple[str, ...], list[Var]] = defaultdict(list)
+        for var in parameters:
+            keys = self._keys[var]
+            for first in range(len(keys)):
+                self._by_end[keys[first:]].append(var)
+
+    def of(self, var: Var) -> list[Var]:
+        """The parameters whose names have the longest end in common with that of an input.
+
+        Of several, these are the ones that have most other keys in common, too, and of those the ones of its shape.
+        """
+        keys = self._keys[var]
+        ends = (keys[first:] for first in range(1, len(keys)))
+        found = next((near for end in ends if (near := self._by_end.get(end))), [])
+        shared = {each: len(set(keys).intersection(self._keys[each])) for each in found}
+        found = [each for each in found if shared[each] == max(shared.values())]
+        return [each for each in found if each.aval.shape == var.aval.shape] or found
+
+
+def read_before(step: Step, ends: Callable[[Op], bool]) -> set[Var]:
+    """What some equations of a step read, and all that it is computed from.
+
+    Args:
+        step: The step.
+        ends: Whether an equation is one of them.
+    """
+    found: set[Var] = set()
+    for region in reversed(step.regions):
+        found.update(result for total, result in region.sums if total in found)
+        for op in reversed(region.ops):
+            if ends(op) or not found.isdisjoint(op.writes()):
+                found.update(op.reads())
+        found.update(stacked for piece, stacked in region.slices.items() if piece in found)
+    return found
+
+
+def computed_after(step: Step, starts: Callable[[Op], bool]) -> set[Var]:
+    """What some equations of a step make, and all that is computed from it.
+
+    Args:
+        step: The step.
+        starts: Whether an equation is one of them.
+    """
+    found: set[Var] = set()
+    for region in step.regions:
+        for op in region.ops:
+            if starts(op) or not found.isdisjoint(op.reads()):
+                found.update(op.writes())
+        found.update(total for total, result in region.sums if result in found)
+    return found
