@@ -166,27 +166,57 @@ def test_a_step_of_one_program_takes_any_mesh_of_its_devices():
 @pytest.mark.parametrize(
     ("spec", "other", "why"),
     [
-        (P("data"), DATA, r"\(data=8\).* has no axis 'data'\. .*\('data', 'model'\)"),
+        (
+            P("data"),
+            DATA,
+            r"\(data=8\).* has no axis 'data'\. .* axes\(data=\"model\"\) .*\('data', 'model'\) in logical_axes=",
+        ),
         (P(None, ("data",)), DATA, r"lays a value out by P\(None, 'data'\) over .* has no axis 'data'\."),
         (P("model"), own("model"), r"\(model=8\).* has 'model' in size 2\."),
     ],
 )
 def test_an_axis_that_the_submesh_does_not_have_is_an_error(spec, other, why, around):
     function = laid_out(NamedSharding(other, spec))
-    step = mm.mjit(step_of(function if around is None else AROUND[around](function)), mesh=mesh())
+    named = mesh(logical_axes=[("batch", "model")])
+    step = mm.mjit(step_of(function if around is None else AROUND[around](function)), mesh=named)
     with pytest.raises(ValueError, match=why) as raised:
         step(weights(LAYERS, WIDTH), X)
     assert re.search(r"with_sharding_constraint at .*test_own_meshes\.py:\d+", str(raised.value))
     assert "the submesh (stage=1, model=2) of MultiMesh(stage=4, model=2)" in str(raised.value)
 
 
-def test_the_advice_works_as_it_is_written():
-    def function(x):
-        return mm.with_sharding_constraint(x, P("data"))
+FOUR = Mesh(np.array(jax.devices()[:4]), ("devices",))
+MAPPED = {
+    "constraint": laid_out(NamedSharding(FOUR, P("devices"))),
+    "in_scan": in_scan(laid_out(NamedSharding(FOUR, P("devices")))),
+    "size_of_the_axis": laid_out(NamedSharding(Mesh(np.array(jax.devices()[:2]), ("devices",)), P("devices"))),
+    "beside_an_own_axis": laid_out(NamedSharding(own("devices", "model", sizes=(4, 2)), P("devices", "model"))),
+    "on_one_dimension": laid_out(NamedSharding(own("devices", "odd", sizes=(4, 2)), P(("devices", "odd")))),
+    "unconstrained": laid_out(NamedSharding(FOUR, P(P.UNCONSTRAINED, "devices"))),
+    "another_size": laid_out(NamedSharding(own("model"), P("model"))),
+    "device_put": lambda x: jax.device_put(x, NamedSharding(FOUR, P("devices"))),
+    "jit": lambda x: jax.jit(jnp.sin, in_shardings=NamedSharding(FOUR, P("devices")))(x),
+}
+PAIRS = [("devices", "model"), ("odd", None), ("model", "model")]
 
-    step = mm.mjit(step_of(function), mesh=mesh(logical_axes=[("data", "model")]))
+
+@pytest.mark.parametrize("name", MAPPED)
+def test_the_axes_of_an_own_mesh_are_those_that_logical_axes_say(name):
+    """As the message for an unknown axis says."""
+    step = mm.mjit(step_of(MAPPED[name]), mesh=mesh(logical_axes=PAIRS))
     value, _ = step(weights(LAYERS, WIDTH), X)
-    np.testing.assert_allclose(value, by_jit(identity)[0], rtol=1e-6)
+    plain = {"jit": jnp.sin, "in_scan": plainly("scan", identity)}.get(name, identity)
+    np.testing.assert_allclose(value, by_jit(plain)[0], rtol=1e-6)
+    assert step.explain().idle_axes == ()
+
+
+def test_a_mapped_axis_that_does_not_divide_its_dimension_is_an_error_with_the_line():
+    def step(x):
+        constrained = laid_out(NamedSharding(own("devices"), P("devices")))
+        return mm.task(constrained, task=mm.Task(name="first", mesh_slice={"stage": 1}))(x)
+
+    with pytest.raises(ValueError, match=r"^with_sharding_constraint at .*\.py:\d+.*: Task 'first': .* 3 is not divis"):
+        mm.mjit(step, mesh=mesh(logical_axes=PAIRS))(X[:3])
 
 
 @pytest.mark.parametrize("place", [lambda: jax.devices()[0], lambda: SingleDeviceSharding(jax.devices()[0])])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -158,7 +158,7 @@ class AxisTranslator:
             template = _compat.constraint_eqn(value, eqn.outvars[0], NamedSharding(mesh, spec))
             return eqn.replace(primitive=template.primitive, params=template.params)
         if lays_out(eqn):
-            eqn = onto_submesh(eqn, mesh, self._multimesh, None if label == _OUTSIDE else label)
+            eqn = self._onto_submesh(eqn, mesh, pairs, label)
             self.axes |= named_axes(eqn)
 
         def rewrite_body(jaxpr: Any) -> Any:
@@ -169,6 +169,16 @@ class AxisTranslator:
 
         params = _compat.map_params(eqn.params, rewrite_body)
         return eqn if params is eqn.params else eqn.replace(params=params)
+
+    def _onto_submesh(self, eqn: Any, mesh: Mesh, pairs: Pairs, label: str) -> Any:
+        def carry_over(names: Sequence[Names], shape: Sequence[int], own: Collection[str]) -> PartitionSpec:
+            every = (*[(name, name) for name in own], *[pair for pair in pairs if pair[0] not in own])
+            spec = translate(names, shape, every, mesh.shape, label)
+            self._note_unused(names, shape, every, spec, label)
+            return spec
+
+        task = None if label == _OUTSIDE else label
+        return onto_submesh(eqn, mesh, self._multimesh, task, {pair[0] for pair in pairs}, carry_over)
 
     def _note_unknown(self, names: Sequence[Names], pairs: Pairs, carrier: Callable[[], str]) -> None:
         logical = {pair[0] for pair in pairs}

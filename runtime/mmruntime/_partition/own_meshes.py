@@ -1,12 +1,12 @@
 """Meshes that the program made itself: its constraints over them, as constraints over the submesh that computes there.
 
-A layout never changes a value, so a constraint moves to any submesh that has its axes. What computes by axis, as
-`jax.shard_map`, moves to a submesh with the same axes only.
+A layout never changes a value, so a constraint moves to any submesh that has its axes, or other axes that the logical
+axes in force give for them. What computes by axis, as `jax.shard_map`, moves to a submesh with the same axes only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -14,14 +14,20 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
 from mmruntime import _compat
-from mmruntime._core.logical_axes import spec_axes
+from mmruntime._core.logical_axes import Names, spec_axes, spec_names
 from mmruntime._core.multimesh import MultiMesh
 
 # How messages call the equations that lay values out.
 _NAMES = {"sharding_constraint": "with_sharding_constraint", "device_put": "jax.device_put"}
 
 
-def onto_submesh(eqn: Any, mesh: Mesh, multimesh: MultiMesh, task: str | None) -> Any:
+# The spec over a submesh of names and the shape of a value, where the names of the collection are its own axes.
+ToSubmesh = Callable[[Sequence[Names], Sequence[int], Collection[str]], PartitionSpec]
+
+
+def onto_submesh(
+    eqn: Any, mesh: Mesh, multimesh: MultiMesh, task: str | None, known: Collection[str], translate: ToSubmesh
+) -> Any:
     """An equation with the shardings and meshes among its parameters translated to a submesh; not those in its bodies.
 
     Args:
@@ -29,13 +35,16 @@ def onto_submesh(eqn: Any, mesh: Mesh, multimesh: MultiMesh, task: str | None) -
         mesh: The submesh that runs it.
         multimesh: The mesh of the step, of which `mesh` may be a slice.
         task: The name of the task, or None outside of tasks, for messages.
+        known: The logical names that the task maps to axes of the submesh or to none.
+        translate: Translates these.
 
     Raises:
-        ValueError: If a sharding names an axis that the submesh does not have, or has in another size; if it is of
-            single devices; or if a `shard_map` is over other axes.
+        ValueError: If a sharding names an axis that is not known and that the submesh does not have, or has in another
+            size, or that does not divide its dimension; if it is of single devices; or if a `shard_map` is over other
+            axes.
     """
     params = eqn.params
-    change = _SubmeshTranslation(eqn, mesh, multimesh, task)
+    change = _SubmeshTranslation(eqn, mesh, multimesh, task, known, translate)
     changed = {key: change.parameter(key, value) for key, value in params.items()}
     return eqn if all(changed[key] is params[key] for key in params) else eqn.replace(params=changed)
 
@@ -79,29 +88,40 @@ def _has_layout(value: Any) -> bool:
 class _SubmeshTranslation:
     """The translation of one equation's parameters."""
 
-    def __init__(self, eqn: Any, mesh: Mesh, multimesh: MultiMesh, task: str | None) -> None:
+    def __init__(
+        self,
+        eqn: Any,
+        mesh: Mesh,
+        multimesh: MultiMesh,
+        task: str | None,
+        known: Collection[str],
+        translate: ToSubmesh,
+    ) -> None:
         self.eqn = eqn
+        self.known = known
+        self.translate = translate
         self.mesh = mesh
         self.devices = tuple(mesh.devices.flat)
         self.multimesh = multimesh
         self.runner = "this code outside of tasks" if task is None else f"task {task!r}"
 
-    def parameter(self, key: str, value: Any) -> Any:
+    def parameter(self, key: str, value: Any, position: int = 0) -> Any:
         if type(value) in (tuple, list):
-            items = [self.parameter(key, item) for item in value]
+            items = [self.parameter(key, item, number) for number, item in enumerate(value)]
             return value if all(new is old for new, old in zip(items, value, strict=True)) else type(value)(items)
         # Where a `device_put` comes from is a remark for its transpose.
         if key == "srcs":
             return None if _has_layout(value) else value
         if isinstance(value, NamedSharding):
-            return self.named(value)
+            atoms = self.eqn.invars if key.startswith("in_") else self.eqn.outvars
+            return self.named(value, atoms[position].aval.shape if position < len(atoms) else None)
         if isinstance(value, Sharding | jax.Device):
             return self.other(value)
         if isinstance(value, Mesh) and not value.empty and self.eqn.primitive.name == "shard_map":
             return self.manual(value)
         return value
 
-    def named(self, sharding: NamedSharding) -> NamedSharding:
+    def named(self, sharding: NamedSharding, shape: tuple[int, ...] | None) -> NamedSharding:
         mesh: Any = sharding.mesh
         if isinstance(mesh, AbstractMesh):
             manual = any(kind == AxisType.Manual for kind in mesh.axis_types)
@@ -111,6 +131,13 @@ class _SubmeshTranslation:
             # JAX takes any mesh of the right devices.
             return sharding
         entries = [self.entry(entry, sharding) for entry in sharding.spec]
+        names = spec_axes(entries)
+        own = {name for name in names if self.has(name, sharding.mesh.shape[name])}
+        if own != names:
+            wrong = next((name for name in sorted(names - own) if shape is None or name not in self.known), None)
+            if wrong is not None or shape is None:
+                raise ValueError(self.no_axis(str(wrong), sharding))
+            entries = self.carried_over(entries, shape, own)
         target = self.mesh.abstract_mesh if isinstance(mesh, AbstractMesh) else self.mesh
         return NamedSharding(target, PartitionSpec(*entries), memory_kind=sharding.memory_kind)
 
@@ -120,21 +147,28 @@ class _SubmeshTranslation:
         names = (entry,) if isinstance(entry, str) else tuple(entry)
         # An axis of one device cuts nothing.
         kept = tuple(name for name in names if sharding.mesh.shape[name] > 1)
-        for name in kept:
-            size = sharding.mesh.shape[name]
-            # A slice of the mesh has its sliced axes in size 1.
-            if name not in self.mesh.shape or size not in (self.mesh.shape[name], self.multimesh.shape.get(name)):
-                raise ValueError(self.no_axis(name, sharding))
         return None if not kept else kept[0] if len(kept) == 1 else kept
+
+    def has(self, name: str, size: int) -> bool:
+        """Whether the submesh has an axis in a size. A slice of the mesh has its sliced axes in size 1."""
+        return name in self.mesh.shape and size in (self.mesh.shape[name], self.multimesh.shape.get(name))
+
+    def carried_over(self, entries: Sequence[Any], shape: tuple[int, ...], own: Collection[str]) -> list[Any]:
+        try:
+            spec = self.translate(spec_names(entries, len(shape)), shape, own)
+        except ValueError as error:
+            raise ValueError(f"{self.where()}: {error}") from None
+        found = [*spec, *[None] * (len(entries) - len(spec))]
+        return [old if old is PartitionSpec.UNCONSTRAINED else new for old, new in zip(entries, found, strict=True)]
 
     def no_axis(self, name: str, sharding: NamedSharding) -> str:
         has = f"has {name!r} in size {self.mesh.shape[name]}" if name in self.mesh.shape else f"has no axis {name!r}"
-        spec = _shown(sharding.spec)
+        hint = f'the hint axes({name}="{self.suggested()}")' if name.isidentifier() else "the hint axes(...)"
         return (
-            f"{self.where()} lays a value out by {spec} over a mesh of the program, {_axes(sharding.mesh)}, but "
-            f"{self.runner} runs on {self.here()}, which {has}. Write mm.with_sharding_constraint(x, {spec}) without "
-            f"that mesh, and say in logical_axes= of the MultiMesh or the task which of its axes {name!r} is, as in "
-            f"({name!r}, {self.suggested()!r}); ({name!r}, None) is replicated."
+            f"{self.where()} lays a value out by {_shown(sharding.spec)} over a mesh of the program, "
+            f"{_axes(sharding.mesh)}, but {self.runner} runs on {self.here()}, which {has}. Say which of its axes "
+            f"{name!r} is, by {hint} beside mesh(...), or by ({name!r}, {self.suggested()!r}) in logical_axes= of the "
+            f"MultiMesh or the task; None in its place is replicated."
         )
 
     def other(self, value: Any) -> Any:
