@@ -15,8 +15,9 @@ Reported: what plain `jax.jit` compiles, where tasks are inlined, although it re
 for the mesh call, nor of those that make modules and call none. Also a mesh without a compiled step, or on which no
 hint places anything; tasks without a mesh in files that are named one by one; an import of a file with hints that is
 not among those to rewrite; and calls that stop a step when it runs, as they ask for a mesh in context or for devices,
-such as `out_sharding=P("data")`; `jax.set_mesh` of a mesh with explicit axes around the calls of a step; and a loop, a
-branch or a transformation of JAX that runs a step, as in `jax.grad(step)`, and so makes it a part of its own.
+such as `out_sharding=P("data")`, or for axes of a mesh of the program's own that `axes` does not map; `jax.set_mesh` of
+a mesh with explicit axes around the calls of a step; and a loop, a branch or a transformation of JAX that runs a step,
+as in `jax.grad(step)`, and so makes it a part of its own.
 See https://docs.jax.dev/en/latest/_autosummary/jax.jit.html for what is compiled.
 """
 
@@ -25,7 +26,7 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import libcst as cst
 
@@ -42,6 +43,7 @@ from mmrewrite.codemod.base import MeshCodemod
 from mmrewrite.codemod.refused import SiteRefused
 from mmrewrite.directives.collect import Hint
 from mmrewrite.directives.vocabulary import DEF, DIRECTIVES, STATEMENT, Role
+from mmrewrite.project.axis_names import declared_names
 from mmrewrite.project.facts import RUNTIME, Facts, place_of
 from mmrewrite.project.project import Project, imported_names
 from mmrewrite.project.reach import Reach, Reached, VisibleReach, holds
@@ -114,16 +116,16 @@ class CompileForMesh(MeshCodemod):
         yield from _meshes_without_use(project, modules)
         yield from _tasks_without_mesh(project, modules)
         yield from _files_not_given(project, modules)
-        yield from _mesh_requests(reach, modules)
+        yield from _mesh_requests(reach, modules, declared_names(modules, project.axes))
         for found in set_meshes(VisibleReach(project), modules):
             yield Refusal(found.facts.path, *found.position, found.reason, "compile_for_mesh")
         for inner in inlined_steps(project, modules, "compile_for_mesh"):
             yield Refusal(inner.facts.path, *inner.position, inner.reason, "compile_for_mesh")
 
 
-def _mesh_requests(reach: Reach, modules: Sequence[Facts]) -> Iterator[Refusal]:
+def _mesh_requests(reach: Reach, modules: Sequence[Facts], logical: Collection[str]) -> Iterator[Refusal]:
     """What would stop a step when it runs, as it asks for the program's own mesh or devices."""
-    for found in mesh_requests(reach, modules):
+    for found in mesh_requests(reach, modules, logical):
         path, (line, column), reason = found.facts.path, found.position, found.reason
         if found.facts not in modules:
             facts, hint = found.by

@@ -20,6 +20,7 @@ from mmrewrite.source.names import Binding, Scope
 from mmrewrite.source.spans import span
 
 _SPEC = "jax.sharding.PartitionSpec"
+_SHARDING = "jax.sharding.NamedSharding"
 _SHARD_MAPS = frozenset(("jax.shard_map", "jax.experimental.shard_map.shard_map"))
 _DEVICES = frozenset(("jax.devices", "jax.local_devices", "jax.sharding.SingleDeviceSharding"))
 _MESHES = frozenset(("jax.sharding.Mesh", "jax.make_mesh"))
@@ -52,8 +53,16 @@ class MeshRequest:
     by: tuple[Facts, Hint]
 
 
-def mesh_requests(reach: Reach, modules: Sequence[Facts]) -> Iterator[MeshRequest]:
-    """Requests in the functions and classes that steps and tasks lead to, initialisers left out."""
+def mesh_requests(
+    reach: Reach, modules: Sequence[Facts], logical: Collection[str] = frozenset()
+) -> Iterator[MeshRequest]:
+    """Requests in the functions and classes that steps and tasks lead to, initialisers left out.
+
+    Args:
+        reach: Follows what they lead to.
+        modules: The modules with hints.
+        logical: The logical names of the project, which meshes of the program's own may have as axes.
+    """
     every = [hint for facts in modules for hint in facts.hints.hints]
     axes = [(name, value.value) for hint in every if hint.record.role is Role.MESH for name, value in hint.named]
     sliced = frozenset(_sliced(hint) for hint in every if hint.record.role is Role.PLACE)
@@ -62,6 +71,8 @@ def mesh_requests(reach: Reach, modules: Sequence[Facts]) -> Iterator[MeshReques
         axes=frozenset(name for name, _ in axes),
         wide=frozenset(name for name, size in axes if isinstance(size, ast.Constant) and size.value != 1),
         sliced=sliced or frozenset((frozenset((STAGE,)),)),
+        # In a step without tasks a mesh of all devices will do.
+        carried=frozenset((*logical, *(name for name, _ in axes))) if sliced else None,
     )
     hints = _HintIndex()
     done: set[ast.AST] = set()
@@ -109,12 +120,23 @@ class _MeshesOfProgram:
         axes: The axes of the hinted meshes.
         wide: Those of more than one slice, by literal sizes.
         sliced: For each kind of task the axes of which it has one slice; None where that is computed.
+        carried: The names of axes of other meshes that a constraint is carried over from; None for any.
     """
 
     sets_mesh: bool
     axes: frozenset[str]
     wide: frozenset[str]
     sliced: frozenset[frozenset[str] | None]
+    carried: frozenset[str] | None
+
+    def lacks(self, name: str) -> bool:
+        """Whether no task can have the axis of a mesh of the program's own."""
+        return self.carried is not None and name not in self.carried
+
+    @property
+    def within_tasks(self) -> list[str]:
+        """The axes of several devices that tasks have, as far as that is written out."""
+        return sorted(self.wide.difference(*[each for each in self.sliced if each is not None]))
 
     @property
     def have_wide_slices(self) -> bool:
@@ -232,7 +254,18 @@ class _RequestFinder:
 
     def _of_constraint(self, call: ast.Call) -> str | None:
         spec = layout_argument(call)
-        if spec is None or self._meshes.sets_mesh or not self._is_spec(spec):
+        if spec is None:
+            return None
+        missing = [name for name in self._axes_of_own_mesh(spec) if self._meshes.lacks(name)]
+        if missing:
+            axis = next((f'"{axis}"' for axis in self._meshes.within_tasks), "None")
+            axes = ", ".join(f"{name}={axis if name is missing[0] else None}" for name in missing)
+            return (
+                f"`{ast.unparse(call.func)}` lays a value out over a mesh of the program, and no task has its axis "
+                f"`{missing[0]}`, so the step stops here; write `axes({axes})` beside the `mesh(...)` hint, which "
+                "carries it over to the mesh of each task"
+            )
+        if self._meshes.sets_mesh or not self._is_spec(spec):
             return None
         cause = f"`{ast.unparse(call.func)}` has a PartitionSpec and no mesh, and {_STOPS}"
         names = self._axis_names(spec)
@@ -318,6 +351,27 @@ class _RequestFinder:
         if isinstance(node, ast.Tuple | ast.List):
             return any(map(self._has_spec, node.elts))
         return self._is_spec(node)
+
+    def _axes_of_own_mesh(self, node: ast.expr) -> list[str]:
+        """The axes that a `NamedSharding` names of a mesh that the module makes, but for those of one device."""
+        sharding, scope = self._value(node)
+        if not isinstance(sharding, ast.Call) or self._facts.names.resolve(sharding.func, scope) != _SHARDING:
+            return []
+        given = {**dict(enumerate(sharding.args)), **{keyword.arg: keyword.value for keyword in sharding.keywords}}
+        mesh, spec = given.get(0, given.get("mesh")), given.get(1, given.get("spec"))
+        if mesh is None or spec is None:
+            return []
+        made, where = self._value(mesh)
+        if not isinstance(made, ast.Call) or self._facts.names.resolve(made.func, where) not in _MESHES:
+            return []
+        parts = [list(each.elts) if isinstance(each, ast.Tuple | ast.List) else [each] for each in made.args[:2]]
+        sizes, names = parts if len(parts) == 2 else ([], [])
+        single = {
+            name.value
+            for size, name in zip(sizes, names, strict=False)
+            if isinstance(size, ast.Constant) and size.value == 1 and isinstance(name, ast.Constant)
+        }
+        return [name for name in self._axis_names(spec) if name not in single]
 
     def _axis_names(self, node: ast.expr) -> list[str]:
         value, _ = self._value(node)

@@ -24,6 +24,8 @@ from jax.sharding import PartitionSpec as P
 # mm: mesh(stage=2, data=2)
 own = jax.make_mesh((2, 2), ("stage", "data"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
 data = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+other = jax.make_mesh((2, 1), ("devices", "one"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+by_device = jax.NamedSharding(other, P("devices"))
 spec = P("data", None)
 ref = jax.new_ref(jnp.zeros(()))
 
@@ -69,6 +71,8 @@ REQUESTS = {
     "constraint": "return jax.lax.with_sharding_constraint(x, P('data', None))",
     "constraint by a name": "return lax.with_sharding_constraint(x, spec)",
     "constraint without axes": "return jax.lax.with_sharding_constraint(x, P())",
+    "constraint over another mesh": "return lax.with_sharding_constraint(x, jax.NamedSharding(other, P('devices')))",
+    "constraint over another mesh by a name": "return lax.with_sharding_constraint(x, by_device)",
     "device_put with a spec": "return jax.device_put(x * 2, P('data'))",
     "device_put to a device": "return jax.device_put(x * 2, jax.devices()[1])",
     "jit in the step": "return jax.jit(jnp.sin, out_shardings=P('data'))(x)",
@@ -82,6 +86,7 @@ REQUESTS = {
 # What a step may do.
 FINE = {
     "sharding": "return jax.lax.with_sharding_constraint(x, jax.NamedSharding(own, P('data')))",
+    "sharding over an axis of one": "return lax.with_sharding_constraint(x, jax.NamedSharding(other, P('one')))",
     "shard_map over the axes of a stage": "return jax.shard_map(jnp.sin, mesh=data, in_specs=spec, out_specs=spec)(x)",
     "type of a result": "return jnp.einsum('ab,bc->ac', x, x, out_sharding=P('data', None))",
     "type by a name": "return jnp.einsum('ab,bc->ac', x, x, out_sharding=spec)",
