@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mmrewrite.files.select import matches, patterns
-from mmrewrite.files.walk import OWN_FILE, PYPROJECT, shown
+from mmrewrite.files.walk import OWN_FILE, PYPROJECT, read_file, shown
 
 TOOL = "mmrewrite"
 DEFAULT_WIDTH = 100
@@ -170,7 +170,7 @@ def _load(path: Path) -> dict[str, Any]:
 
     try:
         # Some editors write a byte order mark.
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return tomllib.loads(read_file(str(path)).decode("utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
     except RecursionError:

@@ -17,7 +17,7 @@ from mmrewrite.cli.session import CHANGES, NOTHING, Session
 from mmrewrite.cli.source_options import SourceOptions
 from mmrewrite.engine.notebook import SUFFIX, NotANotebook, Notebook
 from mmrewrite.files.select import source_file
-from mmrewrite.files.walk import load_file, shown
+from mmrewrite.files.walk import load_file, read_file, shown
 from mmrewrite.results import Rewrite
 from mmrewrite.source.text import SourceError, SourceText
 from mmrewrite.tracking import untracked
@@ -70,8 +70,7 @@ def _read(path: str) -> bytes:
     if os.path.isdir(path):
         raise click.UsageError(f"{path} is a folder; name a file in it, and a line, as in {path}/model.py:1.")
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        return read_file(path)
     except FileNotFoundError:
         raise click.UsageError(f"{path}: no such file; write FILE:LINE, as in model.py:1.") from None
     except OSError as error:

@@ -8,12 +8,11 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 from mmrewrite.cli.config import TOOL
 from mmrewrite.cli.reports._told import Initialized
-from mmrewrite.files.walk import OWN_FILE, PYPROJECT, load_file, walk
+from mmrewrite.files.walk import OWN_FILE, PYPROJECT, load_file, read_file, walk
 from mmrewrite.files.write import NotWritten, replace_file, write_new
 
 _USES_JAX = re.compile(rb"^[ \t]*(?:import|from)[ \t]+(?:jax|flax|equinox|haiku|optax)\b", re.MULTILINE)
@@ -45,7 +44,7 @@ def initialize(folder: str) -> Initialized:
         if name == OWN_FILE:
             write_new(path, text.encode())
         else:
-            original = Path(path).read_bytes()
+            original = read_file(path)
             newline = b"\r\n" if b"\r\n" in original else b"\n"
             gap = b"" if not original else newline if original.endswith(b"\n") else 2 * newline
             addition = text.encode().replace(b"\n", newline)
@@ -96,7 +95,7 @@ def _project(folder: str) -> dict[str, Any] | None:
     if not os.path.lexists(path):
         return None
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+        return tomllib.loads(read_file(path).decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise NotInitialized(f"{PYPROJECT}: {error}") from None
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 
 from mmrewrite.directives.carrier import may_have_hints
-from mmrewrite.files.walk import OWN_FILE, PYPROJECT, load_file, walk
+from mmrewrite.files.walk import OWN_FILE, PYPROJECT, load_file, read_file, walk
 
 SUFFIXES = (".py", ".ipynb")
 _BATCH = 200_000
@@ -73,8 +73,7 @@ def _any_is_wanted(paths: Iterable[str], wanted: Callable[[bytes], bool], read: 
     batch: list[bytes] = []
     size = 0
     for path in paths:
-        with open(path, "rb", buffering=0) as file:
-            batch.append(file.read())
+        batch.append(read_file(path))
         if read is not None:
             read[path] = batch[-1]
         size += len(batch[-1])
@@ -109,8 +108,7 @@ def _may_be_for_us(path: str) -> bool:
     import tomllib
 
     try:
-        with open(path, "rb") as file:
-            tools = tomllib.load(file).get("tool", {})
+        tools = tomllib.loads(read_file(path).decode()).get("tool", {})
     except (ValueError, RecursionError):
         return True
     # Names that share four letters with ours may be misspellings of it.

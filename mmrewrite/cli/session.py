@@ -44,7 +44,7 @@ from mmrewrite.files.select import (
     select_files,
     source_file,
 )
-from mmrewrite.files.walk import load_file, shown
+from mmrewrite.files.walk import load_file, read_file, shown
 from mmrewrite.modernize.registry import ModernizeRegistry
 from mmrewrite.results import HintError, Rewrite
 
@@ -330,7 +330,7 @@ class Session:
             return None
         evidence: object = None
         with contextlib.suppress(OSError, ValueError, RecursionError):
-            evidence = json.loads(Path(self.options.evidence).read_text(encoding="utf-8"))
+            evidence = json.loads(read_file(self.options.evidence))
         if not isinstance(evidence, dict) or evidence.get("command") != _EVIDENCE_COMMAND:
             self.fail(f"{self.options.evidence}: not the output of `mmrewrite verify --format json`")
         return evidence

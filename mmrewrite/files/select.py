@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mmrewrite.directives.carrier import may_have_hints
-from mmrewrite.files.walk import load_file, shown, walk
+from mmrewrite.files.walk import load_file, read_file, shown, walk
 from mmrewrite.source.file import SourceFile, may_import_all
 from mmrewrite.tracking import Track, untracked
 
@@ -111,13 +111,10 @@ class Rules:
 
     def _spec(self, folder: str) -> GitIgnoreSpec | None:
         if folder not in self._git:
-            try:
-                with open(os.path.join(folder, ".gitignore"), encoding="utf-8", errors="replace") as file:
-                    lines = file.read().splitlines()
-            except OSError:
-                self._git[folder] = None
-            else:
-                self._git[folder] = self._read(lines, os.path.join(folder, ".gitignore"))
+            path = os.path.join(folder, ".gitignore")
+            data = load_file(path)
+            lines = [] if data is None else data.decode(errors="replace").splitlines()
+            self._git[folder] = self._read(lines, path) if lines else None
         return self._git[folder]
 
     def _read(self, lines: Sequence[str], path: str) -> GitIgnoreSpec:
@@ -181,8 +178,7 @@ def select_files(
             continue
         looked_at[real] = (path, named)
         try:
-            with open(path, "rb") as file:
-                data = file.read()
+            data = read_file(path)
         except OSError as error:
             unreadable[shown(path)] = error.strerror or str(error)
             continue

@@ -14,6 +14,8 @@ import re
 import secrets
 from collections.abc import Iterator
 
+from mmrewrite.files.walk import load_file
+
 _NAME = re.compile(r"\.mmrewrite-(\d+)-([0-9a-f]{12})-([0-9a-f]{12})-[0-9a-f]{8}\.(tmp|new)")
 _NOTHING = "0" * 12
 
@@ -41,12 +43,10 @@ def remove_left_behind(folder: str) -> Iterator[str]:
             continue
         path = os.path.join(folder, name)
         if match[4] == "new":
-            try:
-                with open(path, "rb") as file:
-                    mark = _mark(file.read())
-            except OSError:
+            data = load_file(path)
+            if data is None:
                 continue
-            if mark not in (match[2], match[3]):
+            if _mark(data) not in (match[2], match[3]):
                 yield f"{path}: a run that was killed has set aside what another program wrote; compare, then remove it"
                 continue
         # It may be gone by now, or belong to somebody else; then it stays.

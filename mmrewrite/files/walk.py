@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Iterator
 
 MANIFEST = "mmrewrite-manifest.json"
@@ -11,6 +13,11 @@ OWN_FILE, PYPROJECT = "mmrewrite.toml", "pyproject.toml"
 
 _PRUNED = frozenset(("__pycache__", "node_modules", "site-packages"))
 _HIDING = ("pyvenv.cfg", MANIFEST)
+
+# Whatever a pipe or a device may have become since it was looked at, opening it waits for nobody.
+_READING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
+# A file of a gigabyte is no source, and would take the machine's memory.
+_LARGEST = 1 << 30
 
 
 def walk(
@@ -62,11 +69,41 @@ def shown(path: str) -> str:
     return text.replace(os.sep, "/")
 
 
+def read_file(path: str) -> bytes:
+    """The bytes of a regular file. Everything that others have written is read through this.
+
+    Raises:
+        OSError: If it cannot be read, is too large, or is a pipe, a device or a socket, which is not even opened: a
+            reader might wait for ever, or for the machine to have no memory left.
+    """
+    try:
+        status = os.stat(path)
+    except ValueError:
+        # A null byte, from a configuration or a manifest.
+        raise OSError(errno.EINVAL, "no name of a file", path) from None
+    if not stat.S_ISREG(status.st_mode):
+        what = "it is a folder" if stat.S_ISDIR(status.st_mode) else "neither a file nor a folder"
+        raise OSError(errno.EINVAL, what, path)
+    handle = os.open(path, _READING)
+    try:
+        parts, length = list[bytes](), 0
+        # Files of `/proc` are longer than they say, and any may grow.
+        while length <= _LARGEST >= status.st_size:
+            part = os.read(handle, max(status.st_size - length, 0) + 1)
+            if not part:
+                return parts[0] if len(parts) == 1 else b"".join(parts)
+            parts.append(part)
+            length += len(part)
+        raise OSError(errno.EFBIG, "larger than a gigabyte", path)
+    except MemoryError:
+        raise OSError(errno.ENOMEM, "too large for the memory that is left", path) from None
+    finally:
+        os.close(handle)
+
+
 def load_file(path: str) -> bytes | None:
     """The bytes of a file; None if it cannot be read."""
     try:
-        with open(path, "rb") as file:
-            return file.read()
-    except (OSError, ValueError):
-        # A name with a null byte, from a configuration or a manifest, is a ValueError.
+        return read_file(path)
+    except OSError:
         return None

@@ -15,6 +15,7 @@ import stat
 from collections.abc import Sequence
 
 from mmrewrite.files.temporary import temporary_name
+from mmrewrite.files.walk import read_file
 
 _CHANGED = "it changed while mmrewrite was reading; run again"
 
@@ -41,30 +42,32 @@ def replace_file(path: str, original: bytes, result: bytes, roots: Sequence[str]
             raise NotWritten(
                 f"it has {status.st_nlink} hard links, which would be split; replace it by a copy of its own first"
             )
-        if _content(real) != original:
+        if read_file(real) != original:
             raise NotWritten(_CHANGED)
         _replace(real, original, result, status)
     except OSError as error:
         raise NotWritten(error.strerror or str(error)) from None
 
 
-def write_new(path: str, data: bytes, mode: int | None = None) -> None:
+def write_new(path: str, data: bytes, mode: int | None = None, *, lasting: bool = True) -> None:
     """Write a file atomically: a temporary file in the same folder is flushed, then renamed.
 
     Args:
         path: The file; its folder must exist.
         data: The content.
         mode: Its permissions; None for those that a new file gets.
+        lasting: Whether to wait for the disk, so that it is there after a loss of power as well.
     """
     folder = os.path.dirname(path)
     temporary = os.path.join(folder, f"{temporary_name(None, data)}.tmp")
     try:
-        _write(temporary, data, mode)
+        _write(temporary, data, mode, lasting=lasting)
         os.replace(temporary, path)
     except BaseException:
         _remove(temporary)
         raise
-    _flush(folder)
+    if lasting:
+        _flush(folder)
 
 
 def _replace(real: str, original: bytes, result: bytes, status: os.stat_result) -> None:
@@ -80,15 +83,15 @@ def _replace(real: str, original: bytes, result: bytes, status: os.stat_result) 
         _take_over(real, temporary, status)
         os.rename(temporary, complete)
         if exchange(complete, real):
-            if _content(complete) != original:
+            if read_file(complete) != original:
                 # Another program was faster: its file goes back.
                 exchange(complete, real)
-                kept = _content(complete) != result
+                kept = read_file(complete) != result
                 if kept:
                     # It has written once more since. That stays, and what it wrote before is set aside.
                     exchange(complete, real)
                 raise NotWritten(_CHANGED)
-        elif _content(real) == original:
+        elif read_file(real) == original:
             os.replace(complete, real)
         else:
             raise NotWritten(_CHANGED)
@@ -124,7 +127,7 @@ def _take_over(real: str, new: str, status: os.stat_result) -> None:
             raise NotWritten(f"it has the extended attribute {name}, which the new file cannot be given") from None
 
 
-def _write(path: str, data: bytes, mode: int | None) -> None:
+def _write(path: str, data: bytes, mode: int | None, *, lasting: bool = True) -> None:
     handle = os.open(
         path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666 if mode is None else mode
     )
@@ -134,12 +137,8 @@ def _write(path: str, data: bytes, mode: int | None) -> None:
         if mode is not None and hasattr(os, "fchmod"):
             # The mask has taken bits from what `open` was asked for.
             os.fchmod(file.fileno(), mode)
-        os.fsync(file.fileno())
-
-
-def _content(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
+        if lasting:
+            os.fsync(file.fileno())
 
 
 def _remove(path: str) -> None:

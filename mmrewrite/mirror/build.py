@@ -21,7 +21,7 @@ from mmrewrite.engine.edits import apply_edits
 from mmrewrite.engine.outcome import bug
 from mmrewrite.files.select import Rules, source_file
 from mmrewrite.files.temporary import remove_left_behind
-from mmrewrite.files.walk import MANIFEST, load_file, shown, walk
+from mmrewrite.files.walk import MANIFEST, load_file, read_file, shown, walk
 from mmrewrite.files.write import write_new
 from mmrewrite.results import Edit, Rewrite
 from mmrewrite.source.newer_syntax import parse_any
@@ -267,8 +267,7 @@ def _targets(
     targets = []
     for place, path in track("Mirroring", sorted(mirrored.items()), len(mirrored)):
         try:
-            with open(path, "rb") as file:
-                original = file.read()
+            original = read_file(path)
         except OSError as error:
             unreadable.append((shown(path), error.strerror or str(error)))
             continue

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmrewrite.files.select import Rules
-from mmrewrite.files.walk import MANIFEST
+from mmrewrite.files.walk import MANIFEST, read_file
 from mmrewrite.launch.environment import JOB
 from mmrewrite.launch.watchman import temporary_folder
 from mmrewrite.mirror.build import NotBuilt, build_mirror
@@ -107,8 +107,7 @@ def mirrored(paths: Sequence[str], rules: Rules, results: Iterable[Rewrite]) -> 
         if missing := (*built.unread, *built.unwritten):
             path, reason = missing[0]
             raise NotRun(f"{path}: {reason}")
-        with open(os.path.join(mirror, MANIFEST), encoding="utf-8") as file:
-            files = json.load(file)["files"]
+        files = json.loads(read_file(os.path.join(mirror, MANIFEST)))["files"]
         sources = {place: str(entry["source"]) for place, entry in files.items()}
         hashes = {str(entry["source"]): str(entry["source_sha256"]) for entry in files.values()}
         yield Mirror(mirror, sources, hashes)
