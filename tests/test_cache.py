@@ -247,7 +247,7 @@ def test_no_output_is_stale(seed: int, kept: Path) -> None:
         computed = run(*arguments, "--no-cache")
         for _ in range(2):
             assert printed(*arguments) == (computed.exit_code, computed.stdout_bytes, computed.stderr_bytes)
-        found = len(list((kept.parent / "outputs").glob("*.out")))
+        found = len(list((kept.parent / "outputs").glob("*")))
     assert 3 < found < 25
 
 
@@ -264,7 +264,7 @@ def test_output_that_was_cut_short_is_not_kept(
     with monkeypatch.context() as patched:
         patched.setattr(session.Session, "print_messages", cut_short)
         assert printed("diff")[0] == (130 if end is KeyboardInterrupt else 2)
-    assert not list((kept.parent / "outputs").glob("*.out"))
+    assert not list((kept.parent / "outputs").glob("*"))
     assert printed("diff")[0] == 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import hashlib
 import json
@@ -20,7 +21,7 @@ from command import HINTED, OLD, put, run
 
 from mmrewrite.cli.commands import cli
 from mmrewrite.engine import workers
-from mmrewrite.files import exchange, write
+from mmrewrite.files import cache_folder, exchange, write
 from mmrewrite.files.temporary import remove_left_behind, temporary_name
 from mmrewrite.files.walk import MANIFEST
 
@@ -186,13 +187,14 @@ class TestBuild:
         put("pkg/b.py", HINTED)
         put("pkg/data.txt", "x")
 
+        opened = os.open
+
         def refuse(path: str, *rest: Any, **words: Any) -> Any:
             if str(path).endswith(name):
                 raise PermissionError(13, "Permission denied", path)
-            return open(path, *rest, **words)
+            return opened(path, *rest, **words)
 
-        for module in ("mirror.build", "files.select", "files.walk"):
-            monkeypatch.setattr(f"mmrewrite.{module}.open", refuse, raising=False)
+        monkeypatch.setattr(os, "open", refuse)
         result = run("build", "pkg", "--out", "out", "--no-cache")
         assert result.exit_code == 2 and result.stderr.count("Permission denied") == 1
         assert f"{name}: Permission denied\n" in result.stderr and ", 1 error" in result.stderr
@@ -530,6 +532,94 @@ def test_what_killed_runs_leave_is_removed_by_the_next() -> None:
     assert {path for path, (_, stays) in cases.items() if stays} | {"a.py"} == set(files("pkg"))
     assert result.stderr.count("a run that was killed has set aside what another program wrote") == 1
     assert list(remove_left_behind("nowhere")) == []
+
+
+# Where the three packages remove or replace files. Each place is one that the tests of `TestOnlyItsOwn` clean, or names
+# nothing but what it has just made.
+REMOVALS = {
+    "mmrewrite/files/cache_folder.py": "unlink",
+    "mmrewrite/files/temporary.py": "unlink",
+    "mmrewrite/files/write.py": "unlink replace rename",
+    "mmrewrite/launch/guard.py": "rmtree",
+    "mmrewrite/launch/watchman.py": "TemporaryDirectory",
+    "mmrewrite/mirror/build.py": "unlink rmdir",
+    "runtime/mmruntime/_core/whole_file.py": "unlink replace",
+}
+REMOVING = ("unlink", "rmdir", "rmtree", "removedirs", "renames", "TemporaryDirectory", "NamedTemporaryFile")
+REPLACING = ("os.remove", "os.replace", "os.rename", "shutil.move")
+
+
+class TestOnlyItsOwn:
+    """Whatever folder is cleaned: what others wrote stays, under whatever name."""
+
+    FOREIGN = (
+        "notes.txt",
+        "results.csv",
+        f"{'0' * 64}.json",
+        f"{'1' * 64}.out",
+        f"mmrewrite-{'2' * 64}",
+        f"mmrewrite-{'3' * 64}.json",
+        ".mmrewrite-notes.tmp",
+        ".mmrewrite-1-2-3-4.new",
+        "tmpabcdefgh.tmp",
+        "jit_step-0123-cache",
+        "model.program",
+        "below/model.py",
+    )
+
+    def lay(self, folder: str) -> dict[str, bytes]:
+        """Foreign files, older than all of ours."""
+        for name in self.FOREIGN:
+            os.utime(put(f"{folder}/{name}", f"precious {name}\n"), (0, 0))
+        (Path(folder) / f"mmrewrite-{'4' * 64}").mkdir()
+        (Path(folder) / f"mmrewrite-{'5' * 64}").symlink_to(Path(folder).resolve() / "notes.txt")
+        names = (*self.FOREIGN, f"mmrewrite-{'5' * 64}")
+        return {name: (Path(folder) / name).read_bytes() for name in names}
+
+    def holds(self, folder: str, foreign: dict[str, bytes]) -> bool:
+        return {name: (Path(folder) / name).read_bytes() for name in files(folder) if name in foreign} == foreign
+
+    @on_posix
+    def test_in_the_folder_of_the_cache(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(cache_folder.VARIABLE, str(Path("mine").resolve()))
+        monkeypatch.setattr(cache_folder, "_MOST_FILES", 1)
+        monkeypatch.setattr(cache_folder, "_MOST_BYTES", 1)
+        foreign = {kind: self.lay(f"mine/{kind}") for kind in ("results", "outputs", "traces", ".")}
+        for number in range(3):
+            put("src/a.py", HINTED + f"y = {number}\n")
+            assert run("diff", "src").exit_code == 0
+            cache_folder.keep_in("mine/traces", cache_folder.kept_name(b"%d" % number), b"{}")
+            cache_folder.keep_in("mine/outputs", cache_folder.kept_name(b"%d" % number), b"")
+        for kind, known in foreign.items():
+            assert self.holds(f"mine/{kind}", known), kind
+            assert kind == "." or len(files(f"mine/{kind}")) <= len(known) + 1
+
+    def test_in_a_mirror_and_beside_sources(self) -> None:
+        for name in ("a", "b", "below/c"):
+            put(f"pkg/{name}.py", HINTED)
+        assert run("build", "pkg", "--out", "gen").exit_code == 0
+        foreign = {folder: self.lay(folder) for folder in ("gen", "gen/pkg", "gen/pkg/below")}
+        for name in ("a", "below/c"):
+            Path(f"pkg/{name}.py").unlink()
+        assert run("build", "pkg", "--out", "gen").exit_code == 0
+        assert not Path("gen/pkg/a.py").exists()
+        foreign["pkg"] = self.lay("pkg")
+        assert run("apply", "pkg").exit_code == 0
+        assert HINTED not in Path("pkg/b.py").read_text()
+        for folder, known in foreign.items():
+            assert self.holds(folder, known), folder
+
+    def test_each_removal_is_known(self) -> None:
+        found: dict[str, set[str]] = {}
+        top = Path(__file__).parents[1]
+        for package in ("mmrewrite", "codemods/mmcodemods", "runtime/mmruntime"):
+            for path in sorted((top / package).rglob("*.py")):
+                for node in ast.walk(ast.parse(path.read_text())):
+                    if isinstance(node, ast.Attribute) and (
+                        node.attr in REMOVING or f"{ast.unparse(node.value)}.{node.attr}" in REPLACING
+                    ):
+                        found.setdefault(path.relative_to(top).as_posix(), set()).add(node.attr)
+        assert found == {path: set(names.split()) for path, names in REMOVALS.items()}
 
 
 class TestWorkers:

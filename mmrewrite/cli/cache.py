@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.machinery import PathFinder
@@ -21,14 +20,14 @@ from typing import Any
 from mmrewrite import __version__
 from mmrewrite.cli.code_state import code_states, folder_states, spec_state
 from mmrewrite.engine.settings import Settings
-from mmrewrite.files.cache_folder import cache_folder, prune
+from mmrewrite.files.cache_folder import cache_folder, keep_in, kept, kept_name
 from mmrewrite.files.select import Rules, Selection
 from mmrewrite.files.walk import load_file
 from mmrewrite.results import CompatUse, Edit, HintError, HintReference, LeftAlone, Refusal, Rewrite
 from mmrewrite.source.file import SourceFile
 
 _KIND = "results"
-_LAYOUT = 1
+_LAYOUT = 2
 # What the results do not depend on.
 _NOT_ASKED = frozenset(("jobs", "track"))
 
@@ -108,22 +107,22 @@ def cached(
     folder = cache_folder(_KIND) if enabled and files else None
     if folder is None:
         return tuple(compute())
-    path = os.path.join(folder, f"{_key(engine, settings, (*files, *watched.selection.starring))}.json")
-    found = _read(path, watched)
+    name = _name(engine, settings, (*files, *watched.selection.starring))
+    found = _read(folder, name, watched)
     if found is not None:
         return found
     results = tuple(compute())
     # What went wrong may go well next time: memory, or the depth of the stack.
     if not any(result.failure for result in results):
-        _keep(folder, path, watched.asked, results)
+        _keep(folder, name, watched.asked, results)
         watched.is_kept = True
     return results
 
 
-def _key(engine: str, settings: Settings, files: Iterable[SourceFile]) -> str:
+def _name(engine: str, settings: Settings, files: Iterable[SourceFile]) -> str:
     parts = [f"{_LAYOUT} {__version__} {sys.version} {engine} {_canonical(settings)}", *_code()]
     parts += [_identity(file) for file in files]
-    return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()
+    return kept_name("\0".join(parts).encode(errors="surrogateescape"))
 
 
 def _canonical(settings: Settings) -> str:
@@ -164,22 +163,18 @@ def _identity(file: SourceFile | None) -> str:
     return repr((file.path, file.module, file.is_package, file.root, _hash(file.data)))
 
 
-def _read(path: str, watched: Watched) -> tuple[Rewrite, ...] | None:
+def _read(folder: str, name: str, watched: Watched) -> tuple[Rewrite, ...] | None:
     """The results that were kept, None if there are none, or they are damaged or out of date."""
+    data = kept(folder, name)
+    if data is None:
+        return None
     try:
-        with open(path, "rb") as file:
-            mark, _, data = file.read().partition(b"\n")
-        # Another user's file would be believed otherwise.
-        mine = os.name != "posix" or os.stat(path).st_uid == os.geteuid()
-        if not mine or mark.decode() != _hash(data):
-            return None
         content = json.loads(data)
         if not watched.still(content["asked"]):
             return None
         known = {file.path: file.data for file in watched.selection.files}
         results = tuple(_result(item, known) for item in content["results"])
-        os.utime(path)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return None
     watched.asked, watched.is_kept = content["asked"], True
     return results
@@ -208,16 +203,11 @@ def _result(item: Mapping[str, Any], known: Mapping[str, bytes]) -> Rewrite:
     )
 
 
-def _keep(folder: str, path: str, asked: Mapping[str, str], results: Iterable[Rewrite]) -> None:
+def _keep(folder: str, name: str, asked: Mapping[str, str], results: Iterable[Rewrite]) -> None:
     data = json.dumps({"asked": asked, "results": [_item(result) for result in results]}).encode()
-    temporary = f"{path}.{os.getpid()}.tmp"
     # A cache that cannot be written is none; the run goes on.
     with contextlib.suppress(OSError):
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        with open(temporary, "wb") as file:
-            file.write(f"{_hash(data)}\n".encode() + data)
-        os.replace(temporary, path)
-        prune(folder)
+        keep_in(folder, name, data)
 
 
 def _item(result: Rewrite) -> dict[str, Any]:

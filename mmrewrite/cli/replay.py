@@ -19,15 +19,15 @@ from mmrewrite import __version__
 from mmrewrite.cli.code_state import code_states
 from mmrewrite.cli.quick import SUFFIXES, plain_paths
 from mmrewrite.codemod.installed import has_plugins
-from mmrewrite.files.cache_folder import cache_folder, prune
-from mmrewrite.files.walk import OWN_FILE, PYPROJECT, load_file, walk
+from mmrewrite.files.cache_folder import cache_folder, keep_in, kept, kept_name
+from mmrewrite.files.walk import OWN_FILE, PYPROJECT, load_file, read_file, walk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import BinaryIO, TextIO
 
 _KIND = "outputs"
-_LAYOUT = 1
+_LAYOUT = 2
 # The statuses of runs that have got to their end.
 _WHOLE = (0, 1, 2)
 _GITIGNORE = ".gitignore"
@@ -48,30 +48,19 @@ class Replay:
 
     def _made_key(self) -> str | None:
         try:
-            return _hash("\0".join(_inputs(self._arguments, self._paths)).encode(errors="surrogateescape"))
+            return kept_name("\0".join(_inputs(self._arguments, self._paths)).encode(errors="surrogateescape"))
         except _Unknown:
             return None
-
-    @property
-    def _path(self) -> str:
-        return os.path.join(self._folder, f"{self._key}.out")
 
     def print_again(self) -> int | None:
         """Print what an equal run printed, and give its exit status; None if there was none."""
         if self._key is None:
             return None
-        try:
-            with open(self._path, "rb") as file:
-                mark, _, data = file.read().partition(b"\n")
-            # Another user's file would be believed otherwise.
-            mine = os.name != "posix" or os.stat(self._path).st_uid == os.geteuid()
-            if not mine or mark.decode() != _hash(data):
-                return None
-            asked, printed, said, status = marshal.loads(data)
-            if any(_answer(question) != answer for question, answer in asked.items()):
-                return None
-            os.utime(self._path)
-        except (OSError, ValueError, EOFError, TypeError):
+        data = kept(self._folder, self._key)
+        if data is None:
+            return None
+        asked, printed, said, status = marshal.loads(data)
+        if any(_answer(question) != answer for question, answer in asked.items()):
             return None
         for stream, content in ((sys.stdout, printed), (sys.stderr, said)):
             stream.buffer.write(content)
@@ -97,14 +86,9 @@ class Replay:
         sys.stdout.flush()
         sys.stderr.flush()
         data = marshal.dumps((answers, *(bytes(stream.copy) for stream in self._printed), status))
-        temporary = f"{self._path}.{os.getpid()}.tmp"
         # A cache that cannot be written is none.
         with contextlib.suppress(OSError):
-            os.makedirs(self._folder, mode=0o700, exist_ok=True)
-            with open(temporary, "wb") as file:
-                file.write(f"{_hash(data)}\n".encode() + data)
-            os.replace(temporary, self._path)
-            prune(self._folder)
+            keep_in(self._folder, self._key, data)
 
 
 def replay_of(arguments: Sequence[str]) -> Replay | None:
@@ -180,8 +164,7 @@ def _below(path: str) -> Iterator[str]:
     yield from map(_folder_says, sorted(folders))
     for file in files:
         if file.endswith(SUFFIXES) or file == path:
-            with open(file, "rb", buffering=0) as opened:
-                yield f"{file} {_hash(opened.read())}"
+            yield f"{file} {_hash(read_file(file))}"
 
 
 def _folders(folder: str) -> Iterator[str]:

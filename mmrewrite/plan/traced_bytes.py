@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mmrewrite.directives.sizes import format_size
-from mmrewrite.files.cache_folder import keep_in, kept_in
-from mmrewrite.files.walk import load_file
+from mmrewrite.files.cache_folder import keep_in, kept, kept_name, names_kept
 from mmrewrite.results import Rewrite
 from mmrewrite.source.text import SourceText
 
@@ -154,24 +153,23 @@ def keep(folder: str, traced: TracedBytes) -> None:
     Raises:
         OSError: If the folder cannot be written.
     """
-    name = _hash(json.dumps([traced.step, traced.arguments, sorted(traced.sources)]).encode())
-    keep_in(folder, f"{name}.json", json.dumps(asdict(traced)).encode(), _MOST)
+    name = kept_name(json.dumps([traced.step, traced.arguments, sorted(traced.sources)]).encode())
+    keep_in(folder, name, json.dumps(asdict(traced)).encode(), _MOST)
 
 
 def traces_of(folder: str, path: str) -> Iterator[TracedBytes]:
     """The traces in a folder of programs that have a file, the newest first. What cannot be read is passed over."""
     try:
-        kept = kept_in(folder)
+        names = names_kept(folder)
     except OSError:
         return
-    for name in kept:
+    for name in names:
         try:
-            # Another user's file would be believed otherwise.
-            mine = os.name != "posix" or os.stat(name).st_uid == os.geteuid()
-            traced = _read(json.loads(load_file(name) or b"")) if mine else None
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            # The newest is the one that was traced last, not the one that was looked at last.
+            traced = _read(json.loads(kept(folder, name, is_used=False) or b""))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             continue
-        if traced is not None and path in traced.sources:
+        if path in traced.sources:
             yield traced
 
 

@@ -223,6 +223,18 @@ def test_a_damaged_entry_is_compiled_and_replaced(cache, lowered, damage):
     assert not lowered
 
 
+def test_what_others_keep_in_the_folder_stays(cache, lowered):
+    laid = [
+        folder / name for folder in (cache, cache.parent) for name in ("notes.txt", "a.program", "b.tmp", "c-cache")
+    ]
+    for path in laid:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("precious")
+    start(make_step())
+    assert list(cache.glob("*.program"))
+    assert all(path.read_text() == "precious" for path in laid)
+
+
 def test_where_nothing_can_be_written_programs_are_compiled(cache, lowered):
     cache.parent.mkdir(exist_ok=True)
     cache.write_text("a file, where the folder would be")
