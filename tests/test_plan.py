@@ -370,9 +370,14 @@ class TestPictures:
     def test_a_pipe_or_a_device_is_written_to_and_not_replaced(self) -> None:
         put()
         os.mkfifo("pipe")
-        with subprocess.Popen(["cat", "pipe"], stdout=subprocess.PIPE) as reader:
+        end = os.open("pipe", os.O_RDONLY | os.O_NONBLOCK)
+        os.set_blocking(end, True)
+        with subprocess.Popen(["cat"], stdin=end, stdout=subprocess.PIPE) as reader:
+            os.close(end)
             assert run("--html", "pipe").exit_code == 0
             assert reader.communicate()[0].startswith(b"<!doctype html")
+        result = run("--html", "pipe")
+        assert (result.exit_code, "pipe: not written: No such device" in result.stderr) == (2, True)
         assert stat.S_ISFIFO(os.stat("pipe").st_mode)
 
     def test_no_timeline_to_draw(self) -> None:

@@ -9,6 +9,7 @@ import json
 import os
 import select
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -283,6 +284,55 @@ class TestHiding:
         os.mkfifo("pipe.py")
         result = run("diff", "pipe.py")
         assert (result.exit_code, "pipe.py: neither a file nor a folder" in result.stderr) == (2, True)
+
+
+def lay_pipe(name: str) -> None:
+    os.mkfifo(name)
+
+
+def lay_socket(name: str) -> None:
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as made:
+        made.bind(name)
+
+
+def lay_device(name: str) -> None:
+    Path(name).symlink_to("/dev/zero")
+
+
+@on_posix
+@pytest.mark.parametrize("lay", [lay_pipe, lay_socket, lay_device])
+class TestNoFiles:
+    """What is no file is never opened: whoever opens it may wait for ever, or read for ever."""
+
+    @pytest.mark.parametrize(
+        ("name", "arguments", "said"),
+        [
+            ("x.py", ["diff", "a.py"], ""),
+            ("x.py", ["diff", "a.py", "x.py"], "x.py: neither a file nor a folder"),
+            ("x.ipynb", ["modernize", "--diff", "a.py", "x.ipynb"], "x.ipynb: neither a file nor a folder"),
+            ("x.py", ["diff"], ""),
+            ("x.py", ["modernize", "--diff", "a.py"], ""),
+            ("x.py", ["build", "a.py", "--out", "gen"], ""),
+            (".gitignore", ["diff"], ""),
+            ("pyproject.toml", ["diff"], ""),
+            ("pyproject.toml", ["init"], "pyproject.toml: "),
+            ("mmrewrite.toml", ["diff"], ""),
+            ("c.toml", ["diff", "--config", "c.toml"], "c.toml: neither a file nor a folder"),
+            ("e.json", ["diff", "--format", "html", "--evidence", "e.json"], "e.json: not the output of"),
+            (f"gen/{MANIFEST}", ["build", "a.py", "--out", "gen"], f"{MANIFEST}"),
+            ("x.py", ["explain", "x.py:1"], "x.py: neither a file nor a folder"),
+            ("x.py", ["plan"], ""),
+        ],
+    )
+    def test_it_is_never_opened(self, lay: Any, name: str, arguments: list[str], said: str) -> None:
+        put("a.py", f"from x import y\nimport x\n\n\n{HINTED}z = x.y(1)\n")
+        Path(name).parent.mkdir(exist_ok=True)
+        lay(name)
+        command = [sys.executable, "-m", "mmrewrite", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert "Traceback" not in done.stderr
+        assert said in done.stderr
+        assert done.returncode == (2 if said else 0), done.stderr
 
 
 class TestPatterns:

@@ -348,8 +348,11 @@ class Session:
         real = os.path.realpath(path)
         try:
             if os.path.lexists(real) and not os.path.isfile(real):
-                # A pipe or a device, such as /dev/stdout: what replaced it would be a file.
-                with open(real, "wb") as file:
+                # A pipe or a device, such as /dev/stdout: what replaced it would be a file. A pipe that nobody reads is
+                # an error, and not waited for.
+                handle = os.open(real, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
+                os.set_blocking(handle, True)
+                with os.fdopen(handle, "wb") as file:
                     file.write(data)
             else:
                 write_new(real, data)

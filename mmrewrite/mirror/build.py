@@ -463,6 +463,8 @@ def _read_manifest(out: str) -> _Manifest:
     """What was written last time. Anybody may have written the manifest, so its places are confined to `out`."""
     path = os.path.join(out, MANIFEST)
     data = load_file(path)
+    if os.path.lexists(path) and (data is None or os.path.islink(path)):
+        raise NotBuilt(f"{shown(path)}: in the way and no file that can be read; give another folder, or move it away")
     if data is None:
         return _Manifest({})
     known: dict[str, tuple[str, ...]] = {}
