@@ -103,10 +103,9 @@ class RegisterByName(TaskCodemod):
         code = _FIELD.sub(match, template)
         try:
             expression = ast.parse(code.strip(), mode="eval").body
-        except SyntaxError as problem:
-            self.site.error(
-                f"`{template}` is no expression: {problem.msg}; write one such as `int({{0}}) // 3`", argument
-            )
+        except (SyntaxError, ValueError) as problem:
+            said = problem.msg if isinstance(problem, SyntaxError) else problem
+            self.site.error(f"`{template}` is no expression: {said}; write one such as `int({{0}}) // 3`", argument)
         self.check_names(argument, expression, match)
         return code.strip()
 

@@ -68,9 +68,14 @@ class Origins:
         self._origins: dict[tuple[ast.expr, RunningFunction], Outlasting | None] = {}
         self._parts: dict[tuple[ast.expr, RunningFunction], Outlasting | None] = {}
         self._holds: dict[tuple[ast.expr, RunningFunction], bool] = {}
+        self._stored: dict[tuple[ast.AST, str, RunningFunction], Sequence[tuple[StoredPart, RunningFunction]]] = {}
         self._values: dict[
             tuple[ast.expr, str | None, RunningFunction], Sequence[tuple[ast.expr, RunningFunction]]
         ] = {}
+
+    def results(self, node: Definition) -> Sequence[ast.expr]:
+        """What a function may return: looked for once."""
+        return self._project.once(("results", node), lambda: results_of(node))
 
     def of(self, node: ast.expr, frame: RunningFunction) -> Outlasting | None:
         """What an expression is, or is a part of, that lasts longer; None if it ends with the function."""
@@ -135,7 +140,7 @@ class Origins:
             if origin is not None:
                 return origin if origin.is_object else None
         for node, inner in self._called(call, frame):
-            for result in results_of(node):
+            for result in self.results(node):
                 origin = self.of(result, inner)
                 if origin is not None:
                     return origin
@@ -186,7 +191,7 @@ class Origins:
         results = [(source, frame)]
         if isinstance(source, ast.Call):
             # A function may return a tuple of its own with something of others in it.
-            returned = [(each, inner) for node, inner in self._called(source, frame) for each in results_of(node)]
+            returned = [(each, inner) for node, inner in self._called(source, frame) for each in self.results(node)]
             results = returned or results
         items = [(unpacked(target, binding.name, result), inner) for result, inner in results]
         if all(item is not None for item, _ in items):
@@ -277,7 +282,7 @@ class Origins:
             yield self._part_of(call.func.value, frame)
             return
         for node, inner in self._called(call, frame):
-            yield from (self.parts(each, inner) for each in results_of(node))
+            yield from (self.parts(each, inner) for each in self.results(node))
 
     def holds(self, node: ast.expr, frame: RunningFunction) -> bool:
         """Whether something new, such as an object, has something in it that lasts longer."""
@@ -334,14 +339,22 @@ class Origins:
         self, function: ast.AST, name: str, attribute: str | None, frame: RunningFunction
     ) -> Iterator[tuple[ast.expr, RunningFunction]]:
         """What a function puts into an attribute of what a name is, also by methods that it calls on that."""
+        key = (function, name, frame)
+        if key not in self._stored:
+            self._stored[key] = tuple(self._find_stored(function, name, frame))
+        return ((each.value, inner) for each, inner in self._stored[key] if attribute in (None, each.attribute))
+
+    def _find_stored(
+        self, function: ast.AST, name: str, frame: RunningFunction
+    ) -> Iterator[tuple[StoredPart, RunningFunction]]:
         # Methods may call each other in a circle, which adds nothing.
         seen = {(function, frame)}
         reached = [(function, name, frame)]
         while reached:
             function, name, frame = reached.pop()
             for stored in self._stored_by(function):
-                if stored.name == name and stored.attribute is not None and attribute in (None, stored.attribute):
-                    yield stored.value, frame
+                if stored.name == name and stored.attribute is not None:
+                    yield stored, frame
             for call in self._calls_on(function, name):
                 for method, inner in self._called(call, frame):
                     first = positional_names(method)[:1]
@@ -357,7 +370,7 @@ class Origins:
             if isinstance(node, ast.FunctionDef) and node.name in _MAKING and positional_names(node):
                 yield from self._stored_in(node, positional_names(node)[0], attribute, inner)
             else:
-                for result in results_of(node):
+                for result in self.results(node):
                     yield from self._values_of_attribute(result, attribute, inner)
         found = self._classes.named(maker.func, frame.facts, frame.scope)
         fields = _fields([owner for _, owner in self._classes.with_bases(*found)]) if found is not None else []
@@ -478,12 +491,12 @@ def _entered(binding: Binding) -> list[ast.expr]:
 def _reaching(bindings: Sequence[Binding], owner: Scope, line: int | None) -> Sequence[Binding]:
     """The bindings of a local name that may hold on a line: not those above one that is always run before it."""
     body = getattr(owner.node, "body", ())
+    always = set(body) if isinstance(body, list) else ()
     above = [
         each
         for each in bindings
         if each.statement is not None
-        and isinstance(body, list)
-        and each.statement in body
+        and each.statement in always
         and line is not None
         and (each.statement.end_lineno or each.statement.lineno) < line
         and isinstance(each.statement, ast.Assign | ast.AnnAssign)

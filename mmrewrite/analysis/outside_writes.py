@@ -28,7 +28,6 @@ from mmrewrite.analysis.running_functions import (
     RunningFunction,
     defaults_of,
     positional_names,
-    results_of,
     run_nodes,
 )
 from mmrewrite.analysis.traced_functions import PARTIAL, Told, TracedFunctions, items_of
@@ -206,6 +205,7 @@ class _LossSearch:
 
     def __init__(self, functions: TracedFunctions) -> None:
         self._functions = functions
+        self._methods: dict[object, Sequence[_Method]] = {}
         self._writes: dict[_Asked, bool] = functions.project.once("functions that write outside", dict)
 
     def first(self, callees: Iterable[Callee], frame: RunningFunction) -> OutsideWrite | None:
@@ -358,11 +358,11 @@ class _LossSearch:
         handed = [*call.args, *(keyword.value for keyword in call.keywords)]
         for argument in handed if name not in HOST_CALLS else ():
             # `map(seen.append, parts)`
-            for method in self._bound_methods(argument, frame, set()):
+            for method in self._bound(argument, frame):
                 origin = None if self._is_seen(method) else self._changed(method, is_dropped=False)
                 if origin is not None:
                     return origin
-        for method in self._bound_methods(call.func, frame, set()):
+        for method in self._bound(call.func, frame):
             if method.frame.facts.names.resolve(method.holder, method.frame.scope) in COLLECTION_TYPES and call.args:
                 # `list.append(seen, 1)`
                 method = _Method(call.args[0], method.name, frame)
@@ -372,6 +372,16 @@ class _LossSearch:
             if origin is not None and not (method.name == "pop" and _is_of_frozen(call, origin, frame)):
                 return origin
         return None
+
+    def _bound(self, function: ast.expr, frame: RunningFunction) -> Sequence[_Method]:
+        """The same as `_bound_methods`, once for all that read a name: functions of a thousand lines do that often."""
+        owner = None
+        if isinstance(function, ast.Name):
+            owner = frame.facts.names.read_in.get(function, frame.scope).owner(function.id)
+        key = (function if owner is None else (owner, function.id), frame)
+        if key not in self._methods:
+            self._methods[key] = tuple(self._bound_methods(function, frame, set()))
+        return self._methods[key]
 
     def _bound_methods(self, function: ast.expr, frame: RunningFunction, seen: set[ast.expr]) -> Iterator[_Method]:
         """The methods, with their objects, that a function may be: `seen.append`, or a name that stands for it."""
@@ -404,7 +414,9 @@ class _LossSearch:
                         others = [(first, frame)]
                     case _:
                         results = self._functions.called(function, frame)
-                        others = [(each, inner) for node, inner in results for each in results_of(node)]
+                        others = [
+                            (each, inner) for node, inner in results for each in self._functions.origins.results(node)
+                        ]
             case _:
                 pass
         for other, where in others:

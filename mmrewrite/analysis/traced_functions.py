@@ -23,7 +23,6 @@ from mmrewrite.analysis.running_functions import (
 from mmrewrite.analysis.special_methods import Methods, may_be_called_unseen, operands
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
-from mmrewrite.source.functions import returns_of
 from mmrewrite.source.names import Binding, Scope
 
 # They call the function that they are given, or give one that does.
@@ -35,6 +34,9 @@ _MAKING = ("__init__", "__new__", "__post_init__")
 _ENTERING = frozenset(("__enter__", "__exit__", "__aenter__", "__aexit__"))
 # A function may call itself with what it makes of what it was given.
 _MOST_HOLDERS = 3
+# With more functions that run, or more ways in which one does, what new objects hold is not followed from one to the
+# next: the ways are as many as the paths through a program, and not as its lines.
+_MOST_RUNNING = 100
 # Expressions that may stand for an object of any class.
 _UNSEEN = ast.Attribute | ast.Await | ast.BoolOp | ast.Call | ast.IfExp | ast.Name | ast.NamedExpr | ast.Subscript
 
@@ -66,6 +68,7 @@ class TracedFunctions:
         self.classes = ObjectClasses(project)
         self.origins = Origins(project, self.classes, self.called)
         self._running: dict[object, RunningFunction] = {}
+        self._called: dict[tuple[ast.Call, RunningFunction], Sequence[tuple[Definition, RunningFunction]]] = {}
 
     def running(
         self,
@@ -97,10 +100,14 @@ class TracedFunctions:
         holders.update({(scope, name): holder for name, holder in callee.holders})
         return self.running(callee.facts, scope, given, frozenset(active), holders)
 
-    def called(self, call: ast.Call, frame: RunningFunction) -> Iterator[tuple[Definition, RunningFunction]]:
+    def called(self, call: ast.Call, frame: RunningFunction) -> Sequence[tuple[Definition, RunningFunction]]:
         """The functions of the project that a call runs, as they run."""
-        for callee in self.callees(call.func, frame, wrapped=False):
-            yield callee.node, self.entered(self._with_arguments(callee, call, frame), frame)
+        key = (call, frame)
+        if key not in self._called:
+            callees = self.callees(call.func, frame, wrapped=False)
+            found = tuple((each.node, self.entered(self._with_arguments(each, call, frame), frame)) for each in callees)
+            self._called[key] = found
+        return self._called[key]
 
     def body(self, callee: Callee) -> Sequence[ast.AST]:
         """The nodes that run with a function, in order: walked once for all searches that come upon it."""
@@ -309,12 +316,11 @@ class TracedFunctions:
             callee = self._with_arguments(callee, call, frame)
             inner = self.entered(callee, frame)
             kept = tuple(((scope, parameter), origin) for parameter, origin in callee.given)
-            for result in returns_of(node):
-                if result.value is not None:
-                    question = _Question(result.value, inner, calls=False, wrapped=True)
-                    for made in self._callees(question, answers):
-                        around = (callee.around or scope) if is_own else None
-                        yield replace(made, around=around, kept=(*made.kept, *kept) if is_own else made.kept)
+            for result in self.origins.results(node):
+                question = _Question(result, inner, calls=False, wrapped=True)
+                for made in self._callees(question, answers):
+                    around = (callee.around or scope) if is_own else None
+                    yield replace(made, around=around, kept=(*made.kept, *kept) if is_own else made.kept)
 
     def _method(
         self, holder: ast.expr, method: str, frame: RunningFunction, told: Told | None = None
@@ -473,7 +479,8 @@ class TracedFunctions:
         return origin, self._holder(node, frame) if origin is None else None
 
     def _holder(self, node: ast.expr, frame: RunningFunction) -> Holder | None:
-        if frame.depth >= _MOST_HOLDERS or not self.origins.holds(node, frame):
+        most = _MOST_HOLDERS if len(self._running) < _MOST_RUNNING else 1
+        if frame.depth >= most or not self.origins.holds(node, frame):
             return None
         return Holder(node, frame)
 

@@ -20,7 +20,7 @@ from mmrewrite.directives.carrier import CARRIER, CARRIER_OR_NEAR
 from mmrewrite.directives.vocabulary import DIRECTIVES, IGNORE, SWITCHES
 from mmrewrite.source.newer_syntax import newer_comments
 from mmrewrite.source.spans import first_line, on_line, span
-from mmrewrite.source.text import SourceText, parse_quietly
+from mmrewrite.source.text import SourceText, TooDeep, parse_quietly
 
 # Words that begin no comment but a misspelt hint; after the others, prose is as likely.
 _OWN_WORDS = re.compile(r"mm|mmr(ewrite)?", re.IGNORECASE)
@@ -103,7 +103,7 @@ def _reads_as_directive(carrier: str, rest: str) -> bool:
     has_separator = not carrier.rstrip()[-1:].isalpha()
     try:
         body = parse_quietly(rest).body
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, TooDeep):
         # `# MM: task(stage=0` is a directive too, with a mistake more.
         call = _CALL.match(rest)
         return is_ours and has_separator and call is not None and call[1] in DIRECTIVES

@@ -12,7 +12,7 @@ from mmrewrite.directives.collect import Hint
 from mmrewrite.directives.vocabulary import Role
 from mmrewrite.engine.hint_importers import HintImporters
 from mmrewrite.engine.notebook import SUFFIX, Notebook, read_notebooks
-from mmrewrite.engine.outcome import Outcome, failure_of, rewritten, unchanged, unread
+from mmrewrite.engine.outcome import Outcome, outcomes_apart, rewritten, unchanged, unread
 from mmrewrite.engine.regions import HintKey, find_regions
 from mmrewrite.engine.self_check import SecondRun, self_check
 from mmrewrite.engine.settings import HintSettings, Sources, no_file
@@ -22,6 +22,7 @@ from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reach
 from mmrewrite.project.reexported_hints import read_hinted
 from mmrewrite.results import HintError, LeftAlone, Refusal, Rewrite
+from mmrewrite.source.failure import failure_of
 from mmrewrite.source.file import may_import_all
 
 if TYPE_CHECKING:
@@ -156,22 +157,16 @@ def _decide(
     unreadable: Sequence[Unreadable] = (),
     starred_in: Sequence[Facts] = (),
 ) -> dict[str, Outcome]:
-    """Decide all hints: the outcome of every module once refusals have stopped spreading.
-
-    What fails about the project as a whole, such as a codemod's review, leaves every module as it is.
-    """
+    """Decide all hints: the outcome of every module once refusals have stopped spreading."""
     ordered = in_order(codemods)
-    try:
+
+    def decide(modules: Sequence[Facts]) -> dict[str, Outcome]:
         project = Project(
             modules, load, codemods.keys(), by_name=settings.by_name, axes=settings.axes, starred_in=starred_in
         )
         return _decided(_Decider(modules, project, ordered, settings), unreadable)
-    except Exception as error:
-        from mmrewrite.engine.workers import WorkerDied
 
-        if isinstance(error, WorkerDied):
-            raise
-        return {facts.path: Outcome(failure=failure_of(error)) for facts in modules}
+    return outcomes_apart(modules, decide)
 
 
 def _decided(decider: _Decider, unreadable: Sequence[Unreadable]) -> dict[str, Outcome]:

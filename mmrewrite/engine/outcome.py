@@ -1,21 +1,17 @@
-"""The outcome of one module, the result that callers get for it, and the messages of failures."""
+"""The outcome of one module, and the result that callers get for it."""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mmrewrite.engine.edits import apply_edits
 from mmrewrite.results import CompatUse, Edit, HintError, LeftAlone, Refusal, Rewrite
+from mmrewrite.source.failure import failure_of
 
 if TYPE_CHECKING:
     from mmrewrite.project.facts import Facts, SourceFile, Unreadable
-
-_BUG = (
-    "this is a bug in mmrewrite ({problem}); nothing was written. Please report it with this file, the command line "
-    "and the output of `mmrewrite --version`"
-)
 
 
 @dataclass(frozen=True)
@@ -28,6 +24,41 @@ class Outcome:
     left: tuple[LeftAlone, ...] = ()
     failure: str | None = None
     compat: tuple[CompatUse, ...] = ()
+
+
+def outcomes_apart(
+    modules: Sequence[Facts], decide: Callable[[Sequence[Facts]], dict[str, Outcome]]
+) -> dict[str, Outcome]:
+    """The outcomes of modules that are decided together, without those on which that fails.
+
+    One file's trouble is no reason to lose the others, which are decided as if it were not given.
+    """
+    from mmrewrite.engine.workers import WorkerDied
+
+    def message(these: Sequence[Facts], found: dict[str, Outcome]) -> str | None:
+        try:
+            found |= decide(these)
+        except WorkerDied:
+            raise
+        except Exception as error:
+            return failure_of(error)
+        return None
+
+    found: dict[str, Outcome] = {}
+    problem = message(modules, found)
+    if problem is None:
+        return found
+    alone = {facts.path: message([facts], {}) for facts in modules} if len(modules) > 1 else {}
+    failed = {path: said for path, said in alone.items() if said is not None}
+    rest = [facts for facts in modules if facts.path not in failed]
+    if failed and rest:
+        problem = message(rest, found)
+        rest = [] if problem is None else rest
+    return (
+        found
+        | {facts.path: Outcome(failure=problem) for facts in rest}
+        | {path: Outcome(failure=said) for path, said in failed.items()}
+    )
 
 
 def unchanged(file: SourceFile, failure: str | None = None) -> Rewrite:
@@ -59,23 +90,3 @@ def rewritten(facts: Facts, outcome: Outcome) -> Rewrite:
         outcome.left,
         compat=outcome.compat,
     )
-
-
-def bug(problem: str) -> str:
-    """The message for a mistake of ours."""
-    return _BUG.format(problem=problem)
-
-
-def is_bug(failure: str) -> bool:
-    """Whether a failure is a mistake of ours, and not something about the file."""
-    return failure.startswith(_BUG.partition("{")[0])
-
-
-def failure_of(error: Exception) -> str:
-    """The message for an exception in a codemod, with the line that raised it."""
-    if isinstance(error, RecursionError):
-        return "nested too deeply to be rewritten; split its longest expressions"
-    import traceback
-
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return bug(f"{type(error).__name__}: {error}, at {os.path.basename(frame.filename)}:{frame.lineno}")

@@ -13,6 +13,7 @@ from mmrewrite.directives.carrier import may_have_hints
 from mmrewrite.engine.outcome import unchanged
 from mmrewrite.engine.settings import HintSettings, Sources, no_file, no_importers
 from mmrewrite.results import Rewrite
+from mmrewrite.source.failure import with_room
 
 if TYPE_CHECKING:
     from mmrewrite.codemod.base import MeshCodemod
@@ -67,6 +68,6 @@ def rewrite_project(
         from mmrewrite.engine.decide import rewrite_marked
 
         sources = Sources(files, load or no_file, adopt or no_file, importing or no_importers, starring)
-        results |= rewrite_marked(marked, codemods, sources, settings or HintSettings())
+        results |= with_room(lambda: rewrite_marked(marked, codemods, sources, settings or HintSettings()))
     paths = [file.path for file in files]
     return tuple(results[path] for path in (*paths, *sorted(results.keys() - set(paths))))

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mmrewrite.engine.edits import undo_edits
-from mmrewrite.engine.outcome import bug
 from mmrewrite.project.facts import Facts, SourceFile, Unreadable
 from mmrewrite.results import Rewrite
+from mmrewrite.source.failure import bug
 from mmrewrite.source.newer_syntax import without_newer_nodes
 from mmrewrite.source.text import SourceText
 from mmrewrite.tracking import Track, untracked

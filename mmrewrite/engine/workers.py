@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from mmrewrite.source.failure import has_room
 from mmrewrite.tracking import Track, untracked
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def is_enough(items: int, work: int, jobs: int) -> bool:
     The tool does not import JAX, but a program may that calls the tool. Its threads hold locks, which nobody would ever
     release in a forked process.
     """
-    if min(jobs, items) < 2 or work < ENOUGH or "jax" in sys.modules:
+    # A thread with a large stack has a run that needs one, and forked processes would not end with it.
+    if min(jobs, items) < 2 or work < ENOUGH or "jax" in sys.modules or has_room():
         return False
     # Only runs that may fork pay for this import.
     import multiprocessing

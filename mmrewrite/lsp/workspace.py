@@ -11,7 +11,6 @@ from pathlib import Path
 from mmrewrite.cli.config import Config, ignored_codemods, read_config, selected_codemods
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.directives.vocabulary import DIRECTIVES
-from mmrewrite.engine.outcome import is_bug
 from mmrewrite.engine.rewrite import rewrite_project
 from mmrewrite.engine.settings import HintSettings
 from mmrewrite.files.cache_folder import cache_folder
@@ -27,6 +26,7 @@ from mmrewrite.plan.stages import plan_regions
 from mmrewrite.plan.traced_bytes import KIND, traces_of
 from mmrewrite.project.facts import SourceFile
 from mmrewrite.results import HintReference, Rewrite
+from mmrewrite.source.failure import is_bug
 from mmrewrite.source.text import SourceError, SourceText, encode_buffer
 
 _PLACE_IN_MESSAGE = re.compile(r"\(line (\d+), column (\d+)\)")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from mmrewrite.codemod.refused import SiteRefused
 from mmrewrite.engine.edits import ordered_edits, without_repeats
 from mmrewrite.engine.notebook import read_notebooks
-from mmrewrite.engine.outcome import Outcome, failure_of, rewritten, unread
+from mmrewrite.engine.outcome import Outcome, outcomes_apart, rewritten, unread
 from mmrewrite.engine.self_check import SecondRun, self_check
 from mmrewrite.modernize.ambiguous_names import members_of_passed, members_of_reexported, names_by_star, unclear_uses
 from mmrewrite.modernize.analysis.held_modules import HeldModules
@@ -36,6 +36,7 @@ from mmrewrite.modernize.version_guards import guard_of
 from mmrewrite.project.facts import Facts, Loader, SourceFile, Unreadable, read_facts
 from mmrewrite.project.project import Project
 from mmrewrite.results import CompatUse, Edit, LeftAlone, Refusal, Rewrite
+from mmrewrite.source.failure import failure_of
 from mmrewrite.source.spans import span
 
 
@@ -53,7 +54,7 @@ def modernize_files(
     run = _ModernizeRun(dict(sorted(codemods.items())), load, settings, hidden)
 
     def rewrite(modules: Sequence[Facts], paths: Collection[str], run: _ModernizeRun) -> dict[str, Rewrite]:
-        outcomes = _decide_rest(modules, paths, run)
+        outcomes = outcomes_apart(modules, lambda these: _decide_rest(these, paths, run))
         return {facts.path: rewritten(facts, outcomes[facts.path]) for facts in modules if facts.path in paths}
 
     def rewrite_again(modules: Sequence[Facts]) -> dict[str, Rewrite]:

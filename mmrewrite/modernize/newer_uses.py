@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from mmrewrite.engine.notebook import read_notebooks
-from mmrewrite.engine.outcome import Outcome, failure_of, rewritten, unchanged, unread
+from mmrewrite.engine.outcome import Outcome, rewritten, unchanged, unread
 from mmrewrite.modernize.analysis.passed_modules import star_origins
 from mmrewrite.modernize.looked_up_names import homes_asked
 from mmrewrite.modernize.name_index import TITLES
@@ -17,6 +17,7 @@ from mmrewrite.modernize.version_guards import guard_of
 from mmrewrite.project.facts import Facts, Loader, SourceFile, Unreadable, read_facts
 from mmrewrite.project.project import Project
 from mmrewrite.results import LeftAlone, Rewrite
+from mmrewrite.source.failure import failure_of
 from mmrewrite.source.spans import span
 
 _ROOTS = frozenset(package.partition(".")[0] for package in TITLES)

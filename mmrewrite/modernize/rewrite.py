@@ -18,6 +18,7 @@ from mmrewrite.modernize.name_index import passes_modules
 from mmrewrite.modernize.reexports import TakenNames
 from mmrewrite.modernize.settings import ModernizeSettings
 from mmrewrite.results import Rewrite
+from mmrewrite.source.failure import with_room
 
 if TYPE_CHECKING:
     from mmrewrite.modernize.codemod import Codemods
@@ -102,5 +103,5 @@ def modernize_project(
         from mmrewrite.modernize.decide import modernize_files
 
         with no_collection():
-            results |= modernize_files(marked, codemods, load, settings or ModernizeSettings())
+            results |= with_room(lambda: modernize_files(marked, codemods, load, settings or ModernizeSettings()))
     return tuple(results[file.path] for file in files)

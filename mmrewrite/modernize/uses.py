@@ -16,6 +16,7 @@ from mmrewrite.project.facts import Facts
 from mmrewrite.source.names import Binding, Scope
 from mmrewrite.source.newer_syntax import TypeAlias, TypeParameter
 from mmrewrite.source.spans import span
+from mmrewrite.source.text import expression_in
 from mmrewrite.source.walk import children, walk
 
 _Node = TypeVar("_Node", bound=ast.AST)
@@ -165,11 +166,8 @@ class ModuleUses:
         text, value = source.text[start:end], str(string.value)
         if "\n" in text or "\\" in text or text[1:-1] != value:
             return None
-        try:
-            expression = ast.parse(value, mode="eval").body
-        except SyntaxError:
-            return None
-        for node in ast.walk(expression):
+        expression = expression_in(value)
+        for node in ast.walk(expression) if expression is not None else ():
             if isinstance(node, ast.expr | ast.keyword):
                 node.lineno = node.end_lineno = string.lineno
                 node.col_offset += string.col_offset + 1

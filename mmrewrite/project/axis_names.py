@@ -16,6 +16,7 @@ from mmrewrite.project.project import Project
 from mmrewrite.results import HintReference
 from mmrewrite.source.names import Scope, all_arguments
 from mmrewrite.source.spans import span
+from mmrewrite.source.text import expression_in
 
 MARKERS = (b"_constraint", b"axis_rules", b"AXIS_RULES", b"reshard", b"out_sharding=")
 
@@ -375,10 +376,7 @@ def annotated_layouts(
 def _shape(facts: Facts, annotation: ast.expr | None, scope: Scope) -> str | None:
     """`"batch seq"` of `Float[Array, "batch seq"]`."""
     if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
-        try:
-            annotation = ast.parse(annotation.value.strip(), mode="eval").body
-        except SyntaxError:
-            return None
+        annotation = expression_in(annotation.value.strip())
     if not isinstance(annotation, ast.Subscript) or not isinstance(annotation.slice, ast.Tuple):
         return None
     if not (facts.names.resolve(annotation.value, scope) or "").startswith(_ANNOTATIONS):

@@ -14,11 +14,12 @@ from mmrewrite.directives.calls import Reexports
 from mmrewrite.directives.carrier import PACKAGE, has_carrier
 from mmrewrite.directives.collect import Collected, Hint, collect_hints
 from mmrewrite.directives.vocabulary import Role
+from mmrewrite.source.failure import failure_of
 from mmrewrite.source.file import SourceFile as SourceFile
 from mmrewrite.source.mentions import Mentions
 from mmrewrite.source.names import Module, Scope, numbered, read_names
 from mmrewrite.source.newer_syntax import parse_any
-from mmrewrite.source.text import SourceError, SourceText
+from mmrewrite.source.text import SourceError, SourceText, TooDeep
 
 RUNTIME = "mmruntime"
 
@@ -30,6 +31,8 @@ Adopt = Callable[[str], "SourceFile | None"]
 
 # The files beside those of the run whose bytes pass a test.
 Importing = Callable[[Callable[[bytes], bool]], "Iterable[SourceFile]"]
+
+_TOO_DEEP = "nested too deeply to be read; split its longest expressions"
 
 # An import of our package, also over lines that end in a backslash.
 _IMPORT = re.compile(rf"\b(?:from|import)\b(?:[^#\n]|\\\r?\n)*\b{PACKAGE}\b")
@@ -111,13 +114,6 @@ def read_facts(
     try:
         source = SourceText.decode(file.data)
         tree = parse_any(source.text)
-        names = read_names(tree, file.module, file.is_package)
-        names.follow = (reexports or Reexports()).meaning
-        hints = collect_hints(file.path, source, names, codemods, left, reexports)
-        if hints.calls:
-            # The calls have left the tree, and the names that only they used with them.
-            names = read_names(tree, file.module, file.is_package)
-            names.follow = (reexports or Reexports()).meaning
     except SourceError as error:
         return Unreadable(file, str(error))
     except SyntaxError as error:
@@ -128,12 +124,27 @@ def read_facts(
             "with that one"
         )
         return Unreadable(file, message)
-    except RecursionError:
-        return Unreadable(file, "nested too deeply to be read; split its longest expressions")
+    except TooDeep:
+        return Unreadable(file, _TOO_DEEP)
     except ValueError as error:
         return Unreadable(file, f"cannot be parsed: {error}")
-    facts = Facts(file, source, tree, names, hints)
-    facts.meshes = tuple(_meshes(facts))
+    except Exception as error:
+        return Unreadable(file, failure_of(error))
+    try:
+        names = read_names(tree, file.module, file.is_package)
+        names.follow = (reexports or Reexports()).meaning
+        hints = collect_hints(file.path, source, names, codemods, left, reexports)
+        if hints.calls:
+            # The calls have left the tree, and the names that only they used with them.
+            names = read_names(tree, file.module, file.is_package)
+            names.follow = (reexports or Reexports()).meaning
+        facts = Facts(file, source, tree, names, hints)
+        facts.meshes = tuple(_meshes(facts))
+    except TooDeep:
+        return Unreadable(file, _TOO_DEEP)
+    except Exception as error:
+        # One file's trouble is no reason to lose the others.
+        return Unreadable(file, failure_of(error))
     return facts
 
 

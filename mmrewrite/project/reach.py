@@ -59,9 +59,12 @@ class Reach:
         return self._names_of(reached.facts, self._walk(reached), self._scope(reached))
 
     def _names_of(self, facts: Facts, nodes: Iterable[ast.AST], scope: Scope) -> Iterator[Reached]:
+        seen: set[str] = set()
         for node in nodes:
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-                yield from self._of_name(facts, node.id, scope)
+                if node.id not in seen:
+                    seen.add(node.id)
+                    yield from self._of_name(facts, node.id, scope)
             elif isinstance(node, ast.Attribute):
                 dotted = dotted_name(node)
                 if dotted is not None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from mmrewrite.source.text import TooDeep
+
 if TYPE_CHECKING:
     import libcst as cst
 
@@ -32,7 +34,7 @@ def parse_module(text: str) -> cst.Module:
     """`libcst.parse_module`.
 
     Raises:
-        RecursionError: If the text may be nested too deeply.
+        TooDeep: If the text may be nested too deeply.
     """
     import libcst as cst
 
@@ -44,7 +46,7 @@ def parse_expression(text: str) -> cst.BaseExpression:
     """`libcst.parse_expression`.
 
     Raises:
-        RecursionError: If the text may be nested too deeply.
+        TooDeep: If the text may be nested too deeply.
     """
     import libcst as cst
 
@@ -56,7 +58,7 @@ def parse_statement(text: str) -> cst.SimpleStatementLine | cst.BaseCompoundStat
     """`libcst.parse_statement`.
 
     Raises:
-        RecursionError: If the text may be nested too deeply.
+        TooDeep: If the text may be nested too deeply.
     """
     import libcst as cst
 
@@ -70,7 +72,7 @@ def _check(text: str) -> None:
         return
     is_plain = len(text) <= _SHORT and sum(map(text.count, "([{")) <= _FEW
     if not is_plain and deepest(text) > _MOST:
-        raise RecursionError("too deep for LibCST's parser")
+        raise TooDeep("too deep for LibCST's parser")
 
 
 class _NestingLevel:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from mmrewrite.source.libcst_parser import parse_module
-from mmrewrite.source.text import SourceText, parse_quietly
+from mmrewrite.source.text import SourceText, TooDeep, parse_quietly
 from mmrewrite.source.walk import walk
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def _as_older(text: str) -> _Older | None:
 
     try:
         module = parse_module(text)
-    except (cst.ParserSyntaxError, cst.CSTLogicError, cst.CSTValidationError, RecursionError):
+    except (cst.ParserSyntaxError, cst.CSTLogicError, cst.CSTValidationError, TooDeep):
         return None
     if module.code != text:
         # Then LibCST's positions are not those of the text.

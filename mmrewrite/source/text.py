@@ -6,6 +6,7 @@ import ast
 import bisect
 import codecs
 import re
+import sys
 import unicodedata
 import warnings
 from dataclasses import dataclass
@@ -18,20 +19,53 @@ _BLANK = re.compile(rb"^[ \t\f]*(?:#.*)?$")
 _NEWLINE = re.compile("\r\n|\r|\n")
 
 
+class TooDeep(RecursionError):
+    """A text is nested too deeply for a parser. Of any other RecursionError the text is not the cause."""
+
+
 def parse_quietly(text: str) -> ast.Module:
     """`ast.parse` without the warnings about the user's code, such as those about escapes in its strings.
 
     Raises:
         SyntaxError: If it is not Python.
-        RecursionError: If it is nested too deeply for Python's parser.
+        ValueError: If it has a null byte or half of a character.
+        TooDeep: If it is nested too deeply for Python's parser.
     """
+    module = _parsed(text, "exec")
+    assert isinstance(module, ast.Module)
+    return module
+
+
+def expression_in(text: str) -> ast.expr | None:
+    """The expression that a text is, such as that of an annotation in quotes; None if it is none."""
+    try:
+        expression = _parsed(text, "eval")
+    except (SyntaxError, ValueError, TooDeep):
+        return None
+    assert isinstance(expression, ast.Expression)
+    return expression.body
+
+
+def _parsed(text: str, mode: str) -> ast.AST:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return ast.parse(text)
+            return ast.parse(text, mode=mode)
         except MemoryError:
             # CPython's parser says so when its own stack is full.
-            raise RecursionError("too deep for the parser") from None
+            raise TooDeep("too deep for the parser") from None
+        except RecursionError:
+            if _is_half_full():
+                raise
+            raise TooDeep("too deep for the parser") from None
+
+
+def _is_half_full() -> bool:
+    """Whether half of Python's stack is taken, so that the text is not alone to blame if there is no more."""
+    frame, left = sys._getframe(), sys.getrecursionlimit() // 2
+    while frame.f_back is not None and left > 0:
+        frame, left = frame.f_back, left - 1
+    return left == 0
 
 
 def quoted(value: str) -> str:

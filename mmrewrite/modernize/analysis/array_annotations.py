@@ -10,6 +10,7 @@ from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.source.names import Binding, Scope
+from mmrewrite.source.text import expression_in
 
 _TYPING = ("typing", "typing_extensions")
 _ANYTHING = frozenset(("builtins.object", *(f"{module}.Any" for module in _TYPING)))
@@ -148,7 +149,4 @@ def parsed_annotation(annotation: ast.expr) -> ast.expr | None:
     """An annotation, also one that is a text; None for a text that is no expression."""
     if not (isinstance(annotation, ast.Constant) and isinstance(annotation.value, str)):
         return annotation
-    try:
-        return ast.parse(annotation.value, mode="eval").body
-    except SyntaxError:
-        return None
+    return expression_in(annotation.value)
