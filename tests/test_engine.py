@@ -170,7 +170,7 @@ class TestSelfChecks:
         result = rewrite_source(HINTED, {"break_syntax": BreakSyntax})
         assert not result.changed
         assert result.failure is not None
-        assert result.failure.startswith("this is a bug in mmrewrite (the rewritten file does not parse: ")
+        assert result.failure.startswith("this is a bug in mmrewrite (the result does not parse: ")
         assert "Please report it with this file" in result.failure
 
     def test_a_result_that_does_not_compile_is_our_bug(self) -> None:

@@ -172,7 +172,7 @@ class Overlap(ModernizeCodemod):
 @pytest.mark.parametrize(
     ("codemod", "problem"),
     [
-        (BreakSyntax, "the modernized file does not parse: "),
+        (BreakSyntax, "the result does not parse: "),
         (NeverDone, "a second run would change the file again"),
         (Overlap, "AssertionError: edits overlap at line 3, at edits.py:"),
     ],

@@ -61,6 +61,7 @@ class Fragment:
     hints: list[HintReference] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     calls: list[cst.Call] | None = None
+    changed: cst.BaseStatement | None = None
 
     @classmethod
     def parse(cls, source: SourceText, statement: ast.stmt, cuts: Sequence[Cut]) -> Fragment:
@@ -123,6 +124,7 @@ class Fragment:
             # `return[f][0](x)` needs no space after `return`, but the name that replaces the list does.
             changed = self.node.visit(_InTurn(self.codemods, parenthesize=True))
         assert isinstance(changed, cst.BaseStatement)
+        self.changed = changed
         width = max(width, self.longest)
         code = fit(_replace(self.tree, changed).code, runtime, width, unit, newline)
         return unwrap(code, self.indent, self.header)

@@ -58,8 +58,12 @@ def own_span(source: SourceText, statement: ast.stmt) -> tuple[int, int, bool]:
 
 def indentation(source: SourceText, statement: ast.stmt) -> str:
     """The whitespace that the line of a statement begins with."""
-    text = source.line(first_line(statement))
-    return text[: len(text) - len(text.lstrip())]
+    return leading_space(source.line(first_line(statement)))
+
+
+def leading_space(line: str) -> str:
+    """The whitespace that a line begins with."""
+    return line[: len(line) - len(line.lstrip())]
 
 
 def indent_unit(facts: Facts) -> str:

@@ -41,8 +41,8 @@ class HintMistake(Exception):
 class Insert:
     """New lines above the one at `offset`; `text` has no indentation on its first line and no line ending.
 
-    `above` is the statement that they go above, None if they go below one. With `apart` they begin with a function of
-    the module, which gets blank lines above it.
+    `above` is the statement that they go above, `below` the one that they go below. With `apart` they begin with a
+    function of the module, which gets blank lines above it. `code` is the text before it was laid out.
     """
 
     offset: int
@@ -51,7 +51,9 @@ class Insert:
     codemod: str
     hint: Hint
     above: ast.stmt | None = None
+    below: ast.stmt | None = None
     apart: bool = False
+    code: str = ""
 
 
 @dataclass(eq=False)
@@ -315,13 +317,13 @@ class Site:
         line, _ = source.position(self.start_of(target))
         if statement is None:
             line = self._line_of(self.hint)
-        self._insert(source.line_starts[line - 1], code, indentation(source, target), target, apart)
+        self._insert(source.line_starts[line - 1], code, indentation(source, target), above=target, apart=apart)
 
     def insert_below(self, code: str, statement: ast.stmt, *, apart: bool = False) -> None:
         """Insert a statement below `statement`, which ends its line."""
         source = self.facts.source
         end = source.line_end(statement.end_lineno or statement.lineno)
-        self._insert(end, code, indentation(source, statement), None, apart)
+        self._insert(end, code, indentation(source, statement), below=statement, apart=apart)
 
     def wrap_block(self, first: str | None, last: str, below: str, loop: ast.For) -> None:
         """Insert statements at the beginning and at the end of a loop's block, and one below the loop.
@@ -332,7 +334,7 @@ class Site:
         inner = indentation(source, loop.body[0])
         if first is not None:
             line, _ = source.position(self.fragment(loop).end)
-            self._insert(source.line_end(line), first, inner, loop.body[0], apart=False)
+            self._insert(source.line_end(line), first, inner, above=loop.body[0])
         end = line = loop.end_lineno or loop.lineno
         while line < len(source.line_starts):
             line += 1
@@ -342,10 +344,10 @@ class Site:
             elif text:
                 break
         offset, before = source.line_end(end), len(self.draft.inserts)
-        self._insert(offset, last, inner, None, apart=False)
+        self._insert(offset, last, inner, below=loop.body[-1])
         for _ in range(1 if indent else 2):
             self.draft.inserts.append(Insert(offset, "", "", self.codemod, self.hint))
-        self._insert(offset, below, indent, None, apart=False)
+        self._insert(offset, below, indent, below=loop)
         # Insertions at the same offset for the next statement, or for one around this loop, go below these.
         around = set(self.facts.names.around(loop))
         later = (
@@ -361,7 +363,9 @@ class Site:
         """Insert a statement where another hint inserted its own, after that."""
         source = self.facts.source
         line = self._line_of(other)
-        self._insert(source.line_starts[line - 1], code, indentation(source, other.statement), other.statement, apart)
+        self._insert(
+            source.line_starts[line - 1], code, indentation(source, other.statement), above=other.statement, apart=apart
+        )
 
     def _line_of(self, hint: Hint) -> int:
         """The line above which a statement in the place of a hint goes.
@@ -399,11 +403,20 @@ class Site:
         decorators = getattr(statement, "decorator_list", ())
         return span(self.facts.source, decorators[0] if decorators else statement)[0]
 
-    def _insert(self, offset: int, code: str, indent: str, above: ast.stmt | None, apart: bool) -> None:
+    def _insert(
+        self,
+        offset: int,
+        code: str,
+        indent: str,
+        *,
+        above: ast.stmt | None = None,
+        below: ast.stmt | None = None,
+        apart: bool = False,
+    ) -> None:
         text = render_statement(
             code, indent, self.facts.source.newline, self._reserved_runtime(), self.draft.width, self.draft.unit
         )
-        self.draft.inserts.append(Insert(offset, text, indent, self.codemod, self.hint, above, apart))
+        self.draft.inserts.append(Insert(offset, text, indent, self.codemod, self.hint, above, below, apart, code))
 
     # Meshes
 

@@ -11,12 +11,15 @@ from mmrewrite.codemod.base import MeshCodemod
 from mmrewrite.codemod.fragment import Cut, cuts_inside
 from mmrewrite.codemod.imports import ImportPosition, NewImport, import_block, place_import
 from mmrewrite.codemod.layout import indent_unit
+from mmrewrite.codemod.meant_tree import MeantTree
+from mmrewrite.codemod.plain_code import plain_code
 from mmrewrite.codemod.refused import SiteRefused
 from mmrewrite.codemod.site import Draft, HintMistake, Insert, Site
 from mmrewrite.directives.collect import CommentHints, Hint
-from mmrewrite.engine.edits import ordered_edits
+from mmrewrite.engine.edits import apply_edits, ordered_edits
 from mmrewrite.engine.hint_importers import HintImporters
 from mmrewrite.engine.hint_imports import removed_imports
+from mmrewrite.engine.kept_comments import kept_comments
 from mmrewrite.engine.settings import HintSettings
 from mmrewrite.project.facts import RUNTIME, Facts
 from mmrewrite.project.project import Project
@@ -61,8 +64,55 @@ def draft_module(
         )
         stopped = _run(draft, active, codemods, refused, errors)
         if not stopped:
-            return Drafted(() if errors else ordered_edits(_edits(draft)), refused, tuple(sorted(errors)))
+            edits = () if errors else _checked_edits(draft, active, importers)
+            return Drafted(edits, refused, tuple(sorted(errors)))
         blocked |= stopped
+
+
+def _checked_edits(draft: Draft, active: Sequence[Hint], importers: HintImporters | None) -> tuple[Edit, ...]:
+    """The edits of a draft, once their text is seen to say what they mean."""
+    facts, edits = draft.facts, ordered_edits(_edits(draft))
+    if not edits:
+        return edits
+    starts = {hint.start for hint in active}
+    cuts = [_cut(facts, comment, starts) for comment in facts.hints.comments if not starts.isdisjoint(_starts(comment))]
+    edits = kept_comments(facts, edits, cuts)
+    _meant(draft, active, importers).check(facts.tree, facts.source, apply_edits(facts.source.text, edits))
+    return edits
+
+
+def _starts(comment: CommentHints) -> Iterator[int]:
+    return (hint.start for hint in comment.hints)
+
+
+def _meant(draft: Draft, active: Sequence[Hint], importers: HintImporters | None) -> MeantTree:
+    """What the edits of a draft mean."""
+    facts, meant = draft.facts, MeantTree()
+    starts = {hint.start for hint in active}
+    called = [called for called in facts.hints.calls if called.hint.start in starts]
+    for one in called:
+        if one.call.alone:
+            meant.remove(one.call.statement)
+        elif one.call.node in getattr(one.call.statement, "decorator_list", ()):
+            meant.remove(one.call.node)
+        elif one.call.removals and isinstance(one.call.node, ast.Call):
+            meant.unwrap(one.call.node)
+    for unused in removed_imports(facts, importers or HintImporters((), {facts.path: called})):
+        for node in unused.nodes:
+            meant.remove(node)
+        if unused.is_whole and facts.names.is_only(unused.statement):
+            meant.replace(unused.statement, "pass")
+        elif unused.is_whole:
+            meant.remove(unused.statement)
+    for fragment in draft.fragments.values():
+        if fragment.changed is not None and fragment.codemods:
+            meant.restate(fragment.statement, plain_code(fragment.node), plain_code(fragment.changed))
+    for edit in _import_edits(draft):
+        meant.insert_import(facts.tree, facts.source, edit.text.strip(), edit.start)
+    for insert in draft.inserts:
+        if insert.code:
+            meant.insert(insert.code, insert.offset, above=insert.above, below=insert.below)
+    return meant
 
 
 def _run(

@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from mmrewrite.codemod.comments import is_for_tools
 from mmrewrite.codemod.layout import begins_its_line
 from mmrewrite.directives.calls import Removal
 from mmrewrite.engine.hint_importers import HintImporters, listed
 from mmrewrite.project.facts import Facts
+from mmrewrite.source.brackets import brackets_of, own_comment, without_items
 from mmrewrite.source.spans import span
 from mmrewrite.source.text import SourceText
 
 Item = TypeVar("Item", ast.alias, ast.expr)
 
-# Directives to other tools about the import, which are removed with its line.
-_ABOUT_IMPORT = re.compile(r"\s*#\s*(noqa|type:\s*ignore|pylint:|pyright:|ruff:|isort:)")
-
 
 @dataclass(frozen=True)
 class Unused:
-    """An import that is removed, in whole or in part, and the removals that do it."""
+    """An import that is removed, in whole or in part, and the removals that do it.
+
+    Attributes:
+        statement: The import.
+        removals: The text that goes.
+        nodes: The names of the import, and the strings of `__all__`, that go.
+        is_whole: Whether no name of it stays.
+    """
 
     statement: ast.stmt
     removals: tuple[Removal, ...]
+    nodes: tuple[ast.AST, ...]
+    is_whole: bool
 
 
 def removed_imports(facts: Facts, importers: HintImporters) -> Iterator[Unused]:
@@ -41,7 +48,7 @@ def removed_imports(facts: Facts, importers: HintImporters) -> Iterator[Unused]:
     removals: dict[ast.stmt, list[Removal]] = {}
     for statement, aliases in sorted(unused.items(), key=lambda item: item[0].lineno):
         if len(aliases) < len(together[statement]):
-            removals[statement] = list(_items(facts.source, together[statement], aliases))
+            removals[statement] = list(_items(facts.source, statement, together[statement], aliases))
             continue
         removal = _statement(facts, statement)
         removals[statement] = [removal]
@@ -58,21 +65,33 @@ def removed_imports(facts: Facts, importers: HintImporters) -> Iterator[Unused]:
         removals[statement] += _spacing(facts.source, first, last)
     for statement, mine in removals.items():
         names = tuple(alias.asname or alias.name.partition(".")[0] for alias in unused[statement])
+        nodes: list[ast.AST] = [*unused[statement]]
         for value, items in listed(facts, names):
             mine += _entries(facts.source, value, items)
-        yield Unused(statement, tuple(mine))
+            nodes += items
+        is_whole = len(unused[statement]) == len(together[statement])
+        yield Unused(statement, tuple(mine), tuple(nodes), is_whole)
 
 
 def _entries(source: SourceText, value: ast.List | ast.Tuple, unused: Sequence[ast.expr]) -> Iterator[Removal]:
     """Remove strings from `__all__`."""
     if len(unused) < len(value.elts):
-        yield from _items(source, value.elts, unused)
+        yield from _items(source, value, value.elts, unused)
     else:
         yield Removal(*span(source, value), "[]" if isinstance(value, ast.List) else "()")
 
 
-def _items(source: SourceText, items: Sequence[Item], unused: Collection[Item]) -> Iterator[Removal]:
-    """Remove some items of a list with their commas; other items stay."""
+def _items(
+    source: SourceText, holder: ast.stmt | ast.expr, items: Sequence[Item], unused: Collection[Item]
+) -> Iterator[Removal]:
+    """Remove some items of a list with their commas; other items stay, and so do comments."""
+    brackets = brackets_of(source, span(source, holder), items)
+    if brackets is not None:
+        gone = [index for index, item in enumerate(items) if item in unused]
+        comments = [own_comment(source, brackets, index) for index in gone]
+        leaving = [each for each in comments if each is not None and is_for_tools(source.text[slice(*each)])]
+        yield from (Removal(start, end) for start, end in without_items(source, brackets, gone, leaving))
+        return
     kept = [index for index, item in enumerate(items) if item not in unused]
     for index, item in enumerate(items):
         if item in unused:
@@ -95,7 +114,7 @@ def _statement(facts: Facts, statement: ast.stmt) -> Removal:
     if rest.lstrip().startswith(";"):
         rest = rest.lstrip()[1:]
         return Removal(start, source.line_end(last) - len(rest.lstrip(" \t")))
-    if rest.strip() and not _ABOUT_IMPORT.match(rest):
+    if rest.strip() and not is_for_tools(rest.strip()):
         return Removal(start, end + len(rest) - len(rest.lstrip()))
     return Removal(source.line_starts[first - 1], source.line_end(last))
 

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from mmrewrite.codemod.refused import SiteRefused
-from mmrewrite.engine.edits import ordered_edits, without_repeats
+from mmrewrite.engine.edits import apply_edits, ordered_edits, without_repeats
+from mmrewrite.engine.kept_comments import kept_comments
 from mmrewrite.engine.notebook import read_notebooks
 from mmrewrite.engine.outcome import Outcome, outcomes_apart, rewritten, unread
 from mmrewrite.engine.self_check import SecondRun, self_check
@@ -535,7 +536,11 @@ def _draft(
     broken |= {_left(module, *found) for found in imports.from_gone_modules()}
     draft.edits += tuple(imports.edits())
     edits = ordered_edits(without_repeats(draft.edits))
-    return break_grown_calls(edits, module, context.settings.width), broken, set(draft.compat)
+    edits = kept_comments(module.facts, break_grown_calls(edits, module, context.settings.width))
+    if edits:
+        source = module.facts.source
+        draft.meant.check(module.facts.tree, source, apply_edits(source.text, edits), module.quoted)
+    return edits, broken, set(draft.compat)
 
 
 def _no_module(module: ModuleUses, item: ImportedName) -> LeftAlone:

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, NoReturn, TypeVar
 
 from mmrewrite.codemod.imports import Imports
+from mmrewrite.codemod.meant_tree import MeantTree
 from mmrewrite.codemod.refused import SiteRefused
 from mmrewrite.modernize.name_index import TITLES, numbers
 from mmrewrite.modernize.newer_index import Lacking
@@ -17,6 +18,7 @@ from mmrewrite.modernize.uses import ModuleUses, OldNameUse
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.results import CompatUse, Edit, HintReference
+from mmrewrite.source.brackets import tokens_between
 from mmrewrite.source.names import Scope, absolute_import, dotted_name
 from mmrewrite.source.spans import span
 
@@ -216,6 +218,7 @@ class ModuleDraft:
 
     def __post_init__(self) -> None:
         self.imports = Imports(self.module.facts)
+        self.meant = MeantTree()
 
 
 class OldNameSite:
@@ -387,10 +390,16 @@ class OldNameSite:
                 return found
         return None
 
+    @property
+    def meant(self) -> MeantTree:
+        """What the edits mean. Whoever makes one by `edit` says that here."""
+        return self.draft.meant
+
     def replace(self, node: ast.AST, text: str) -> None:
         """Replace a node by `text`."""
         if self.text(node) != text:
             self.edit(*self.span(node), text)
+            self.meant.replace(node, text)
 
     def edit(self, start: int, end: int, text: str) -> None:
         """Replace the characters from `start` to `end` by `text`."""
@@ -401,12 +410,19 @@ class OldNameSite:
         start, end = self.span(node)
         self.edit(start, start, before)
         self.edit(end, end, after)
+        self.meant.wrap(node, before, after)
 
     def rename_keyword(self, keyword: ast.keyword, name: str) -> None:
         """Change the name of a keyword argument and keep its value."""
-        assert keyword.arg is not None
-        start, _ = self.span(keyword)
-        self.edit(start, start + len(keyword.arg), name)
+        first = tokens_between(self.source, *self.span(keyword))[0]
+        self.edit(first.start, first.end, name)
+        self.meant.set(keyword, arg=name)
+
+    def rename_attribute(self, node: ast.Attribute, text: str) -> None:
+        """Change the name of an attribute, such as `items` or `items()`, and keep the value that has it."""
+        last = tokens_between(self.source, *self.span(node))[-1]
+        self.edit(last.start, last.end, text)
+        self.meant.replace_around(node, node.value, "", f".{text}")
 
 
 def _span(module: ModuleUses, node: ast.AST) -> tuple[int, int]:

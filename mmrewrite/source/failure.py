@@ -28,6 +28,10 @@ _CALLS, _BYTES = 50_000, 512 << 20
 _is_large = False
 
 
+class TextDiffers(Exception):
+    """The text after some edits is another program than they mean, which is a mistake of ours."""
+
+
 def has_room() -> bool:
     """Whether the stack is as large as it gets: what is still too deep for it is a mistake of ours."""
     return _is_large

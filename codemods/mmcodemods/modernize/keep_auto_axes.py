@@ -29,7 +29,7 @@ from typing import ClassVar
 from mmrewrite.modernize.analysis.old_names import PARTIALS
 from mmrewrite.modernize.analysis.partition_specs import is_alias, kind_of
 from mmrewrite.modernize.codemod import ModernizeCodemod
-from mmrewrite.modernize.edits.arguments import append_argument
+from mmrewrite.modernize.edits.arguments import append_argument, make_positional
 from mmrewrite.source.names import dotted_name
 
 _EXPLICIT = re.compile(r"\b(?:AxisType\b(?!\.Auto)|reshard|explicit_axes|auto_axes|out_sharding)\b")
@@ -102,7 +102,7 @@ class KeepAutoAxes(ModernizeCodemod):
         if sizes is not None:
             if not self._is_in_order(call):
                 self.refuse("the keyword of the sizes differs between JAX 0.10 and 0.12; give them first, by position")
-            self.site.edit(self.site.span(sizes)[0], self.site.span(sizes.value)[0], "")
+            make_positional(self.site, sizes)
 
     def _times(self, sizes: ast.expr, names: ast.expr) -> str | None:
         """The factor of one axis type, as source text; None if the axes cannot be counted here."""

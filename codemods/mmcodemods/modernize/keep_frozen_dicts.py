@@ -28,6 +28,7 @@ from mmrewrite.modernize.analysis.old_names import FROZEN_DICTS
 from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
+from mmrewrite.source.brackets import call_brackets, tokens_between
 from mmrewrite.source.names import Binding
 
 _METHODS = ("unfreeze", "pop", "copy")
@@ -77,13 +78,14 @@ class KeepFrozenDicts(ModernizeCodemod):
                 f"call `flax.core.{call.func.attr}` with it"
             )
         start, _ = site.span(call)
-        _, held = site.span(call.func.value)
+        *_, dot, _ = tokens_between(site.source, *site.span(call.func))
         function = site.spell(f"flax.core.{call.func.attr}")
-        text = site.source.text
-        opened = text.index("(", site.span(call.func)[1]) + 1
-        first = min((site.span(each)[0] for each in (*call.args, *call.keywords)), default=None)
+        brackets, held = call_brackets(site.source, call), call.func.value
         site.edit(start, start, f"{function}(")
-        site.edit(held, opened if first is None else first, "" if first is None else ", ")
+        is_plain = brackets.items and not brackets.comments
+        site.edit(dot.start, brackets.items[0][0] if is_plain else brackets.opening + 1, ", " if brackets.items else "")
+        site.meant.replace(call.func, function)
+        site.meant.prepend_argument(call, held)
 
 
 def _is_asked_for(module: ModuleUses, node: ast.expr) -> bool:

@@ -23,6 +23,7 @@ from typing import ClassVar
 from mmrewrite.modernize.analysis.old_names import PJIT
 from mmrewrite.modernize.analysis.partition_specs import SPECS
 from mmrewrite.modernize.codemod import ModernizeCodemod
+from mmrewrite.modernize.edits.arguments import append_element
 from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
 
@@ -65,8 +66,7 @@ class KeepSpecTuples(ModernizeCodemod):
             site.leave("since JAX 0.6.1 a `PartitionSpec` is no tuple; add it to the classes if this is to be true")
         classes, spec = node.args[1], site.spell("jax.sharding.PartitionSpec")
         if isinstance(classes, ast.Tuple):
-            _, end = site.span(classes.elts[-1])
-            site.edit(end, end, f", {spec}")
+            append_element(site, classes, spec)
         else:
             site.replace(classes, f"(tuple, {spec})")
 

@@ -26,6 +26,7 @@ from typing import ClassVar
 
 from mmrewrite.modernize.analysis.calls import FoundCall, calls_of
 from mmrewrite.modernize.codemod import ModernizeCodemod
+from mmrewrite.modernize.edits.arguments import make_positional
 from mmrewrite.modernize.name_index import may_use_old_names
 from mmrewrite.modernize.part_index import moved_calls
 from mmrewrite.modernize.site import Location, ModernizeContext
@@ -184,7 +185,7 @@ class MoveNames(ModernizeCodemod):
                 if new is not None:
                     site.rename_keyword(keyword, new)
                 if keyword.arg in _places(name, found):
-                    site.edit(site.span(keyword)[0], site.span(keyword.value)[0], "")
+                    make_positional(site, keyword)
         is_given = isinstance(site.module.parents.get(node), ast.Call)
         if self.use.is_direct and not is_given and name in moved_calls():
             # As in `V = core.Var`, where `V(0, "", aval)` stays.

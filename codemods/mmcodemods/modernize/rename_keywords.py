@@ -40,7 +40,7 @@ from mmrewrite.modernize.analysis.renamed_keywords import (
     SOLVE,
 )
 from mmrewrite.modernize.codemod import ModernizeCodemod
-from mmrewrite.modernize.edits.arguments import remove_keyword
+from mmrewrite.modernize.edits.arguments import make_positional, remove_keyword
 from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
 
@@ -109,7 +109,7 @@ class RenameKeywords(ModernizeCodemod):
             site.needs(since, f"`{new}=` of `{site.text(self.use.node)}`")
             site.rename_keyword(keyword, new)
         elif self.use.name == CLIP:
-            self._make_positional(keyword)
+            make_positional(site, keyword)
         elif self.use.name == SOLVE:
             self._rewrite_sym_pos(keyword)
         elif keyword.arg == "initial":
@@ -141,12 +141,6 @@ class RenameKeywords(ModernizeCodemod):
                 texts = {each.value for each in ast.walk(other.value) if isinstance(each, ast.Constant)}
                 if other.arg in _ARGNAMES and keyword.arg in texts:
                     self.refuse(f"`{other.arg}=` names `{keyword.arg}` as well; write today's name in both", keyword)
-
-    def _make_positional(self, keyword: ast.keyword) -> None:
-        """`clip(a=x)` becomes `clip(x)`."""
-        start, _ = self.site.span(keyword)
-        value, _ = self.site.span(keyword.value)
-        self.site.edit(start, value, "")
 
     def _rewrite_sym_pos(self, keyword: ast.keyword) -> None:
         if not isinstance(keyword.value, ast.Constant) or not isinstance(keyword.value.value, bool):

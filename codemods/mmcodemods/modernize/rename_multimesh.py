@@ -23,7 +23,6 @@ See https://nv-legate.github.io/multimesh-jax/ for MultiMesh.
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -44,12 +43,12 @@ from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.edits.import_names import one_line, parts_that_go
 from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses, dotted_text
+from mmrewrite.source.brackets import tokens_between
 
 _HOME_OF_CONSTRAINT = "jax.lax"
 _REPLACED_BY_INIT = f"{_HOME_OF_CONSTRAINT}.with_sharding_constraint"
 _SWITCHES = tuple(f"{owner}.{name}" for owner in PACKAGES for name in sorted(SWITCHES))
 _TASKS = tuple(f"{owner}.task" for owner in PACKAGES)
-_FROM = re.compile(r"from\s+(\S+)\s+import\b")
 
 
 class RenameMultimesh(ModernizeCodemod):
@@ -147,17 +146,19 @@ class RenameMultimesh(ModernizeCodemod):
         if len(gone) == len(statement.names):
             self._remove(statement)
             return
-        parts = parts_that_go(self.site.source, statement, gone) if gone else []
+        parts = parts_that_go(self.site.source, statement, gone).removed if gone else ()
+        for alias in gone:
+            self.site.meant.remove(alias)
+        self.site.meant.set(statement, module=home)
         if parts is None:
             line = one_line(self.site.source, statement, gone)
-            self.site.replace(statement, line.replace(statement.module, home, 1))
+            self.site.edit(*self.site.span(statement), line.replace(statement.module, home, 1))
             return
         for begin, stop in parts:
             self.site.edit(begin, stop, "")
-        start, _ = self.site.span(statement)
-        found = _FROM.match(self.site.source.text, start)
-        assert found is not None
-        self.site.edit(found.start(1), found.end(1), home)
+        found = tokens_between(self.site.source, *self.site.span(statement))
+        word = next(index for index, token in enumerate(found) if token.text == "import")
+        self.site.edit(found[1].start, found[word - 1].end, home)
 
     def _remove(self, statement: ast.ImportFrom) -> None:
         source = self.site.source
@@ -168,14 +169,18 @@ class RenameMultimesh(ModernizeCodemod):
         body = self.site.module.parents.get(statement)
         if alone and isinstance(body, ast.Module):
             self.site.edit(line, stop, "")
+            self.site.meant.remove(statement)
         else:
             self.site.replace(statement, "pass")
 
     def _rename_module(self, alias: ast.alias) -> None:
         owner = owner_of(alias.name)
         assert owner is not None
-        start, _ = self.site.span(alias)
-        self.site.edit(start, start + len(alias.name), RUNTIME + alias.name.removeprefix(owner))
+        new = RUNTIME + alias.name.removeprefix(owner)
+        found = tokens_between(self.site.source, *self.site.span(alias))
+        end = next((found[index - 1].end for index, token in enumerate(found) if token.text == "as"), found[-1].end)
+        self.site.edit(found[0].start, end, new)
+        self.site.meant.set(alias, name=new)
         if alias.asname is None:
             for node, name in used_in(self.site.module):
                 inner: ast.expr = node

@@ -49,5 +49,5 @@ class RenameShardingMethods(ModernizeCodemod):
 
     def rewrite(self) -> None:
         """Replace the name."""
-        _, end = self.site.span(self.site.node)
-        self.site.edit(end - len(_OLD), end, _NEW)
+        assert isinstance(self.site.node, ast.Attribute)
+        self.site.rename_attribute(self.site.node, _NEW)

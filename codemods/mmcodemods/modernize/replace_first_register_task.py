@@ -15,7 +15,6 @@ See https://nv-legate.github.io/multimesh-jax/ for MultiMesh.
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -23,6 +22,7 @@ from mmrewrite.modernize.analysis.multimesh_uses import MARKERS, PACKAGES, is_ca
 from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
+from mmrewrite.source.brackets import call_brackets, on_one_line
 
 _NAMES = tuple(f"{owner}.register_task" for owner in PACKAGES)
 _FIRST = frozenset(("devices", "dims", "device_axes", "logical_axes", "loop_submesh_size"))
@@ -67,9 +67,11 @@ class ReplaceFirstRegisterTask(ModernizeCodemod):
             value = f"callback=lambda name, backprop: {self._task(given, f'{self._on_one_line(callback)}(name)')}"
         else:
             value = f"task={self._task(given, self._on_one_line(given['devices']))}"
-        _, start = self.site.span(call.args[0])
-        _, end = self.site.span(call)
-        self.site.edit(start, end - 1, f", {value}")
+        brackets = call_brackets(self.site.source, call)
+        self.site.edit(brackets.items[0][1], brackets.closing, f", {value}")
+        for word in call.keywords:
+            self.site.meant.remove(word)
+        self.site.meant.append_argument(call, value)
 
     def _task(self, given: dict[str | None, ast.expr], devices: str) -> str:
         text = self._on_one_line
@@ -81,11 +83,7 @@ class ReplaceFirstRegisterTask(ModernizeCodemod):
 
     def _on_one_line(self, node: ast.expr) -> str:
         """The source of an argument, on one line if it holds nothing but names, numbers and short strings."""
-        text = self.site.text(node)
-        if "\n" not in text or "#" in text or '"""' in text or "'''" in text or "\\" in text:
-            return text
-        text = re.sub(r"\s*\n\s*", " ", text)
-        return re.sub(r",? ([\])}])", r"\1", re.sub(r"([\[({]) ", r"\1", text))
+        return on_one_line(self.site.source, *self.site.span(node))
 
     def _arguments_of(self, callback: ast.expr) -> int | None:
         """How many arguments a callback takes, as far as the module shows."""

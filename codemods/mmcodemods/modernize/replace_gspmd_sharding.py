@@ -52,5 +52,6 @@ class ReplaceGspmdSharding(ModernizeCodemod):
         if call is None or len(call.args) != 1 or call.keywords or isinstance(call.args[0], ast.Starred):
             self.refuse("write `get_replicated(devices)` with the devices alone, for which there is a replacement")
         sharding, mesh = self.site.spell("jax.sharding.NamedSharding"), self.site.spell("jax.sharding.Mesh")
-        self.site.replace(self.use.node, f"{sharding}({mesh}")
-        append_argument(self.site, call, f'("devices",)), {self.site.spell("jax.sharding.PartitionSpec")}()')
+        self.site.wrap(call, f"{sharding}(", f", {self.site.spell('jax.sharding.PartitionSpec')}())")
+        self.site.replace(self.use.node, mesh)
+        append_argument(self.site, call, '("devices",)')

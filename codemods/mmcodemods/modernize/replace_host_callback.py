@@ -29,7 +29,8 @@ from collections.abc import Mapping
 from typing import ClassVar, NoReturn
 
 from mmrewrite.modernize.codemod import ModernizeCodemod
-from mmrewrite.modernize.edits.arguments import append_argument, remove_keyword
+from mmrewrite.modernize.edits.arguments import append_argument, insert_argument, remove_keyword
+from mmrewrite.source.brackets import text_before, tokens_between
 
 _HOME = "jax.experimental.host_callback"
 _CALL, _TAP, _PRINT = f"{_HOME}.call", f"{_HOME}.id_tap", f"{_HOME}.id_print"
@@ -96,8 +97,7 @@ class ReplaceHostCallback(ModernizeCodemod):
             result = site.text(shape.value)
             remove_keyword(site, shape)
         self._wrap_host_function(call.args[0], taps=False)
-        start, _ = site.span(call.args[1])
-        site.edit(start, start, f"{result}, ")
+        insert_argument(site, call, call.args[1], result)
         append_argument(site, call, "ordered=True")
         site.replace(self.use.node, site.draft.imports.member("jax.experimental", "io_callback", ("io_callback",)))
 
@@ -119,8 +119,7 @@ class ReplaceHostCallback(ModernizeCodemod):
             remove_keyword(self.site, keywords[word])
         line = " ".join(shown).replace("{", "{{").replace("}", "}}")
         text = json.dumps(f"{line}\n{{}}" if line else "{}")
-        start, _ = self.site.span(call.args[0])
-        self.site.edit(start, start, f"{text}, ")
+        insert_argument(self.site, call, call.args[0], text)
         if "threshold" in keywords:
             remove_keyword(self.site, keywords["threshold"])
         self._write(call, "jax.debug.print", call.args[0], keywords)
@@ -156,12 +155,17 @@ class ReplaceHostCallback(ModernizeCodemod):
             self._refuse("its result is used within an expression")
         assert isinstance(statement, ast.Return | ast.Assign)
         start, end = site.span(statement)
-        text = site.source.text
-        indent = text[text.rfind("\n", 0, start) + 1 : start]
-        shares_line = bool(indent.strip()) or text[end:].partition("\n")[0].lstrip()[:1] == ";"
+        indent = text_before(site.source, start)
+        rest = site.source.text[end : site.source.line_end(site.source.position(end)[0])]
+        shares_line = bool(indent.strip()) or rest.lstrip()[:1] == ";"
         separator = "; " if shares_line else f"{site.source.newline}{indent}"
-        head = text[start : site.span(call)[0]]
-        site.edit(start, start + len(head), "")
+        found = tokens_between(site.source, start, end)
+        sign = next((index for index, token in enumerate(found) if token.text == "="), 0)
+        begin = next(token for token in found[sign + 1 :] if token.is_code).start
+        head = site.source.text[start : found[sign].end]
+        site.edit(start, begin, "")
         target = statement.targets[0] if isinstance(statement, ast.Assign) else None
-        if not isinstance(target, ast.Name) or target.id != value.id:
-            site.edit(end, end, f"{separator}{head}{value.id}")
+        is_kept = isinstance(target, ast.Name) and target.id == value.id
+        if not is_kept:
+            site.edit(end, end, f"{separator}{head} {value.id}")
+        site.meant.split(statement, call, value, is_kept=is_kept)

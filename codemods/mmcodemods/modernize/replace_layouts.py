@@ -33,6 +33,7 @@ from mmrewrite.modernize.analysis.value_classes import class_of
 from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.site import EVERYWHERE, Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
+from mmrewrite.source.brackets import call_brackets
 
 _HOME = "jax.experimental.layout"
 _LAYOUT, _LOCAL, _FORMAT = (f"{_HOME}.{name}" for name in ("Layout", "DeviceLocalLayout", "Format"))
@@ -97,8 +98,7 @@ class ReplaceLayouts(ModernizeCodemod):
         is_auto = self.use.name.endswith(".AUTO")
         held = node.value if is_auto and isinstance(node, ast.Attribute) else node
         if isinstance(held, ast.Attribute):
-            _, end = site.span(held)
-            site.edit(end - len(held.attr), end, own)
+            site.rename_attribute(held, own)
         else:
             # A name for today's `Layout` is one that stood for the old one: all uses of that become `Format`.
             name = site.draft.imports.existing(new, site.scope, EVERYWHERE)
@@ -116,13 +116,12 @@ class ReplaceLayouts(ModernizeCodemod):
             what = "a compiled program" if node.attr in _METHODS else "a layout"
             site.leave(f"if this is {what}: since JAX 0.7 its `{node.attr}` is `{_ATTRIBUTES[node.attr]}`; write that")
         site.needs("0.7", f"`{_ATTRIBUTES[node.attr]}`, today's name of `{node.attr}`,")
-        _, end = site.span(node)
         call = site.module.parents.get(node)
-        stop = end
+        site.rename_attribute(node, _ATTRIBUTES[node.attr])
         if node.attr in _METHODS and isinstance(call, ast.Call) and call.func is node and not call.args:
             # It was a method up to JAX 0.4.
-            stop = site.span(call)[1]
-        site.edit(end - len(node.attr), stop, _ATTRIBUTES[node.attr])
+            site.edit(call_brackets(site.source, call).opening, site.span(call)[1], "")
+            site.meant.change(call, "function alone", lambda _: [node])
 
 
 def _is_module(module: ModuleUses, node: ast.Attribute) -> bool:

@@ -31,7 +31,7 @@ from mmrewrite.modernize.analysis.mesh_contexts import ENVIRONMENT, STATEMENT, W
 from mmrewrite.modernize.analysis.mesh_regions import COMPAT, NAMED, SET, MeshRegions
 from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.decision import LEFT_WITH_REGION
-from mmrewrite.modernize.edits.dedent import make_above, take_out_of_with
+from mmrewrite.modernize.edits.dedent import drop_item, make_above, take_out_of_with, value_end
 from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
 
@@ -79,38 +79,23 @@ class ReplaceMeshContext(ModernizeCodemod):
         elif made:
             make_above(self.site, holder, made)
         else:
-            self._drop_item(holder, item)
-
-    def _drop_item(self, holder: ast.With, item: ast.withitem) -> None:
-        index = holder.items.index(item)
-        start, end = self.site.span(item.context_expr)
-        if index + 1 < len(holder.items):
-            following, _ = self.site.span(holder.items[index + 1].context_expr)
-            if "(" in self.site.source.text[end:following]:
-                self.refuse("parentheses around the items of this `with` are in the way; write the items plainly")
-            self.site.edit(start, following, "")
-        else:
-            previous = holder.items[index - 1]
-            _, before = self.site.span(previous.optional_vars or previous.context_expr)
-            if set(self.site.source.text[before:start]) - set(", \t\r\n\\"):
-                self.refuse("parentheses around the items of this `with` are in the way; write the items plainly")
-            self.site.edit(before, end, "")
+            drop_item(self.site, holder, item)
 
     def _set(self, context: MeshContext) -> None:
         site, node = self.site, context.node
-        start, end = site.span(node)
         set_mesh = site.spell("jax.set_mesh")
         if context.kind == WITH:
             assert context.item is not None
             name = context.name
             if context.item.optional_vars is not None and name is None:
                 self.refuse("`as` gives the mesh to something that is not a name; give it in a statement above")
-            site.edit(start, start, f"{set_mesh}({f'{name.id} := ' if name is not None else ''}")
-            site.edit(end, site.span(name)[1] if name is not None else end, ")")
+            site.wrap(node, f"{set_mesh}({f'{name.id} := ' if name is not None else ''}", ")")
+            if name is not None:
+                assert isinstance(context.holder, ast.With)
+                site.edit(value_end(site, context.holder, context.item), site.span(name)[1], "")
+                site.meant.set(context.item, optional_vars=None)
         elif context.kind == STATEMENT:
-            statement_start, statement_end = site.span(context.holder)
-            site.edit(statement_start, start, f"{set_mesh}(")
-            site.edit(end, statement_end, ")")
+            self._put_in_call(context.holder, node, set_mesh)
         elif context.kind == ENVIRONMENT:
             self._assign(context, set_mesh)
         else:
@@ -121,13 +106,23 @@ class ReplaceMeshContext(ModernizeCodemod):
             self._assign(context, self.site.spell_compat("assign_mesh", why))
         else:
             enter = self.site.spell_compat("mesh_context", why)
-            self.site.wrap(context.node, f"{enter}(", ")" if name is None else f") as {name}")
+            self.site.wrap(context.node, f"{enter}(", ")")
+            if name is not None:
+                assert isinstance(context.holder, ast.With)
+                assert context.item is not None
+                end = value_end(self.site, context.holder, context.item)
+                self.site.edit(end, end, f" as {name}")
+                self.site.meant.set(context.item, optional_vars=ast.Name(name, ast.Store()))
 
     def _assign(self, context: MeshContext, function: str) -> None:
         """Replace `thread_resources.env = ResourceEnv(mesh, ...)` by a call."""
         mesh = self.site.context.analysis(MeshRegions).environment_mesh(context)
         assert mesh is not None
-        mesh_start, mesh_end = self.site.span(mesh)
-        statement_start, statement_end = self.site.span(context.holder)
-        self.site.edit(statement_start, mesh_start, f"{function}(")
-        self.site.edit(mesh_end, statement_end, ")")
+        self._put_in_call(context.holder, mesh, function)
+
+    def _put_in_call(self, statement: ast.AST, mesh: ast.expr, function: str) -> None:
+        assert isinstance(statement, ast.stmt)
+        (start, end), (mesh_start, mesh_end) = self.site.span(statement), self.site.span(mesh)
+        self.site.edit(start, mesh_start, f"{function}(")
+        self.site.edit(mesh_end, end, ")")
+        self.site.meant.put_in_call(statement, mesh, function)

@@ -39,7 +39,7 @@ from mmrewrite.modernize.analysis.partition_specs import (
     specs_of,
 )
 from mmrewrite.modernize.codemod import ModernizeCodemod
-from mmrewrite.modernize.edits.arguments import remove_keyword
+from mmrewrite.modernize.edits.arguments import make_positional, name_argument, remove_keyword
 from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
 
@@ -97,8 +97,7 @@ class ReplacePjit(ModernizeCodemod):
         self._check_starred(call)
         for index, argument in enumerate(positional):
             if index > 2:
-                start, _ = self.site.span(argument)
-                self.site.edit(start, start, f"{self._position(index, argument)}=")
+                name_argument(self.site, call, call.args.index(argument), self._position(index, argument))
         for spec in specs_of(self.site.module, self.use).values:
             refuse_gone(self.site, spec)
 
@@ -117,9 +116,7 @@ class ReplacePjit(ModernizeCodemod):
         if not is_partial and function is None and not positional:
             self.refuse("`pjit` without a function; name the function that it compiles")
         for index, argument in enumerate(positional[1:], start=1):
-            name = self._position(index, argument)
-            start, _ = self.site.span(argument)
-            self.site.edit(start, start, f"{name}=")
+            name_argument(self.site, call, call.args.index(argument), self._position(index, argument))
         for keyword in call.keywords:
             new = new_keyword(keyword.arg)
             if keyword is function:
@@ -130,9 +127,7 @@ class ReplacePjit(ModernizeCodemod):
     def _make_positional(self, call: ast.Call, keyword: ast.keyword) -> None:
         if call.args or call.keywords[0] is not keyword:
             self.refuse("`jax.jit` takes the function by position; move `fun` to the front", keyword)
-        start, _ = self.site.span(keyword)
-        value, _ = self.site.span(keyword.value)
-        self.site.edit(start, value, "")
+        make_positional(self.site, keyword)
 
     def _position(self, index: int, argument: ast.expr) -> str:
         """The keyword for a positional argument: positions 3 and 4 have had three meanings over time."""

@@ -74,8 +74,7 @@ class ReplacePmapSharding(ModernizeCodemod):
                 "arrays of `jax.pmap` have a `NamedSharding` today, whose devices are `sharding.mesh.devices`; write "
                 "that where the array is one of these"
             )
-        _, end = self.site.span(node.value)
-        self.site.edit(end, end, ".mesh")
+        self.site.wrap(node.value, "", ".mesh")
 
 
 def _may_be_made(module: ModuleUses, value: ast.expr) -> bool:

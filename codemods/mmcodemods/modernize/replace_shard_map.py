@@ -29,7 +29,7 @@ from typing import ClassVar
 from mmrewrite.modernize.analysis.mapped_gradients import Mapped, MappedFunctions
 from mmrewrite.modernize.analysis.multimesh_uses import is_carried, is_without_mesh
 from mmrewrite.modernize.codemod import ModernizeCodemod
-from mmrewrite.modernize.edits.arguments import append_argument, name_argument
+from mmrewrite.modernize.edits.arguments import append_argument, make_positional, name_argument, value_of
 from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.source.names import dotted_name
@@ -110,7 +110,7 @@ class ReplaceShardMap(ModernizeCodemod):
     def _name_function(self, call: ast.Call, keywords: dict[str, ast.keyword]) -> None:
         """Remove `f=`, since `jax.shard_map` takes the function by position only."""
         if "f" in keywords:
-            self.site.edit(self.site.span(keywords["f"])[0], self.site.span(keywords["f"].value)[0], "")
+            make_positional(self.site, keywords["f"])
 
     def _use_compat(self, because: str) -> None:
         self.site.needs("0.10", f"{because}: `mmruntime.compat.shard_map`")
@@ -124,7 +124,10 @@ class ReplaceShardMap(ModernizeCodemod):
     def _rename_auto(self, auto: ast.keyword, mesh: ast.expr) -> None:
         """Write the complement of `auto` among the axes of the mesh."""
         manual = f"frozenset({self.site.text(mesh)}.axis_names) - "
-        self.site.edit(self.site.span(auto)[0], self.site.span(auto.value)[0], f"axis_names={manual}")
+        self.site.rename_keyword(auto, "axis_names")
+        _, value = value_of(self.site, auto)
+        self.site.edit(value, value, manual)
+        self.site.meant.wrap(auto.value, manual, "")
 
     def _mapped(self, module: ModuleUses, function: ast.AST | None) -> Mapped:
         if function is None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from mmrewrite.modernize.codemod import ModernizeCodemod
+from mmrewrite.modernize.edits.arguments import append_argument
 
 _HOMES = ("jax.experimental", "jax.experimental.x64_context")
 _ENABLE = frozenset(f"{home}.enable_x64" for home in _HOMES)
@@ -40,6 +41,5 @@ class ReplaceX64Contexts(ModernizeCodemod):
             self.refuse("this is used as a value; write a function that returns `jax.enable_x64(True)`, or `False`")
         site.needs("0.8", "`jax.enable_x64`")
         if not call.args and not call.keywords:
-            _, end = site.span(call)
-            site.edit(end - 1, end - 1, str(self.use.name in _ENABLE))
+            append_argument(site, call, str(self.use.name in _ENABLE))
         site.replace(self.use.node, site.spell("jax.enable_x64"))

@@ -31,6 +31,7 @@ from mmrewrite.modernize.gate import uses_any
 from mmrewrite.modernize.name_index import PACKAGES, TITLES
 from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses, OldNameUse
+from mmrewrite.source.brackets import call_brackets
 
 _BY_NAME = {
     name: [each for each in CHANGED_MEANINGS if name in each.names] for row in CHANGED_MEANINGS for name in row.names
@@ -156,7 +157,9 @@ class ReportChangedMeanings(ModernizeCodemod):
         if kind == "device" and isinstance(site.node, ast.Call) and isinstance(site.node.func, ast.Attribute):
             if class_of(site.module, site.node.func.value) == ARRAY:
                 site.needs("0.4.31", "`device` as a property")
-                site.edit(site.span(site.node.func)[1], site.span(site.node)[1], "")
+                site.edit(call_brackets(site.source, site.node).opening, site.span(site.node)[1], "")
+                function = site.node.func
+                site.meant.change(site.node, "function alone", lambda _: [function])
                 return
             site.leave(f"if this is an array: since {TITLES[package]} {release}, {told}")
         text = f"since {TITLES[package]} {release}, {told}"

@@ -42,7 +42,7 @@ from mmrewrite.modernize.analysis.project_age import ProjectAge
 from mmrewrite.modernize.analysis.renamed_keywords import OLD_KEYWORDS as RENAMED_KEYWORDS
 from mmrewrite.modernize.analysis.value_classes import class_of
 from mmrewrite.modernize.codemod import ModernizeCodemod
-from mmrewrite.modernize.edits.arguments import name_argument
+from mmrewrite.modernize.edits.arguments import make_positional, name_argument
 from mmrewrite.modernize.gate import uses_any
 from mmrewrite.modernize.name_index import PACKAGES, TITLES
 from mmrewrite.modernize.part_index import (
@@ -176,7 +176,7 @@ class ReportOldParts(ModernizeCodemod):
         assert owner is not None
         assert arg is not None
         if site.use is not None and self.use.is_direct and _is_in_its_place(site.module, self.use, keyword):
-            site.edit(site.span(keyword)[0], site.span(keyword.value)[0], "")
+            make_positional(site, keyword)
             return
         self.refuse(f"`{arg}=` of `{owner}` {old_keywords()[owner][arg].told(owner)}", keyword)
 
@@ -231,8 +231,7 @@ class ReportOldParts(ModernizeCodemod):
         new = SUCCESSORS.get(f"{owner}.{node.attr}")
         if new is None:
             self.refuse(f"`{node.attr}` of `{owner}` {old_members()[owner][node.attr].told(owner)}")
-        _, end = site.span(node)
-        site.edit(end - len(node.attr), end, new)
+        site.rename_attribute(node, new)
 
 
 @functools.cache

@@ -1,73 +1,98 @@
-"""Edits of the arguments of a call: name one, append one, remove one."""
+"""Edits of the arguments of a call: name one, insert, append or remove one, pass one by position."""
 
 from __future__ import annotations
 
 import ast
-import re
 
+from mmrewrite.codemod.layout import leading_space
 from mmrewrite.modernize.site import OldNameSite
-
-_SPACE = re.compile(r"(?:\s|#[^\n]*|\\\r?\n)*")
-_CLOSING = re.compile(r"(?:(?:\s|#[^\n]*|\\\r?\n)*\))+")
-_REST_OF_LINE = re.compile(r"[ \t]*(?:#[^\r\n]*)?(?=\r?\n)")
-_INDENT = re.compile(r"[ \t]*")
-_SPACE_ONLY = re.compile(r" *")
-_COMMA = re.compile(r"(?:[\s)]|#[^\n]*|\\\r?\n)*,")
+from mmrewrite.source.brackets import (
+    arguments_of,
+    brackets_of,
+    call_brackets,
+    text_before,
+    tokens_between,
+    without_items,
+)
 
 
 def name_argument(site: OldNameSite, call: ast.Call, index: int, name: str) -> None:
     """Give the positional argument at `index` a name."""
-    before = call.args[index - 1] if index else None
-    start = site.span(before if before is not None else call.func)[1]
-    text = site.source.text
-    if before is None:
-        start = text.index("(", start) + 1
-    else:
-        comma = _COMMA.match(text, start)
-        assert comma is not None
-        start = comma.end()
-    space = _SPACE.match(text, start)
-    assert space is not None
-    site.edit(space.end(), space.end(), f"{name}=")
+    start, _ = _place(site, call, call.args[index])
+    site.edit(start, start, f"{name}=")
+    site.meant.name(call.args[index], name)
+
+
+def insert_argument(site: OldNameSite, call: ast.Call, before: ast.expr, argument: str) -> None:
+    """Insert an argument before another."""
+    start, _ = _place(site, call, before)
+    site.edit(start, start, f"{argument}, ")
+    site.meant.insert_argument(before, argument)
 
 
 def append_argument(site: OldNameSite, call: ast.Call, argument: str) -> None:
     """Append an argument, on a line of its own if the others have lines of their own."""
-    text, end = site.source.text, site.span(call)[1] - 1
-    values = (*call.args, *(word.value for word in call.keywords))
-    if not values:
+    site.meant.append_argument(call, argument)
+    brackets = call_brackets(site.source, call)
+    if not brackets.items:
+        site.edit(brackets.opening + 1, brackets.opening + 1, argument)
+        return
+    (start, end), comma = brackets.items[-1], brackets.commas[-1]
+    if comma is None:
+        if _is_bare_generator(site, call):
+            site.edit(start, start, "(")
+            argument = f"), {argument}"
+        else:
+            argument = f", {argument}"
         site.edit(end, end, argument)
         return
-    last = max(site.span(value)[1] for value in values)
-    comma = _COMMA.match(text, last, end)
-    if comma is None:
-        # A parenthesis around the last argument belongs to it.
-        closing = _CLOSING.match(text, last, end)
-        stop = closing.end() if closing else last
-        site.edit(stop, stop, f", {argument}")
+    stop = site.source.line_end(site.source.position(comma)[0])
+    rest = site.source.text[comma + 1 : stop]
+    if rest.strip() and not rest.lstrip().startswith("#"):
+        site.edit(comma + 1, comma + 1, f" {argument},")
         return
-    rest = _REST_OF_LINE.match(text, comma.end(), end)
-    if rest is None:
-        site.edit(comma.end(), comma.end(), f" {argument},")
-        return
-    first = text.rfind("\n", 0, site.span(values[-1])[0]) + 1
-    indent = _INDENT.match(text, first)
-    assert indent is not None
-    site.edit(rest.end(), rest.end(), f"{site.source.newline}{indent.group()}{argument},")
+    behind = comma + 1 + len(rest.rstrip("\r\n"))
+    indent = leading_space(text_before(site.source, start) + "x")
+    site.edit(behind, behind, f"{site.source.newline}{indent}{argument},")
+
+
+def make_positional(site: OldNameSite, keyword: ast.keyword) -> None:
+    """Pass a named argument by its position, which is where it stands."""
+    start, value = value_of(site, keyword)
+    site.edit(start, value, "")
+    site.meant.unname(keyword)
+
+
+def value_of(site: OldNameSite, keyword: ast.keyword) -> tuple[int, int]:
+    """Offsets of the name of a named argument, and of the value with its parentheses, or of a comment before that."""
+    name, _, value, *_ = tokens_between(site.source, *site.span(keyword))
+    return name.start, value.start
 
 
 def remove_keyword(site: OldNameSite, keyword: ast.keyword) -> None:
-    """Remove a keyword argument, with the comma before it, or behind it where it is the first."""
-    start, end = site.span(keyword)
-    text = site.source.text
-    before = text[:start].rstrip()
-    if before.endswith(","):
-        site.edit(len(before) - 1, end, "")
-        return
-    comma = _COMMA.match(text, end)
-    if comma is None:
+    """Remove a named argument with a comma, and with its line; its comments stay."""
+    call = site.module.parents[keyword]
+    assert isinstance(call, ast.Call)
+    site.meant.remove(keyword)
+    gone = [arguments_of(call).index(keyword)]
+    for start, end in without_items(site.source, call_brackets(site.source, call), gone):
         site.edit(start, end, "")
-        return
-    gap = _SPACE_ONLY.match(text, comma.end())
-    assert gap is not None
-    site.edit(start, gap.end(), "")
+
+
+def _place(site: OldNameSite, call: ast.Call, argument: ast.expr) -> tuple[int, int]:
+    return call_brackets(site.source, call).items[arguments_of(call).index(argument)]
+
+
+def _is_bare_generator(site: OldNameSite, call: ast.Call) -> bool:
+    """Whether the only argument is a generator in the brackets of the call."""
+    (only,) = call.args[:1] or (None,)
+    return isinstance(only, ast.GeneratorExp) and site.span(only)[1] == site.span(call)[1]
+
+
+def append_element(site: OldNameSite, elements: ast.Tuple, element: str) -> None:
+    """Append an element to a tuple in parentheses."""
+    brackets = brackets_of(site.source, site.span(elements), elements.elts)
+    assert brackets is not None
+    end = brackets.items[-1][1]
+    site.edit(end, end, f", {element}")
+    site.meant.insert_behind(elements.elts[-1], element)

@@ -3,58 +3,76 @@
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
+from dataclasses import dataclass
 
+from mmrewrite.codemod.comments import is_for_tools
+from mmrewrite.source.brackets import brackets_of, own_comment, tokens_between, without_items
 from mmrewrite.source.spans import span
 from mmrewrite.source.text import SourceText
 
-_OWN_LINE_COMMENT = re.compile(r"\n[ \t]*(#)")
-_COMMA = re.compile(r"\s*,")
+
+@dataclass(frozen=True)
+class ImportParts:
+    """What goes of an import statement with some of its names.
+
+    Attributes:
+        removed: The parts of the text to remove, None if the rest is better written anew, on one line.
+        comments: The comments at the ends of their lines, which go with them, by name: offsets.
+    """
+
+    removed: tuple[tuple[int, int], ...] | None
+    comments: dict[ast.alias, tuple[int, int]]
 
 
 def one_line(source: SourceText, statement: ast.Import | ast.ImportFrom, dropped: Collection[ast.alias]) -> str:
     """The statement without the names `dropped`, on one line. It must have other names."""
-    head = source.text[span(source, statement)[0] : span(source, statement.names[0])[0]].rstrip("( \t\\\r\n")
+    found = [token for token in tokens_between(source, *span(source, statement)) if token.is_code]
+    word = next(index for index, token in enumerate(found) if token.text == "import")
+    head = source.text[found[0].start : found[word].end]
     kept = [source.text[slice(*span(source, alias))] for alias in statement.names if alias not in dropped]
     return f"{head} {', '.join(kept)}"
 
 
 def parts_that_go(
-    source: SourceText, statement: ast.Import | ast.ImportFrom, dropped: Collection[ast.alias]
-) -> list[tuple[int, int]] | None:
-    """The parts of the text to remove with the names `dropped`, or None if one line without comments is left.
+    source: SourceText,
+    statement: ast.Import | ast.ImportFrom,
+    dropped: Collection[ast.alias],
+    moved: Collection[ast.alias] = (),
+) -> ImportParts:
+    """The parts of the text to remove with the names `dropped`, of which those in `moved` are imported elsewhere.
 
-    The statement must have other names. One line is better written anew by `one_line`, without brackets.
+    A comment goes with a name if that moves, or if it is for a tool.
     """
-    text, (start, end) = source.text, span(source, statement)
-    found: list[tuple[int, int]] = []
-    for begin, stop in _parts(source, statement, dropped):
-        if found and begin <= found[-1][1]:
-            begin = found.pop()[0]
-        found.append((begin, stop))
-    bounds = [start, *(place for part in found for place in part), end]
-    left = "".join(text[begin:stop] for begin, stop in zip(bounds[::2], bounds[1::2], strict=True))
-    return found if "\n" in left or "#" in left else None
+    brackets = brackets_of(source, span(source, statement), statement.names)
+    if brackets is None:
+        return ImportParts(_between(source, statement, dropped), {})
+    gone = [index for index, alias in enumerate(statement.names) if alias in dropped]
+    comments = {}
+    for index in gone:
+        comment = own_comment(source, brackets, index)
+        alias = statement.names[index]
+        if comment is not None and (alias in moved or is_for_tools(source.text[slice(*comment)])):
+            comments[alias] = comment
+    removed = tuple(without_items(source, brackets, gone, comments.values()))
+    start, end = span(source, statement)
+    bounds = [start, *(place for part in removed for place in part), end]
+    left = "".join(source.text[begin:stop] for begin, stop in zip(bounds[::2], bounds[1::2], strict=True))
+    return ImportParts(removed if "\n" in left or "#" in left else None, comments)
 
 
-def _parts(
+def _between(
     source: SourceText, statement: ast.Import | ast.ImportFrom, dropped: Collection[ast.alias]
-) -> Iterator[tuple[int, int]]:
-    text, names = source.text, statement.names
-    last_kept = max(index for index, alias in enumerate(names) if alias not in dropped)
-    for index, alias in enumerate(names[:last_kept]):
-        if alias in dropped:
-            following = next(span(source, each)[0] for each in names[index:] if each not in dropped)
-            # A comment on a line of its own is about the name below it.
-            above = _OWN_LINE_COMMENT.search(text, span(source, alias)[1], following)
-            yield span(source, alias)[0], above.start(1) if above else following
-    if last_kept + 1 < len(names):
-        # Names at the end go in one piece, as only one of the commas around them stays.
-        before = span(source, names[last_kept])[1]
-        begin, stop = span(source, names[last_kept + 1])[0], span(source, names[-1])[1]
-        if "#" not in text[before:begin]:
-            yield before, stop
-        else:
-            comma = _COMMA.match(text, stop)
-            yield begin, comma.end() if comma else stop
+) -> tuple[tuple[int, int], ...] | None:
+    """The parts to remove of names without brackets, None if one line is left."""
+    names = [span(source, alias) for alias in statement.names]
+    kept = [index for index, alias in enumerate(statement.names) if alias not in dropped]
+    removed = [
+        (names[index][0], names[index + 1][0]) if index < kept[-1] else (names[index - 1][1], names[index][1])
+        for index, alias in enumerate(statement.names)
+        if alias in dropped and kept
+    ]
+    start, end = span(source, statement)
+    bounds = [start, *(place for part in removed for place in part), end]
+    left = "".join(source.text[begin:stop] for begin, stop in zip(bounds[::2], bounds[1::2], strict=True))
+    return tuple(removed) if "\n" in left else None

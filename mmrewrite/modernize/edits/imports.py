@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from mmrewrite.codemod.comments import is_for_tools
 from mmrewrite.codemod.imports import ImportPosition, NewImport, import_block, place_import
+from mmrewrite.codemod.layout import indentation
 from mmrewrite.modernize.analysis.old_names import PJIT, STILL_THERE
 from mmrewrite.modernize.edits.import_names import one_line, parts_that_go
 from mmrewrite.modernize.name_index import ONCE_MODULES, ONCE_MODULES_OF_THEMSELVES, old_names
@@ -55,18 +57,17 @@ class ImportEdits:
     def _statement(self, statement: ast.Import | ast.ImportFrom) -> Iterator[Edit]:
         """Edits of one import statement, as far as its names go away or move."""
         items = [item for item in self.module.imported if item.statement is statement]
-        instead = {item: self._instead(item) for item in items}
-        gone = [item for item in items if instead[item] is not None]
+        instead = {item: lines for item in items if (lines := self._instead(item)) is not None}
+        gone = [*instead]
         if not gone:
             return
-        lines = list(_merged(line for item in gone for line in instead[item] or ()))
         codemods = tuple(dict.fromkeys(name for item in gone for name in self._codemods_of(item)))
         source = self.module.facts.source
         begin, stop = span(source, statement)
         because = HintReference(*source.position(begin), source.text[begin:stop].splitlines()[0])
         # Names whose uses are edited as well are named there.
         itself = [replace(because, name=item.name) for item in gone if not self._replacing(item)]
-        for start, end, text in self._changes(statement, {item.alias for item in gone}, lines):
+        for start, end, text in self._changes(statement, {item.alias: lines for item, lines in instead.items()}):
             yield Edit(start, end, text, codemods, tuple(dict.fromkeys(itself)) or (because,))
 
     def _codemods_of(self, item: ImportedName) -> Iterable[str]:
@@ -83,31 +84,51 @@ class ImportEdits:
         ]
 
     def _changes(
-        self, statement: ast.Import | ast.ImportFrom, dropped: Collection[ast.alias], lines: Sequence[str]
+        self, statement: ast.Import | ast.ImportFrom, instead: Mapping[ast.alias, Sequence[str]]
     ) -> Iterator[_Change]:
-        """Changes that drop some names of a statement, or all, and put import `lines` in their place."""
-        source = self.module.facts.source
+        """Changes that drop some names of a statement, or all, and put other import lines in their place."""
+        source, meant = self.module.facts.source, self.draft.meant
         start, end = span(source, statement)
-        first = source.line(statement.lineno)
-        is_alone = self._is_alone(statement)
-        separator = f"{source.newline}{first[: len(first) - len(first.lstrip())]}" if is_alone else "; "
-        if len(dropped) < len(statement.names):
-            parts = parts_that_go(source, statement, dropped)
-            if parts is not None:
-                yield from ((begin, stop, "") for begin, stop in parts)
-                if lines:
-                    yield end, end, "".join(f"{separator}{each}" for each in lines)
-                return
-            lines = list(_merged((one_line(source, statement, dropped), *lines)))
-        if lines:
-            yield start, end, separator.join(lines)
+        is_alone, is_part = self._is_alone(statement), len(instead) < len(statement.names)
+        moved = [alias for alias, lines in instead.items() if lines] if is_alone else []
+        parts = parts_that_go(source, statement, instead, moved)
+        lines = list(_merged(line for alias, new in instead.items() if alias not in parts.comments for line in new))
+        meant.replace_import(statement, [line for new in instead.values() for line in new], stays=is_part)
+        for alias in instead:
+            meant.remove(alias)
+        line_end = source.line_end(statement.end_lineno or statement.lineno)
+        behind = source.text[end:line_end].strip() if is_alone else ""
+        stop = end + source.text[end:line_end].index(behind) + len(behind)
+        if is_part and parts.removed is None:
+            lines = list(_merged((one_line(source, statement, instead), *lines)))
+        # What is for a tool is about each of the names.
+        tail = f"  {behind}" if is_for_tools(behind) else ""
+        lines = [f"{line}{tail}" for line in lines]
+        with_comments = [
+            f"{line}  {source.text[slice(*comment)]}"
+            for alias, comment in parts.comments.items()
+            for line in instead[alias]
+        ]
+        separator = f"{source.newline}{indentation(source, statement)}" if is_alone else "; "
+        if is_part and parts.removed is not None:
+            yield from ((begin, close, "") for begin, close in parts.removed)
+            if lines or with_comments:
+                place = stop if behind else end
+                yield place, place, "".join(f"{separator}{each}" for each in (*lines, *with_comments))
+        elif lines or with_comments:
+            is_whole = bool(behind) and (bool(tail) or not lines)
+            rest = [behind] if is_whole and not tail else []
+            made = [*with_comments, *lines, *rest] if behind else [*lines, *with_comments]
+            yield start, stop if is_whole else end, separator.join(made)
         elif self._is_whole_body(statement):
+            meant.replace(statement, "pass")
             yield start, end, "pass"
-        elif is_alone:
-            last = statement.end_lineno or statement.lineno
-            yield source.line_starts[statement.lineno - 1], source.line_end(last), ""
-        else:
+        elif not is_alone:
             yield self._without_semicolon(statement)
+        elif behind and not tail:
+            yield start, stop - len(behind), ""
+        else:
+            yield source.line_starts[statement.lineno - 1], line_end, ""
 
     def _is_alone(self, statement: ast.Import | ast.ImportFrom) -> bool:
         """Whether nothing but a comment shares the lines of a statement."""
@@ -121,11 +142,15 @@ class ImportEdits:
         """The change that removes one of several statements on a line, with the `;` behind it or else before it."""
         source = self.module.facts.source
         start, end = span(source, statement)
-        follows = re.match(r"[ \t]*;[ \t]*(?=[^\s#;])", source.text[end:])
-        if follows:
-            return start, end + follows.end(), ""
+        rest = source.text[end : source.line_end(statement.end_lineno or statement.lineno)]
+        sign, following = rest.lstrip(" \t")[:1], rest.lstrip(" \t")[1:].lstrip(" \t")
+        if sign == ";" and following.strip() and following[0] not in "#;":
+            return start, end + len(rest) - len(following), ""
         begin = self._separator_before(statement)
-        return (start, end, "pass") if begin is None else (begin, end, "")
+        if begin is None:
+            self.draft.meant.replace(statement, "pass")
+            return start, end, "pass"
+        return begin, end, ""
 
     def _separator_before(self, statement: ast.Import | ast.ImportFrom) -> int | None:
         """Offset of the `;` before a statement that goes away, None if the import before it changes as well.
@@ -135,7 +160,7 @@ class ImportEdits:
         source = self.module.facts.source
         begin = source.line_starts[statement.lineno - 1]
         start, _ = span(source, statement)
-        separator = re.search(r"[ \t]*;[ \t]*$", source.text[begin:start])
+        text = source.text[begin:start].rstrip(" \t")
         before = [
             other
             for other in dict.fromkeys(item.statement for item in self.module.imported)
@@ -144,7 +169,7 @@ class ImportEdits:
         is_beside_a_change = any(
             self._instead(item) is not None for item in self.module.imported if item.statement in before[-1:]
         )
-        return None if separator is None or is_beside_a_change else begin + separator.start()
+        return begin + len(text[:-1].rstrip(" \t")) if text.endswith(";") and not is_beside_a_change else None
 
     def _instead(self, item: ImportedName) -> tuple[str, ...] | None:
         """Import lines that replace an imported name, None if it stays."""
@@ -422,7 +447,9 @@ class ImportEdits:
         for offset, imports in places.items():
             codemods = dict.fromkeys(name for edit in users[offset] for name in edit.codemods)
             because = dict.fromkeys(hint for edit in users[offset] for hint in edit.hints)
-            yield Edit(offset, offset, import_block(facts.source, imports), tuple(codemods), tuple(because))
+            block = import_block(facts.source, imports)
+            self.draft.meant.insert_import(facts.tree, facts.source, block.strip(), offset)
+            yield Edit(offset, offset, block, tuple(codemods), tuple(because))
 
     def _users(self, keys: Iterable[str]) -> list[Edit]:
         """The edits that write a name of new imports."""

@@ -5,24 +5,28 @@ from __future__ import annotations
 import ast
 
 from mmrewrite.modernize.site import OldNameSite
+from mmrewrite.source.brackets import text_before
 
 
 def remove_statement(site: OldNameSite, statement: ast.stmt) -> None:
-    """Remove a statement with its line; write `pass` where a block would be empty, and where the line holds more."""
-    start, end = site.span(statement)
-    text = site.source.text
-    line = text.rfind("\n", 0, start) + 1
-    stop = text.find("\n", end)
-    stop = len(text) if stop < 0 else stop
+    """Remove a statement with its line; write `pass` where a block would be empty, and where the line holds more.
+
+    A comment behind it stays.
+    """
+    source, (start, end) = site.source, site.span(statement)
+    line, stop = source.line_starts[source.position(start)[0] - 1], source.line_end(source.position(end)[0])
     holder = site.module.parents[statement]
     blocks = [getattr(holder, name, None) or [] for name in ("body", "orelse", "finalbody")]
     block = next(block for block in blocks if statement in block)
     # Others of the block may go as well: the first one keeps its place if all of them are such.
     is_needed = block[0] is statement and not isinstance(holder, ast.Module) and all(map(_may_go, block))
-    if is_needed or text[line:start].strip() or text[end:stop].strip():
+    rest = source.text[end:stop]
+    if is_needed or text_before(source, start).strip() or (rest.strip() and not rest.lstrip().startswith("#")):
         site.edit(start, end, "pass")
-    else:
-        site.edit(line, min(stop + 1, len(text)), "")
+        site.meant.replace(statement, "pass")
+        return
+    site.edit(*((start, stop - len(rest.lstrip())) if rest.strip() else (line, stop)), "")
+    site.meant.remove(statement)
 
 
 def _may_go(statement: ast.stmt) -> bool:

@@ -1,0 +1,455 @@
+"""What edits mean: the tree that a module has to have once they are made, and the comparison with its new text.
+
+An edit of text is right if its result is the tree that was meant. So whatever registers an edit says here which nodes
+it replaces by which, and the text is held against that before anything is written.
+"""
+
+from __future__ import annotations
+
+import ast
+import bisect
+import copy
+import re
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from mmrewrite.source.brackets import arguments_of
+from mmrewrite.source.failure import TextDiffers
+from mmrewrite.source.newer_syntax import parse_any
+from mmrewrite.source.spans import first_line
+from mmrewrite.source.text import SourceText
+
+# What a node becomes, from what it has become so far: nothing if it goes, several for statements and arguments.
+Change = Callable[[list[Any]], list[Any]]
+# New statements with the offset and the number by which those of one place are put in order.
+_New = tuple[int, int, list[ast.AST]]
+
+_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+_HOLE = "_mmrewrite_hole_"
+
+
+class MeantTree:
+    """The tree of a module after the edits that are registered, as changes of the nodes that it has now.
+
+    Changes of one node are made in the order in which they are registered; those that are registered twice, once.
+    """
+
+    def __init__(self) -> None:
+        self._changes: dict[ast.AST, list[Change]] = {}
+        self._keys: set[Hashable] = set()
+        self._above: dict[ast.stmt, list[_New]] = {}
+        self._below: dict[ast.stmt, list[_New]] = {}
+        self._count = 0
+        self._has_imports = False
+        # The lines before and after, and the numbers of those before on which something is changed.
+        self._old_lines: list[str] = []
+        self._new_lines: list[str] = []
+        self._changed: list[int] = []
+        self._quoted: Mapping[ast.Constant, ast.expr] = MappingProxyType({})
+
+    # Changes
+
+    def change(self, node: ast.AST, key: Hashable, change: Change) -> None:
+        """Have a node become something else; `key` tells its changes apart."""
+        if (node, key) not in self._keys:
+            self._keys.add((node, key))
+            self._changes.setdefault(node, []).append(change)
+            self._has_imports = self._has_imports or isinstance(node, ast.Import | ast.ImportFrom | ast.alias)
+
+    def _change_value(self, node: ast.AST, key: Hashable, change: Callable[[Any], Any]) -> None:
+        """Have an expression become something else, with whatever it is passed by, or behind."""
+
+        def changed(made: list[Any]) -> list[Any]:
+            *before, last = made
+            if isinstance(last, ast.keyword) and not isinstance(node, ast.keyword):
+                return [*before, ast.keyword(arg=last.arg, value=change(last.value))]
+            return [*before, change(last)]
+
+        self.change(node, key, changed)
+
+    def replace(self, node: ast.AST, text: str) -> None:
+        """Replace an expression, a named argument or a statement by what a text says."""
+        if isinstance(node, ast.stmt):
+            self.change(node, ("replace", text), lambda _: list(_fresh(text).body))
+        elif isinstance(node, ast.keyword):
+            self.change(node, ("replace", text), lambda _: [*_arguments(text)])
+        else:
+            self._change_value(node, ("replace", text), lambda old: _with_context(_expression(text), old))
+
+    def wrap(self, node: ast.AST, before: str, after: str) -> None:
+        """Put text before and behind an expression, as in `f(x)`."""
+        text = f"{before}{_HOLE}{after}"
+        self._change_value(node, ("wrap", text), lambda old: _filled(_expression(text), old))
+
+    def replace_around(self, node: ast.AST, value: ast.expr, before: str, after: str) -> None:
+        """Replace an expression by a part of itself with text before and behind it."""
+        text = f"{before}{_HOLE}{after}"
+        self._change_value(node, ("around", text), lambda _: _filled(_expression(text), value))
+
+    def remove(self, node: ast.AST) -> None:
+        """Take away an argument, a name of an import, an item of a `with` or a statement."""
+        self.change(node, "remove", lambda _: [])
+
+    def set(self, node: ast.AST, **fields: object) -> None:
+        """Change fields of a node: the name of a keyword or an attribute, the module of an import."""
+
+        def changed(made: list[Any]) -> list[Any]:
+            for name, value in fields.items():
+                setattr(made[0], name, value)
+            return made
+
+        self.change(node, ("set", *fields.items()), changed)
+
+    def name(self, argument: ast.expr, name: str) -> None:
+        """Pass a positional argument by its name."""
+        self.change(argument, ("name", name), lambda made: [*made[:-1], ast.keyword(arg=name, value=made[-1])])
+
+    def unname(self, keyword: ast.keyword) -> None:
+        """Pass a named argument by its position."""
+        self.change(keyword, "unname", lambda _: [keyword.value])
+
+    def insert_argument(self, argument: ast.expr, text: str) -> None:
+        """Pass more arguments before one."""
+        self.change(argument, ("before", text), lambda made: [*_arguments(text), *made])
+
+    def insert_behind(self, element: ast.expr, text: str) -> None:
+        """Put another element behind one."""
+        self.change(element, ("behind", text), lambda made: [*made, _expression(text)])
+
+    def append_argument(self, call: ast.Call, text: str) -> None:
+        """Pass more arguments behind the others."""
+        self._change_items(call, ("append", text), lambda items: [*items, *_arguments(text)])
+
+    def prepend_argument(self, call: ast.Call, value: ast.expr) -> None:
+        """Pass a value of the module before the others."""
+        self._change_items(call, ("prepend", value), lambda items: [value, *items])
+
+    def _change_items(self, call: ast.Call, key: Hashable, change: Callable[[list[Any]], list[Any]]) -> None:
+        def changed(made: list[Any]) -> list[Any]:
+            # What the call itself has become may be in others by now.
+            inner: Any = next(each for part in made for each in ast.walk(part) if getattr(each, "was", None) is call)
+            _set_items(inner, change(_items(inner)))
+            return made
+
+        self.change(call, key, changed)
+
+    def take_out(self, statement: ast.With, value: ast.expr, instead: str) -> None:
+        """Put the block of a `with` in its place, below its value after `instead`; that goes too if it is empty."""
+
+        def taken(_: list[ast.AST]) -> list[ast.AST]:
+            return [*([_filled(_statement(f"{instead}{_HOLE}"), value)] if instead else []), *statement.body]
+
+        self.change(statement, "take out", taken)
+
+    def make_above(self, statement: ast.With, value: ast.expr, made: str) -> None:
+        """Make the value of the first item of a `with` in a statement above, which begins with `made`."""
+        self.remove(statement.items[0])
+        self.change(statement, "above", lambda old: [_filled(_statement(f"{made}{_HOLE}"), value), *old])
+
+    def split(self, statement: ast.Assign | ast.Return, call: ast.Call, value: ast.expr, *, is_kept: bool) -> None:
+        """Write a call alone, with its statement about another value below it unless that is there already."""
+        below = copy.copy(statement)
+        below.value = ast.Name(value.id, ast.Load()) if isinstance(value, ast.Name) else value
+        self.change(statement, "split", lambda _: [ast.Expr(call), *([] if is_kept else [below])])
+
+    def unwrap(self, call: ast.Call) -> None:
+        """Put the first argument of a call in its place."""
+        self.change(call, "unwrap", lambda _: [call.args[0]])
+
+    def put_in_call(self, statement: ast.stmt, value: ast.expr, function: str) -> None:
+        """Replace a statement by a call of a function with a value of the statement."""
+        text = f"{function}({_HOLE})"
+        self.change(statement, "call", lambda _: [_filled(_statement(text), value)])
+
+    def insert(self, text: str, offset: int, *, above: ast.stmt | None = None, below: ast.stmt | None = None) -> None:
+        """Write statements `above` or `below` one of a block; in one place, in the order of offsets and calls."""
+        made = [_added(each) for each in _fresh(text).body]
+        self._has_imports = self._has_imports or any(isinstance(each, ast.Import | ast.ImportFrom) for each in made)
+        if above is not None:
+            self._above.setdefault(above, []).append((offset, self._count, made))
+        elif below is not None:
+            self._below.setdefault(below, []).append((offset, self._count, made))
+        self._count += 1
+
+    def insert_import(self, tree: ast.Module, source: SourceText, text: str, offset: int) -> None:
+        """Write import statements at module level, at an offset."""
+        following = (each for each in tree.body if source.line_starts[first_line(each) - 1] >= offset)
+        above = next(following, None)
+        self.insert(text, offset, above=above, below=tree.body[-1] if above is None else None)
+
+    def replace_import(self, statement: ast.stmt, lines: Iterable[str], *, stays: bool) -> None:
+        """Put import lines in the place of an import statement, or behind what stays of it."""
+        text = "\n".join(lines)
+        self.change(
+            statement,
+            ("imports", text),
+            lambda old: [*(old if stays else ()), *(_added(each) for each in _fresh(text).body)],
+        )
+
+    def restate(self, statement: ast.stmt, was: str, code: str) -> None:
+        """Replace a statement, or the head of a compound one, by that of some code; its blocks stay.
+
+        `was` is its code before, without the hints that go away.
+
+        Raises:
+            TextDiffers: If that is not the statement.
+        """
+        self._reads_as(statement, was)
+
+        def restated(_: list[ast.AST]) -> list[ast.AST]:
+            (new,) = _fresh(code).body
+            for name in _BLOCKS:
+                if hasattr(statement, name) and hasattr(new, name):
+                    setattr(new, name, getattr(statement, name))
+            return [new]
+
+        self.change(statement, "restate", restated)
+
+    def _reads_as(self, statement: ast.stmt, code: str) -> None:
+        (meant,), (read,) = self._become(statement), _fresh(code).body
+        for name in _BLOCKS:
+            if isinstance(meant, ast.stmt) and hasattr(meant, name):
+                meant, read = copy.copy(meant), copy.copy(read)
+                setattr(meant, name, [])
+                setattr(read, name, [])
+        if self._difference(meant, read) is not None:
+            raise TextDiffers(f"the statement at line {statement.lineno} is read as another one")
+
+    # Comparison
+
+    def check(
+        self,
+        tree: ast.Module,
+        source: SourceText,
+        text: str,
+        quoted: Mapping[ast.Constant, ast.expr] = MappingProxyType({}),
+    ) -> None:
+        """Hold the new text of a module against the tree that is meant.
+
+        Args:
+            tree: The tree of the module as it is.
+            source: Its text.
+            text: Its new text.
+            quoted: The expressions that strings hold, such as annotations, with nodes that may be changed.
+
+        Raises:
+            TextDiffers: If it is another program.
+        """
+        new = _parsed(text)
+        nodes = [*self._changes, *self._above, *self._below]
+        lines = {getattr(node, name, None) for node in nodes for name in ("lineno", "end_lineno")}
+        self._changed = sorted(line for line in lines if line is not None)
+        self._old_lines, self._new_lines = lines_of(source.text), lines_of(text)
+        self._quoted = quoted
+        line = self._difference(tree, new)
+        if line is not None:
+            raise TextDiffers(f"the edit at line {line} says something else than it means")
+
+    def _difference(self, old: object, new: ast.AST) -> int | None:
+        """The line of the first node that is not what is meant, None if all are."""
+        stack: list[tuple[Any, Any, int]] = [(old, new, getattr(old, "lineno", 1))]
+        while stack:
+            one, other, line = stack.pop()
+            if type(one) is not type(other):
+                return line
+            if isinstance(one, ast.Constant) and one in self._quoted and one.value != other.value:
+                try:
+                    stack.append((self._single(self._quoted[one]), _expression(other.value.strip()), line))
+                except TextDiffers:
+                    return line
+            elif isinstance(one, list):
+                if len(one) != len(other):
+                    return line
+                stack += [(mine, yours, line) for mine, yours in zip(one, other, strict=True)]
+            elif not isinstance(one, ast.AST):
+                # The value of `nan` is not equal to itself.
+                if one != other and one == one:
+                    return line
+            elif not (isinstance(one, ast.stmt) and self._is_kept(one, other)):
+                line = getattr(one, "lineno", line)
+                for mine, yours in self._parts(one, other):
+                    if mine is None and yours is not None:
+                        return line
+                    stack.append((mine, yours, line))
+        return None
+
+    def _parts(self, one: ast.AST, other: ast.AST) -> Iterator[tuple[Any, Any]]:
+        """The fields of a node after their changes, with those that they have to be equal to."""
+        for name in one._fields:
+            mine: Any = getattr(one, name, None)
+            yours: Any = getattr(other, name, None)
+            if isinstance(one, ast.Call) and name in ("args", "keywords"):
+                items = [each for item in _items(one) for each in self._become(item)]
+                yield [each for each in items if isinstance(each, ast.keyword) == (name == "keywords")], yours
+            elif name in _BLOCKS and isinstance(mine, list):
+                block = self._block(mine)
+                yield self._without_imports(block, yours) if self._has_imports else (block, yours)
+            elif isinstance(mine, list):
+                yield [each for item in mine for each in self._become(item)], yours
+            elif isinstance(mine, ast.AST):
+                yield self._single(mine), yours
+            else:
+                yield mine, yours
+
+    def _single(self, node: ast.AST) -> Any:
+        made = self._become(node)
+        return made[0] if len(made) == 1 else made
+
+    def _become(self, node: Any) -> list[Any]:
+        """What a node has become. What its parts have become is asked when these are compared."""
+        changes = self._changes.get(node) if isinstance(node, ast.AST) else None
+        if changes is None:
+            return [node]
+        made = [copy.copy(node)]
+        made[0].was = node
+        for change in changes:
+            made = change(made)
+        return [final for each in made for final in self._become(each)]
+
+    def _block(self, statements: Sequence[Any]) -> list[Any]:
+        """The statements of a block, with those that are new in it."""
+        found: list[Any] = []
+        gap: list[_New] = []
+        for statement in statements:
+            gap += self._above.get(statement, ())
+            found += [each for _, _, made in sorted(gap, key=_place) for each in made]
+            found += self._become(statement)
+            gap = list(self._below.get(statement, ()))
+        return found + [each for _, _, made in sorted(gap, key=_place) for each in made]
+
+    def _without_imports(self, was: list[Any], now: list[Any]) -> tuple[Any, Any]:
+        """Two blocks without their imports, which are compared name by name; None for the first if these differ.
+
+        A statement may take several names. A new name may stand anywhere among the imports around its place.
+        """
+        rest: tuple[list[Any], list[Any]] = [], []
+        queues = [*was], [*now]
+        for queue in queues:
+            queue.reverse()
+        while any(queues):
+            runs: tuple[list[_Imported], list[_Imported]] = [], []
+            for queue, run, others in zip(queues, runs, rest, strict=True):
+                while queue and isinstance(queue[-1], ast.Import | ast.ImportFrom):
+                    run += self._imported(queue.pop())
+                others += [queue.pop()] if queue else []
+            if not _are_same(*runs):
+                return None, rest[1]
+        return rest
+
+    def _imported(self, statement: ast.Import | ast.ImportFrom) -> Iterator[_Imported]:
+        home = (statement.level, statement.module) if isinstance(statement, ast.ImportFrom) else None
+        for alias in (each for item in statement.names for each in self._become(item)):
+            yield (home, alias.name, alias.asname), hasattr(statement, "is_added")
+
+    def _is_kept(self, one: ast.stmt, other: ast.stmt) -> bool:
+        """Whether a statement on which nothing is changed has the same text as before."""
+        if not hasattr(one, "lineno") or not hasattr(other, "lineno") or one.col_offset != other.col_offset:
+            return False
+        first, last = first_line(one), one.end_lineno or one.lineno
+        if bisect.bisect_left(self._changed, first) < bisect.bisect_right(self._changed, last):
+            return False
+        begin, end = first_line(other), other.end_lineno or other.lineno
+        return self._old_lines[first - 1 : last] == self._new_lines[begin - 1 : end]
+
+
+# A name that an import binds: its module, itself and its local name; and whether it is new.
+_Imported = tuple[tuple[Hashable, str, str | None], bool]
+
+
+def _are_same(meant: Sequence[_Imported], found: Sequence[_Imported]) -> bool:
+    kept, added = [name for name, is_added in meant if not is_added], [name for name, is_added in meant if is_added]
+    kept.reverse()
+    for name, _ in found:
+        if kept and kept[-1] == name:
+            kept.pop()
+        elif name in added:
+            added.remove(name)
+        else:
+            return False
+    return not kept and not added
+
+
+def _place(item: _New) -> tuple[int, int]:
+    return item[:2]
+
+
+def _items(call: ast.Call) -> list[Any]:
+    """The arguments of a call in order, also where nodes of several texts are among them."""
+    found: list[Any] | None = getattr(call, "items", None)
+    return arguments_of(call) if found is None else found
+
+
+def _set_items(call: Any, items: list[Any]) -> None:
+    call.items = items
+
+
+def _added(statement: Any) -> ast.AST:
+    statement.is_added = True
+    found: ast.AST = statement
+    return found
+
+
+def _parsed(text: str) -> ast.Module:
+    try:
+        return parse_any(text)
+    except SyntaxError as error:
+        raise TextDiffers(f"the result does not parse: {error.msg} (line {error.lineno})") from None
+
+
+def _fresh(text: str) -> ast.Module:
+    """The tree of new text, whose positions are not those of the module."""
+    tree = _parsed(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            _set_items(node, arguments_of(node))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.stmt):
+            del node.lineno
+    return tree
+
+
+def _statement(text: str) -> ast.stmt:
+    (statement,) = _fresh(text).body
+    return statement
+
+
+def _expression(text: str) -> ast.AST:
+    statement = _statement(f"({text})")
+    assert isinstance(statement, ast.Expr)
+    return statement.value
+
+
+def _arguments(text: str) -> list[Any]:
+    call = _expression(f"f({text})")
+    assert isinstance(call, ast.Call)
+    return _items(call)
+
+
+def _with_context(new: Any, old: Any) -> ast.AST:
+    """An expression that is assigned to if the one before it was."""
+    if hasattr(old, "ctx") and hasattr(new, "ctx"):
+        new.ctx = old.ctx
+    found: ast.AST = new
+    return found
+
+
+def _filled(tree: ast.AST, inner: ast.AST) -> ast.AST:
+    """The tree with a node in the place of the hole."""
+    if isinstance(tree, ast.Name):
+        return inner
+    for node in ast.walk(tree):
+        fields = [*ast.iter_fields(node), *([("items", node.items)] if hasattr(node, "items") else [])]
+        for name, value in fields:
+            if isinstance(value, ast.Name) and value.id == _HOLE:
+                setattr(node, name, inner)
+            elif isinstance(value, list):
+                places = [index for index, each in enumerate(value) if isinstance(each, ast.Name) and each.id == _HOLE]
+                for index in places:
+                    value[index] = inner
+    return tree
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a text as Python counts them, without their ends."""
+    return re.split("\r\n|\r|\n", text)
