@@ -103,6 +103,8 @@ def failure_of(error: Exception) -> str:
         raise error
     if isinstance(error, MemoryError):
         return "there is not enough memory to rewrite it; name fewer files, or run with --jobs 1"
+    if isinstance(error, TextDiffers):
+        return bug(str(error))
     import traceback
 
     frame = traceback.extract_tb(error.__traceback__)[-1]

@@ -21,14 +21,15 @@ import re
 import sys
 import threading
 import traceback
+import types
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax._src import config, core, effects, literals, sharding_impls, source_info_util
+from jax._src import config, core, effects, literals, sharding_impls, source_info_util, traceback_util
 from jax._src import mesh as mesh_lib
 from jax._src.core import (
     internal_mutable_array_effect,
@@ -65,8 +66,11 @@ Borders = tuple[Sequence[NamedSharding], Sequence[NamedSharding]]
 
 log = logging.getLogger("mmruntime")
 
-# Hide our own frames from JAX, so that messages and profiles show the user's line.
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Hide our own frames from JAX, so that messages, profiles and tracebacks show the user's lines.
 source_info_util.register_exclusion(os.path.join(os.path.dirname(__file__), ""))
+traceback_util.register_exclusion(os.path.join(os.path.dirname(__file__), ""))
 
 jit_p = primitives.jit_p
 scan_p = primitives.scan_p
@@ -630,6 +634,62 @@ def raised_at(error: BaseException) -> str:
     ]
     found = next((frame for frame in frames if not is_of_a_library(frame.filename)), frames[0] if frames else None)
     return "" if found is None else f"{found.filename}:{found.lineno} ({found.name})"
+
+
+def api_boundary(function: F) -> F:
+    """A public function whose errors leave out the frames of JAX and of this library, as those of JAX's own do."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            leave_out_frames(error)
+            raise
+
+    return cast(F, call)
+
+
+def leave_out_frames(error: BaseException) -> None:
+    """Leave the frames of JAX and of this library out of an error, as `jax_traceback_filtering` says.
+
+    What calls it raises the error again, by a bare `raise`, which adds no frame.
+    """
+    # Private: JAX offers neither its filter, nor what "auto" means here, to others.
+    mode = traceback_util._filtering_mode()
+    if mode == "off" or traceback_util._is_under_reraiser(error):
+        return
+    links: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in links:
+        links.append(link)
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+    for link in links:
+        if mode == "tracebackhide":
+            traceback_util._add_tracebackhide_to_hidden_frames(link.__traceback__)
+        elif link.__traceback__ is not None:
+            link.__traceback__ = traceback_util.filter_traceback(link.__traceback__)
+    note = f"--------------------\n{traceback_util._simplified_tb_msg}"
+    if mode != "tracebackhide" and note not in getattr(error, "__notes__", ()):
+        error.add_note(note)
+
+
+def name_trace(
+    function: Any, what: str, label: str, code: types.CodeType | None, arguments: Sequence[str]
+) -> None:
+    """Have JAX, where it traces a function of ours, speak of another one and of its arguments.
+
+    Args:
+        function: Ours, of flat arguments.
+        what: What it is traced for.
+        label: The other one's name.
+        code: Its code, if it has any.
+        arguments: What to call each argument of `function`.
+    """
+    where = f" at {code.co_filename}:{code.co_firstlineno}" if code is not None else ""
+    # Private: `jax.jit` reads both from the function that it is given, whose own arguments are none of the user's.
+    info = core.DebugInfo(what, f"{label}{where}", tuple(arguments), core.initial_result_paths)
+    function.__fun_debug_info__ = info
 
 
 def user_line(eqn: Any) -> str:

@@ -323,7 +323,7 @@ def written_parameters(function) -> set[str]:
     """The parameters of a function, with its `**` where the signature shows what that takes."""
     if not hasattr(function, "__signature__"):
         return set(inspect.signature(function).parameters)
-    code = function.__code__
+    code = inspect.unwrap(function).__code__
     of_many = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
     return set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + of_many])
 

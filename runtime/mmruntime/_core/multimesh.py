@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from mmruntime import _check
+from mmruntime import _check, _compat
 from mmruntime._core.logical_axes import Pairs, normalize_pairs
 from mmruntime._core.mesh import TaskMesh, auto_mesh, current_mesh, using
 from mmruntime._core.registry import Context, Registration, TaskCallback
@@ -58,6 +58,7 @@ class MultiMesh(Mesh):
     _entered: list[Any]
 
     # JAX's own class is made in `__new__` too, which gives equal meshes one object; registrations are not shared.
+    @_compat.api_boundary
     def __new__(
         cls,
         *,
@@ -68,7 +69,7 @@ class MultiMesh(Mesh):
         logical_axes: Iterable[Sequence[str | None]] | Mapping[str, Any] | None = None,
     ) -> Self:
         """A new object each time."""
-        check_others("MultiMesh", 2)
+        check_others("MultiMesh", 3)
         if global_mesh is None:
             global_mesh = _lay_out(axis_sizes, axis_names, devices)
         elif not isinstance(global_mesh, Mesh):
@@ -131,6 +132,7 @@ class MultiMesh(Mesh):
         """The ids of a slice's devices, flat."""
         return [device.id for device in self.single_slice_devices(**indices).flat]
 
+    @_compat.api_boundary
     def register_task(self, matcher: str, *, callback: TaskCallback | None = None, task: Task | None = None) -> None:
         """Make every scope whose name matches a task of this mesh; see `Context.register_task`."""
         self.context.register_task(matcher, callback=callback, task=task)

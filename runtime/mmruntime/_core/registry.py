@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
-from mmruntime import _check
+from mmruntime import _check, _compat
 from mmruntime._core.switches import transforms_ignored
 from mmruntime._core.task import Task
 
@@ -129,6 +129,7 @@ class Context:
     def __init__(self) -> None:
         self.registrations: list[Registration] = []
 
+    @_compat.api_boundary
     def register_task(self, matcher: str, *, callback: TaskCallback | None = None, task: Task | None = None) -> None:
         """Make every scope whose name matches a task.
 
@@ -174,6 +175,7 @@ _MODULE = Context()
 _STACK: list[Context] = [_MODULE]
 
 
+@_compat.api_boundary
 def register_task(matcher: str, *, callback: TaskCallback | None = None, task: Task | None = None) -> None:
     """Make every scope whose name matches a task, in the innermost context.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from jax.sharding import Mesh
 
-from mmruntime import _check
+from mmruntime import _check, _compat
 from mmruntime._core import mesh as _mesh
 from mmruntime._core.logical_axes import normalize_pairs
 
@@ -202,6 +202,7 @@ def _suffixes(label: str, suffixes: Any) -> tuple[str, str]:
     return first, second
 
 
+@_compat.api_boundary
 def stage(
     index: int,
     count: int,

@@ -69,6 +69,7 @@ def _apply_now(x: Any, *, names: tuple[Names, ...], logical: bool | None) -> Any
 constraint_p.def_impl(_apply_now)
 
 
+@_compat.api_boundary
 def with_sharding_constraint(x: T, axis_resources: Any) -> T:
     """Constrain the layout of a value by logical axis names.
 
@@ -137,6 +138,7 @@ def constrain(x: T, axis_resources: Any, what: str, *, as_types: bool = False) -
     return result
 
 
+@_compat.api_boundary
 def reshard(xs: T, out_shardings: Any) -> T:
     """`jax.sharding.reshard`, which in a step fixes a layout as a constraint does.
 

@@ -93,7 +93,7 @@ def replace_scan(
     Raises:
         ValueError: If the trace of `fun` has no scan outside of other loops and branches, or more than one.
     """
-    inner, values = by_operands(fun, args, kwargs, Tracer)
+    inner, values = by_operands(fun, args, kwargs, Tracer, what)
     closed, shapes = jax.make_jaxpr(inner, return_shape=True)(*values)
     jaxpr, consts = _compat.split(closed)
     found = list(_scans_in(jaxpr))

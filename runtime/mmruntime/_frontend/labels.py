@@ -1,18 +1,35 @@
-"""What functions are called in messages and marks."""
+"""What functions and their arguments are called in messages and marks."""
 
 from __future__ import annotations
 
+import functools
 import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+import jax
+
+from mmruntime import _compat
 
 
 def label_of(fun: Any) -> str:
     """The name of a function; of what a transformation makes, that of the function which it was given."""
-    fun = inspect.unwrap(fun)
-    # Those of Flax's nnx give it their own name, and hold what they were given in a variable.
-    while getattr(fun, "__module__", None) == "flax.nnx.transforms.autodiff" and (given := _given(fun)) is not None:
-        fun = inspect.unwrap(given)
+    fun = _innermost(fun)
     return getattr(fun, "__name__", type(fun).__name__)
+
+
+def _innermost(fun: Any) -> Any:
+    while True:
+        # The transformations of Flax's nnx give theirs their own name, and hold what they were given in a variable.
+        is_nnx = getattr(fun, "__module__", None) == "flax.nnx.transforms.autodiff"
+        if isinstance(fun, functools.partial):
+            fun = fun.func
+        elif (inner := inspect.unwrap(fun)) is not fun:
+            fun = inner
+        elif is_nnx and (given := _given(fun)) is not None:
+            fun = given
+        else:
+            return fun
 
 
 def _given(fun: Any) -> Any:
@@ -20,3 +37,49 @@ def _given(fun: Any) -> Any:
         return None
     given = fun.__closure__[fun.__code__.co_freevars.index("f")].cell_contents
     return given if callable(given) else None
+
+
+def parameters_of(fun: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a function, as far as Python can tell: some built-in ones have no signature."""
+    try:
+        return inspect.signature(fun).parameters
+    except ValueError:
+        anything = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        return {name: inspect.Parameter(name, kind) for name, kind in zip(("args", "kwargs"), anything, strict=True)}
+
+
+def argument_name(path: Sequence[Any], arguments: Sequence[str]) -> str:
+    """The user's name for an input: the argument, and the path within it."""
+    kind, place, *rest = path
+    if kind.idx == 1:
+        name = str(place.key)
+    else:
+        name = arguments[place.idx] if place.idx < len(arguments) else f"args[{place.idx}]"
+    return f"{name}{jax.tree_util.keystr(tuple(rest))}"
+
+
+def positional_names(fun: Callable[..., Any]) -> tuple[str, ...]:
+    """The names of a function's positional parameters, but for those that `*args` takes."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return tuple(name for name, parameter in parameters_of(fun).items() if parameter.kind in kinds)
+
+
+def leaf_names(fun: Callable[..., Any], values: Iterable[tuple[int | str, Any]]) -> list[str]:
+    """The user's name for each leaf of some arguments of a function, given with their positions or keywords."""
+    # The transformations of Flax's nnx take any arguments.
+    parameters = positional_names(fun) or positional_names(_innermost(fun))
+    names = []
+    for place, value in values:
+        known = isinstance(place, str) or place < len(parameters)
+        name = place if isinstance(place, str) else parameters[place] if known else f"args[{place}]"
+        names += [f"{name}{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(value)]
+    return names
+
+
+def name_trace(function: Any, what: str, fun: Any, names: Sequence[str]) -> None:
+    """Have JAX speak of the user's `fun`, and of its arguments by these names, where `what` traces `function`."""
+    inner = _innermost(fun)
+    if not hasattr(inner, "__code__"):
+        # Of an object, such as a module, that can be called.
+        inner = inspect.unwrap(type(inner).__call__)
+    _compat.name_trace(function, what, label_of(fun), getattr(inner, "__code__", None), names)

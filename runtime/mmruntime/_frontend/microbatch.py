@@ -18,7 +18,7 @@ from mmruntime._core.switches import transforms_ignored
 from mmruntime._exactness.rules.equation import Edits
 from mmruntime._exactness.split import reads_edits
 from mmruntime._frontend.constraint import check_specs, constrain
-from mmruntime._frontend.labels import label_of
+from mmruntime._frontend.labels import label_of, leaf_names
 from mmruntime._frontend.loop_keys import LoopKeys
 from mmruntime._frontend.loop_state import set_state, update_state, without_state
 from mmruntime._frontend.microbatch_exact import (
@@ -40,9 +40,10 @@ from mmruntime._jaxpr.wide_results import wide_results
 R = TypeVar("R")
 
 
+@_compat.api_boundary
 def microbatch(
     fun: Callable[..., R],
-    dim: int = 0,
+    dim: int | Sequence[int] = 0,
     size: int | None = None,
     argnum: int | Sequence[int] = 0,
     interleave: int | None = None,
@@ -73,10 +74,11 @@ def microbatch(
 
     Args:
         fun: Usually `jax.value_and_grad(loss)`; every result must be an array that can be added up.
-        dim: The example dimension of every leaf of the sliced argument; may be negative.
+        dim: The example dimension of every leaf of the sliced argument; may be negative. For several arguments, one
+            number for all of them, or one for each.
         size: Examples per microbatch. Give this or `count`.
         argnum: Position of the argument to slice, a pytree whose leaves have one size along `dim`; or positions of
-            several such arguments, which are sliced alike.
+            several such arguments, which are sliced alike. Negative ones count from the last positional argument.
         interleave: How many stages each submesh has; checked against the tasks.
         num_stages: How many pipeline stages there are; checked against the tasks. Neighbouring tasks of one submesh are
             one stage, unless these numbers only fit with each task as a stage of its own.
@@ -93,13 +95,13 @@ def microbatch(
             microbatches make them up, and an error names the line where examples meet in another way. What the batch
             alone decides, such as the number of tokens, is computed once on the whole batch.
             Or "sum" (if left out), "mean" (the sum divided by the number of microbatches), "concat" (for results with
-            one entry per example along `dim`, which are joined in order), "max", "min", or a pytree of all these that
+            one entry per example along `dim`, that of the first argument, which are joined in order), "max", "min", or a pytree of all these that
             is a prefix of the result. What is given is held against the proof, and raises where that says otherwise.
-        rng: Position (or positions) of PRNG keys among the arguments. The microbatch's index is folded into each key
-            (`jax.random.fold_in`); without `rng` every microbatch gets the same key. An nnx object, such as an
-            `nnx.Rngs` or a model with dropout, stands for the keys of its random streams. Their counts advance as in
-            one call of `fun` on the whole batch. `()` says that one key for all microbatches is meant where random
-            numbers are drawn from keys that are not named: it is not logged then.
+        rng: Position (or positions) of PRNG keys among the arguments, counted as `argnum`. The microbatch's index is
+            folded into each key (`jax.random.fold_in`); without `rng` every microbatch gets the same key. An nnx object,
+            such as an `nnx.Rngs` or a model with dropout, stands for the keys of its random streams. Their counts
+            advance as in one call of `fun` on the whole batch. `()` says that one key for all microbatches is meant
+            where random numbers are drawn from keys that are not named: it is not logged then.
         check: Whether a `reduce` that is given and not "exact" is held against the proof as well.
         batch_stats: "microbatch" for `reduce="exact"` of a function with batch normalisation: where a sum or mean over
             examples would have to be that of the whole batch, each microbatch uses its own, and results that come of it
@@ -136,7 +138,10 @@ def microbatch(
         raise TypeError(
             f"microbatch: give size= (examples per microbatch) or count= (how many), got {size=}, {count=}."
         )
-    dim = _check.integer("microbatch", "dim", dim)
+    given_sliced = _positions("argnum", argnum)
+    # One argument is given_sliced itself, several as a tuple.
+    is_one = not isinstance(argnum, Iterable)
+    dims = _dims(dim, given_sliced, is_one=is_one)
     size = _check.optional_integer("microbatch", "size", size, 1)
     count = _check.optional_integer("microbatch", "count", count, 1)
     interleave = _check.optional_integer("microbatch", "interleave", interleave, 1)
@@ -158,15 +163,12 @@ def microbatch(
     sync, gathered = check_sync("microbatch", sync, all_gather)
     accumulate = check_accumulate("microbatch", accumulate)
     slices = _check.optional_integer("microbatch", "slices", slices, 1) or 1
-    if slices > 1 and dim < 0:
+    if slices > 1 and (dims[0] < 0 or len(set(dims)) > 1):
         raise ValueError(
-            f"microbatch: slices={slices} cuts the dimension behind that of the examples, so dim must be 0 or more; "
-            f"got {dim=}."
+            f"microbatch: slices={slices} cuts the dimension behind that of the examples, so dim must be 0 or more, "
+            f"and one number for all arguments; got {dim=}."
         )
-    keys = () if rng is None else _positions("rng", rng)
-    sliced = _positions("argnum", argnum)
-    # One argument is sliced itself, several as a tuple.
-    is_one = not isinstance(argnum, Iterable)
+    given_keys = () if rng is None else _positions("rng", rng)
     check = _check.flag("microbatch", "check", check)
     is_bare, reduce = reduce is None, "sum" if reduce is None else reduce
     kinds = jax.tree.leaves(reduce, is_leaf=lambda kind: kind is None)
@@ -182,26 +184,31 @@ def microbatch(
             'microbatch: batch_stats="microbatch" goes with reduce="exact", got '
             f"batch_stats={_check.shown(batch_stats)} and reduce={_check.shown(reduce)}."
         )
-    is_quiet = rng is not None and not keys
+    is_quiet = rng is not None and not given_keys
     check_specs(arg_shardings, "microbatch: arg_shardings")
 
+    @_compat.api_boundary
     @functools.wraps(fun)
     def accumulated(*args: Any, **kwargs: Any) -> R:
         if transforms_ignored():
             return fun(*args, **kwargs)
-        for position in sliced:
-            if not 0 <= position < len(args):
+        for position in given_sliced:
+            if not -len(args) <= position < len(args):
                 raise TypeError(
                     f"microbatch: argnum={position} is the argument to slice, but {label_of(fun)} was called with "
                     f"{len(args)} positional arguments. Pass it by position."
                 )
-        for key in keys:
-            if not 0 <= key < len(args) or key in sliced:
+        sliced = _from_front("argnum", given_sliced, args)
+        for key in given_keys:
+            if not -len(args) <= key < len(args) or key % len(args) in sliced:
                 raise TypeError(f"microbatch: rng={key} must be the position of another positional argument.")
+        keys = _from_front("rng", given_keys, args)
         batch = args[sliced[0]] if is_one else tuple(args[position] for position in sliced)
         if arg_shardings is not None:
             batch = constrain(batch, arg_shardings, "microbatch: arg_shardings")
-        pieces, num_microbatches = _slice(batch, sliced[0] if is_one else sliced, dim, size, count, label_of(fun))
+        parts = (batch,) if is_one else batch
+        leaf_dims = [one for one, part in zip(dims, parts, strict=True) for _ in jax.tree.leaves(part)]
+        pieces, num_microbatches = _slice(batch, sliced[0] if is_one else sliced, leaf_dims, size, count, label_of(fun))
         rest = [None if position in sliced else arg for position, arg in enumerate(args)]
 
         loop_keys = LoopKeys(args, keys)
@@ -233,7 +240,7 @@ def microbatch(
             all_gather=gathered,
             sync=sync,
             slices=slices,
-            sequence_dim=dim + 1,
+            sequence_dim=dims[0] + 1,
             accumulate=accumulate,
         )
         others = [arg for position, arg in enumerate(rest) if position not in keys or position in loop_keys.objects]
@@ -243,10 +250,11 @@ def microbatch(
             call,
             batch,
             loop_keys.given,
-            dim,
+            leaf_dims,
             num_microbatches,
-            label_of(fun),
-            (fun, others, kwargs),
+            fun,
+            (others, kwargs),
+            names=leaf_names(fun, [*zip(sliced, parts, strict=True), *zip(keys, loop_keys.given, strict=True)]),
             needs_whole="exact" in kinds or is_checked,
         )
         if batch_stats is not None:
@@ -258,13 +266,13 @@ def microbatch(
                 objects, lambda *each: call_and_count(*each)[2], batch, loop_keys.given, label_of(fun)
             )
         hows = _kinds_of_leaves(reduce if batch_stats is None else (reduce, "exact"), traced.tree)
-        given = given_verdicts(traced, hows, dim)
+        given = given_verdicts(traced, hows, dims[0])
         said: tuple[str, ...] = ()
         positions = [position for position, way in enumerate(given) if way is not None]
         written = traced.prove(parameters, as_written=True) if positions else None
         if written is not None:
             if is_checked and num_microbatches > 1:
-                check_reduce(traced, written, hows, dim)
+                check_reduce(traced, written, hows, dims[0])
             said = describe_given(traced, written, given, hows, is_bare=is_bare)
         is_as_given = written is not None and len(positions) == len(given)
         if written is None or not is_as_given:
@@ -336,14 +344,15 @@ _INSTEAD_OF_ROWS = "Pass what has no row for each example as an argument of its 
 
 
 def _slice(
-    batch: Any, argnum: int | Sequence[int], dim: int, size: int | None, count: int | None, label: str
+    batch: Any, argnum: int | Sequence[int], dims: Sequence[int], size: int | None, count: int | None, label: str
 ) -> tuple[Any, int]:
     """The batch with a new leading dimension of microbatches, and how many there are.
 
-    With several positions in `argnum` the batch is a tuple of these arguments.
+    With several positions in `argnum` the batch is a tuple of these arguments. There is one of `dims` for each leaf.
     """
     sizes: dict[str, int] = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
+    along = f"dim={dims[0]}" if len(set(dims)) == 1 else "the dimensions of dim="
+    for (path, leaf), dim in zip(jax.tree_util.tree_leaves_with_path(batch), dims, strict=True):
         position, inside = (argnum, path) if isinstance(argnum, int) else (argnum[path[0].idx], path[1:])
         name = f"argument {position}{jax.tree_util.keystr(inside)}"
         if not hasattr(leaf, "shape") and not isinstance(leaf, (bool, int, float, complex)):
@@ -363,20 +372,21 @@ def _slice(
     if len(set(sizes.values())) > 1:
         listed = ", ".join(f"{name}: {length}" for name, length in sizes.items())
         raise ValueError(
-            f"microbatch: what is sliced of {label} differs in size along {dim=}: {listed}. {_INSTEAD_OF_ROWS}"
+            f"microbatch: what is sliced of {label} differs in size along {along}: {listed}. {_INSTEAD_OF_ROWS}"
         )
     (length,) = set(sizes.values())
     if length == 0:
-        raise ValueError(f"microbatch: the batch of {label} has no examples: its size along {dim=} is 0.")
+        raise ValueError(f"microbatch: the batch of {label} has no examples: its size along {along} is 0.")
     what, each = ("size", size) if size is not None else ("count", count)
     assert each is not None
     if length % each or length < each:
         raise ValueError(
-            f"microbatch: a batch of {length} examples along {dim=} cannot be cut evenly by {what}={each} in {label}. "
+            f"microbatch: a batch of {length} examples along {along} cannot be cut evenly by {what}={each} in {label}. "
             f"Choose a divisor of {length}, or pad the batch."
         )
     num = length // each if size is not None else each
-    return jax.tree.map(lambda leaf: cut(leaf, dim, num), batch), num
+    leaves, tree = jax.tree.flatten(batch)
+    return jax.tree.unflatten(tree, [cut(leaf, dim, num) for leaf, dim in zip(leaves, dims, strict=True)]), num
 
 
 def accumulate_pieces(
@@ -473,6 +483,28 @@ def _positions(name: str, value: Any) -> tuple[int, ...]:
         _check.items("microbatch", name, value, "the position of an argument, or several") if several else [value]
     )
     return tuple(_check.integer("microbatch", name, position) for position in positions)
+
+
+def _from_front(name: str, positions: Sequence[int], args: Sequence[Any]) -> tuple[int, ...]:
+    """Positions of arguments, counted from the first one."""
+    found = tuple(position % len(args) for position in positions)
+    if len(set(found)) < len(found):
+        raise ValueError(f"microbatch: {name}={tuple(positions)} names one of {len(args)} arguments twice.")
+    return found
+
+
+def _dims(dim: Any, sliced: Sequence[int], *, is_one: bool) -> tuple[int, ...]:
+    """The dimension of examples of each argument that is sliced."""
+    if not isinstance(dim, Iterable):
+        return (_check.integer("microbatch", "dim", dim),) * max(len(sliced), 1)
+    given = _check.items("microbatch", "dim", dim, "a dimension, or one for each argument that argnum= names")
+    if is_one or len(given) != len(sliced):
+        many = "one argument" if is_one else f"{len(sliced)} arguments"
+        raise ValueError(
+            f"microbatch: dim={dim} has a dimension for each of {len(given)} arguments, and argnum= names {many}. Give "
+            "one number, or one for each argument."
+        )
+    return tuple(_check.integer("microbatch", "dim", each) for each in given)
 
 
 def check_schedule(what: str, schedule: Any) -> None:

@@ -23,6 +23,7 @@ from mmruntime._exactness.prove import ArgumentSpec, Proof, Verdict, prove, shor
 from mmruntime._exactness.resize import for_one_example
 from mmruntime._exactness.rules.equation import Edits
 from mmruntime._exactness.split import no_derivative, reads_edits, split
+from mmruntime._frontend.labels import label_of, name_trace
 from mmruntime._frontend.python_state import watched
 from mmruntime._jaxpr import equal_traces
 from mmruntime._jaxpr.effects import host_call_lines
@@ -134,25 +135,28 @@ def trace_both(
     call: Callable[[Any, Any], Any],
     batch: Any,
     keys: Any,
-    dim: int,
+    dims: Sequence[int],
     count: int,
-    label: str,
+    fun: Callable[..., Any],
     reached: Sequence[Any] = (),
     *,
+    names: Sequence[str],
     needs_whole: bool,
 ) -> TracedFunction:
     """Trace a function for one microbatch and for the whole batch.
 
     Args:
         call: The function of a batch, or a microbatch, and of keys.
-        batch: A pytree of arrays whose dimension `dim` counts examples.
+        batch: A pytree of arrays, one dimension of which counts examples.
         keys: A pytree of keys.
-        dim: The dimension.
+        dims: The dimension, for each array.
         count: The number of microbatches.
-        label: The function's name.
-        reached: The function itself and objects that it is given, by which it may change state of Python.
+        fun: The user's function.
+        reached: Objects that it is given, by which it may change state of Python.
+        names: What messages call each array, and each key.
         needs_whole: Whether it is an error if it cannot be traced for the whole batch.
     """
+    label = label_of(fun)
     leaves, batch_tree = jax.tree.flatten(batch)
     key_leaves, key_tree = jax.tree.flatten(keys)
     shape: Any = None
@@ -164,17 +168,18 @@ def trace_both(
         _check_arrays(shape, label)
         return jax.tree.leaves(shape)
 
-    def abstract(leaf: Any, size: int) -> Any:
+    def abstract(leaf: Any, dim: int, size: int) -> Any:
         sizes = list(np.shape(leaf))
         sizes[dim] = size
         return jax.ShapeDtypeStruct(tuple(sizes), jnp.result_type(leaf))
 
+    name_trace(flat, "microbatch", fun, names)
     rest = [jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype) for leaf in key_leaves]
 
     def at_size(size: int) -> Any:
-        return trace(flat, [*(abstract(leaf, size) for leaf in leaves), *rest])
+        return trace(flat, [*(abstract(leaf, dim, size) for leaf, dim in zip(leaves, dims, strict=True)), *rest])
 
-    whole_size = np.shape(leaves[0])[dim]
+    whole_size = np.shape(leaves[0])[dims[0]]
     sizes = f"a microbatch of {whole_size // count} examples", f"the whole batch of {whole_size}"
     whole: Any = None
     error: Exception | None = None
@@ -186,7 +191,7 @@ def trace_both(
         except Exception as raised:
             error = raised
     try:
-        with watched("microbatch", label, *reached) if whole is not None else contextlib.nullcontext():
+        with watched("microbatch", label, fun, *reached) if whole is not None else contextlib.nullcontext():
             part = at_size(whole_size // count)
     except Exception as raised:
         if count > 1 and error is None:
@@ -210,16 +215,16 @@ def trace_both(
     def resized() -> Any:
         few = 2 if whole_size > 2 else 3
         try:
-            with watched("microbatch", label, *reached):
+            with watched("microbatch", label, fun, *reached):
                 program = at_size(few)
         except Exception:
             # Whatever the function raises for a size that nobody asked for.
             return None
         return for_one_example(program, whole, (few, whole_size))
 
-    names = [f"result{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(shape)]
+    results = [f"result{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(shape)]
     tree = jax.tree.structure(shape)
-    arguments = (*(ArgumentSpec(dim, hoistable=True) for _ in leaves), *(ArgumentSpec() for _ in rest))
+    arguments = (*(ArgumentSpec(dim, hoistable=True) for dim in dims), *(ArgumentSpec() for _ in rest))
     return TracedFunction(
         part,
         whole,
@@ -227,7 +232,7 @@ def trace_both(
         arguments,
         count,
         tree,
-        names,
+        results,
         [*leaves, *key_leaves],
         label,
         resized if whole is not None and count == whole_size > 1 else None,

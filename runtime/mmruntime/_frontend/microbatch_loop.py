@@ -16,12 +16,13 @@ from mmruntime._core.accumulators import FLOAT32
 from mmruntime._core.marks import LoopSpec
 from mmruntime._core.switches import transforms_ignored
 from mmruntime._frontend.align_iterations import Iteration, align
-from mmruntime._frontend.labels import label_of
+from mmruntime._frontend.labels import label_of, name_trace
 from mmruntime._frontend.loop_carry import Addend, CarryChange, changes, needed, open_helpers
 from mmruntime._frontend.loop_results import extreme_of, in_row, loop_summary, whole_summary
 from mmruntime._frontend.microbatch import accumulate_pieces, check_accumulate, check_schedule, check_sync
 
 
+@_compat.api_boundary
 def microbatch_loop(
     body: Callable[..., Any],
     *,
@@ -66,6 +67,7 @@ def microbatch_loop(
     sync, gathered = check_sync("microbatch_loop", sync, all_gather)
     accumulate = check_accumulate("microbatch_loop", accumulate)
 
+    @_compat.api_boundary
     @functools.wraps(body)
     def run(items: Iterable[Any], *carry: Any) -> Any:
         each = list(items)
@@ -158,6 +160,7 @@ def _trace(body: Callable[..., Any], item: Any, carry: tuple[Any, ...]) -> tuple
         _check_arrays(body, result)
         return result
 
+    name_trace(once, "microbatch_loop", body, [name.strip("`") for name in _names(body, carry)])
     try:
         traced, shapes = jax.make_jaxpr(once, return_shape=True)(*leaves)
     except (TypeError, IndexError) as error:

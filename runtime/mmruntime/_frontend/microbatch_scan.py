@@ -25,6 +25,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@_compat.api_boundary
 def microbatch_scan(
     fun: Callable[P, R],
     *,
@@ -69,6 +70,7 @@ def microbatch_scan(
     accumulate = check_accumulate("microbatch_scan", accumulate)
     spec = LoopSpec(0, schedule=schedule or schedules.DEFAULT, all_gather=gathered, sync=sync, accumulate=accumulate)
 
+    @_compat.api_boundary
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if transforms_ignored() or _compat.at_top_level():
             return fun(*args, **kwargs)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
+
+from mmruntime._frontend.labels import leaf_names, name_trace
 
 _PLAIN = (bool, int, float, complex, str, bytes)
 
@@ -13,7 +16,7 @@ R = TypeVar("R")
 
 
 def by_operands(
-    fun: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any], kind: type[Any]
+    fun: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any], kind: type[Any], what: str
 ) -> tuple[Callable[..., R], list[Any]]:
     """Write `fun(*args, **kwargs)` as `inner(*operands)`.
 
@@ -24,6 +27,7 @@ def by_operands(
         args: Its arguments, pytrees.
         kwargs: Its keyword arguments, pytrees.
         kind: The leaves of this type become operands: `jax.core.Tracer`, or `jax.Array`.
+        what: The function of ours that traces it, for messages.
 
     Returns:
         `inner`, and its operands in the order of the leaves.
@@ -42,6 +46,8 @@ def by_operands(
         call_args, call_kwargs = jax.tree.unflatten(tree, filled)
         return fun(*call_args, **call_kwargs)
 
+    names = leaf_names(fun, [*enumerate(args), *sorted(kwargs.items())])
+    name_trace(inner, what, fun, [names[position] for position in chosen])
     return inner, operands
 
 
@@ -55,6 +61,8 @@ def by_results(inner: Callable[..., R]) -> tuple[Callable[..., list[Any]], Calla
     """
     kept: list[tuple[list[Any], Any]] = []
 
+    # With what JAX calls it and its operands.
+    @functools.wraps(inner)
     def traced(*operands: Any) -> list[Any]:
         leaves, tree = jax.tree.flatten(inner(*operands))
         kept[:] = [([leaf if isinstance(leaf, _PLAIN) else _Traced for leaf in leaves], tree)]

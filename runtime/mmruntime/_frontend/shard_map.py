@@ -27,6 +27,7 @@ R = TypeVar("R")
 _OF_JAX = [each for each in inspect.signature(jax.shard_map).parameters.values() if each.name not in ("f", "mesh")]
 
 
+@_compat.api_boundary
 @names_keywords(_OF_JAX)
 def shard_map(
     fun: Callable[P, R], *, mesh: Mesh | MultiMesh | TaskMesh | None = None, **options: Any

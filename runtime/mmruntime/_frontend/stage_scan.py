@@ -21,6 +21,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@_compat.api_boundary
 def stage_scan(fun: Callable[P, R], *, axis: str = "stage", weights: Sequence[float] | None = None) -> Callable[P, R]:
     """Deal the iterations of the scan in `fun` out over the slices of `axis`.
 
@@ -55,6 +56,7 @@ def stage_scan(fun: Callable[P, R], *, axis: str = "stage", weights: Sequence[fl
     if weights is not None:
         weights = _check.numbers("stage_scan", "weights", weights, "numbers, one per layer")
 
+    @_compat.api_boundary
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         mesh = _mesh.current_mesh()
         plain = mesh is None or transforms_ignored() or _compat.at_top_level()

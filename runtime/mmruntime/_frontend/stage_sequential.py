@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar
 
-from mmruntime import _check
+from mmruntime import _check, _compat
 from mmruntime._core.mesh import current_mesh
 from mmruntime._core.switches import transforms_ignored
 from mmruntime._core.task import Task, stage
@@ -17,6 +17,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@_compat.api_boundary
 def stage_sequential(
     module: Callable[P, R],
     *,
@@ -63,6 +64,7 @@ def stage_sequential(
     def task_of(index: int) -> Task:
         return stage(index, count, axis=axis, weights=weights, chunks=chunks, placement=placement)
 
+    @_compat.api_boundary
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if current_mesh() is None or transforms_ignored():
             return module(*args, **kwargs)

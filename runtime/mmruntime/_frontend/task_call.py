@@ -74,6 +74,7 @@ def _outermost() -> Task | None:
     return value.task if isinstance(value, _AnyTask) else value
 
 
+@_compat.api_boundary
 @names_keywords(TASK_KEYWORDS)
 def task(fun: Callable[P, R], name: str | None = None, *, task: Task | None = None, **fields: Any) -> Callable[P, R]:
     """Make each call of `fun` a task: it runs on the task's submesh, as one compiled program.
@@ -125,6 +126,7 @@ def pure_task(fun: Callable[P, R], task: Task) -> Callable[P, R]:
 
 
 def _placed(fun: Callable[P, R], placed: Task, *, pure: bool) -> Callable[P, R]:
+    @_compat.api_boundary
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if transforms_ignored():
             return fun(*args, **kwargs)
@@ -149,7 +151,7 @@ def _mark(placed: Task) -> str:
 
 def _call_marked(fun: Callable[..., R], placed: Task, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
     mark = _mark(placed)
-    inner, operands = by_operands(_checked(fun, placed), args, kwargs, Tracer)
+    inner, operands = by_operands(_checked(fun, placed), args, kwargs, Tracer, "task")
     traced, whole = by_results(inner)
     traced.__name__ = traced.__qualname__ = mark
     if equal_traces.is_shared() and not _compat.jit_disabled.value:
@@ -160,6 +162,7 @@ def _call_marked(fun: Callable[..., R], placed: Task, args: tuple[Any, ...], kwa
 def _checked(fun: Callable[..., R], task: Task) -> Callable[..., R]:
     """`fun` with a check that it leaves its lists and dictionaries alone: they are copies, so changes would be lost."""
 
+    @functools.wraps(fun, updated=())
     def call(*args: Any, **kwargs: Any) -> R:
         arguments = {**{f"argument {index}": value for index, value in enumerate(args)}, **kwargs}
         before: dict[str, tuple[list[Any], Any]] = {name: jax.tree.flatten(value) for name, value in arguments.items()}
@@ -216,7 +219,7 @@ def _call_on(fun: Callable[..., R], task: Task, mesh: Mesh, args: tuple[Any, ...
             f"{jax.process_index()}. Outside of a step a task runs on devices of the process that calls it; call it in "
             "a step that mm.mjit compiles."
         )
-    inner, operands = by_operands(_checked(fun, task), args, kwargs, jax.Array)
+    inner, operands = by_operands(_checked(fun, task), args, kwargs, jax.Array, "task")
     traced, whole = by_results(inner)
     outside = NamedSharding(mesh, PartitionSpec())
 

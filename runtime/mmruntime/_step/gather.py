@@ -15,6 +15,7 @@ from mmruntime._frontend.nnx_objects import is_stateful, with_other_arrays
 T = TypeVar("T")
 
 
+@_compat.api_boundary
 def gather(tree: T, device: Any = None) -> T:
     """Copy arrays that lie on several submeshes to one place, so that JAX's own functions take them together.
 

@@ -21,6 +21,7 @@ from mmruntime._execution.find_invalid import kind_of_invalid, origin_in
 from mmruntime._execution.host_values import unshared
 from mmruntime._execution.own_parts import is_here, nothing_of, place, processes
 from mmruntime._frontend.constraint import placed_later
+from mmruntime._frontend.labels import leaf_names, name_trace
 from mmruntime._partition.initializer_parts import by_part
 from mmruntime._partition.refs import without_refs
 from mmruntime._step.mesh_function import MeshFunction
@@ -73,6 +74,7 @@ class Initializer(Generic[P, R]):
         self._traced: dict[Any, tuple[Any, Any]] = {}
         self._parts: dict[Any, list[_Part]] = {}
 
+    @_compat.api_boundary
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the initialiser on all submeshes; returns as soon as that is issued.
 
@@ -133,6 +135,8 @@ class Initializer(Generic[P, R]):
             _check_arrays(result, self._label)
             return result
 
+        args, kwargs = jax.tree.unflatten(tree, structs)
+        name_trace(flat, "mjit", self._fun, leaf_names(self._fun, [*enumerate(args), *sorted(kwargs.items())]))
         with _compat.no_mesh(), _mesh.using(self._multimesh), placed_later():
             return jax.make_jaxpr(flat, return_shape=True)(*structs)
 

@@ -37,6 +37,7 @@ class LiftedFunction(MeshFunction[P, R]):
         super().__init__(convention.arrays, multimesh, donate, donate_names, static, static_names)
         self._convention = convention
 
+    @_compat.api_boundary
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the step, as `MeshFunction` does."""
         if not _compat.at_top_level():
@@ -45,11 +46,13 @@ class LiftedFunction(MeshFunction[P, R]):
         result: R = self._convention.call(super().__call__, args, kwargs)
         return result
 
+    @_compat.api_boundary
     def plan(self, *args: P.args, **kwargs: P.kwargs) -> Report:
         """Trace, place and compile for these arguments without running."""
         made: Report = self._convention.inspect(super().plan, args, kwargs)
         return made
 
+    @_compat.api_boundary
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> LoweredStep[R]:
         """The step for these arguments, ahead of its calls."""
 
@@ -59,11 +62,13 @@ class LiftedFunction(MeshFunction[P, R]):
         made: LoweredStep[R] = self._convention.inspect(lowered, args, kwargs)
         return made
 
+    @_compat.api_boundary
     def timeline(self, *args: P.args, **kwargs: P.kwargs) -> Timeline:
         """Run the step on copies of these arguments, watched, without changing objects among them."""
         made: Timeline = self._convention.inspect(super().timeline, args, kwargs)
         return made
 
+    @_compat.api_boundary
     def measure(self, *args: P.args, **kwargs: P.kwargs) -> Measurement:
         """Time each program of the step alone on these arguments, without changing objects among them."""
         made: Measurement = self._convention.inspect(super().measure, args, kwargs)

@@ -79,7 +79,12 @@ class CompiledStep(Generic[R]):
                 call is inside of another transformation.
             FloatingPointError: Under `jax_debug_nans` and `jax_debug_infs`, if a result holds such a number.
         """
-        result: R = self._call_as(self._run, args, kwargs)
+        try:
+            result: R = self._call_as(self._run, args, kwargs)
+        except Exception as error:
+            # As `_compat.api_boundary` does, without another call in each step.
+            _compat.leave_out_frames(error)
+            raise
         return result
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:

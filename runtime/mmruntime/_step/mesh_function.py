@@ -18,6 +18,7 @@ from mmruntime._core.mesh import outside_of_meshes
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.registry import Registration, changes, registered, registrations
 from mmruntime._execution.run import WholeRunner
+from mmruntime._frontend.labels import argument_name, positional_names
 from mmruntime._partition.argument_homes import argument_homes, warn_of_copies
 from mmruntime._step.inlined import Inliner
 from mmruntime._step.lowered import CallAs, CompiledStep, LoweredStep, abstracted
@@ -25,10 +26,8 @@ from mmruntime._step.plan import Plan, make_plan
 from mmruntime._step.signature import (
     Call,
     Repeat,
-    argument_name,
     check_alive,
     function_name,
-    parameters_of,
     paths,
     signature,
 )
@@ -72,7 +71,7 @@ class MeshFunction(Generic[P, R]):
         self._donate_names = frozenset(donate_names)
         self._static = frozenset(static)
         self._static_names = frozenset(static_names)
-        self._arguments = tuple(parameters_of(fun))
+        self._arguments = positional_names(fun)
         self._plans: dict[Any, Plan] = {}
         self._dispatchers: dict[Plan, Callable[..., Any] | None] = {}
         # The layouts of arguments for which it is known whether a plan copies what lies on several stages.
@@ -94,24 +93,29 @@ class MeshFunction(Generic[P, R]):
 
         Under `jax.disable_jit()` it is the function itself, on one device.
         """
-        if jit_disabled.value:
-            return self._uncompiled(args, kwargs)
-        if (
-            self._direct is not None
-            and (self._changes == changes.count or self._same_registrations())
-            and self._prng_impl == default_prng_impl.value
-            and not (debug_nans.value or debug_infs.value)
-        ):
-            try:
-                return self._direct(*args, **kwargs)  # type: ignore[no-any-return]
-            except ValueError:
-                # Let `_split` raise our message about static arguments that are not hashable.
-                self._split(args, kwargs)
-                raise
-        if not _compat.at_top_level():
-            return self._inline(self._fun, args, kwargs)
-        plan, _, outputs = self._run(args, kwargs)
-        return jax.tree.unflatten(plan.out_tree, outputs)  # type: ignore[no-any-return]
+        try:
+            if jit_disabled.value:
+                return self._uncompiled(args, kwargs)
+            if (
+                self._direct is not None
+                and (self._changes == changes.count or self._same_registrations())
+                and self._prng_impl == default_prng_impl.value
+                and not (debug_nans.value or debug_infs.value)
+            ):
+                try:
+                    return self._direct(*args, **kwargs)  # type: ignore[no-any-return]
+                except ValueError:
+                    # Let `_split` raise our message about static arguments that are not hashable.
+                    self._split(args, kwargs)
+                    raise
+            if not _compat.at_top_level():
+                return self._inline(self._fun, args, kwargs)
+            plan, _, outputs = self._run(args, kwargs)
+            return jax.tree.unflatten(plan.out_tree, outputs)  # type: ignore[no-any-return]
+        except Exception as error:
+            # As `_compat.api_boundary` does, without another call in each step.
+            _compat.leave_out_frames(error)
+            raise
 
     def _uncompiled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
         """The function, operation by operation; on one device if its arrays are on several submeshes."""
@@ -181,6 +185,7 @@ class MeshFunction(Generic[P, R]):
             )
         return plan, call.leaves, outputs
 
+    @_compat.api_boundary
     def plan(self, *args: P.args, **kwargs: P.kwargs) -> Report:
         """Trace, place and compile for these arguments (or `jax.ShapeDtypeStruct`s) without running."""
         with jax.disable_jit(False):
@@ -189,6 +194,7 @@ class MeshFunction(Generic[P, R]):
             self._use(plan, call)
             return self._report(plan)
 
+    @_compat.api_boundary
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> LoweredStep[R]:
         """The step for these arguments, ahead of its calls, as `jax.jit(f).lower(...)`: `.compile()` is what to call.
 
@@ -207,6 +213,7 @@ class MeshFunction(Generic[P, R]):
             self._use(plan, call)
         return LoweredStep(CompiledStep(self._name, call, plan, self._report, call_as, self._is_to_follow))
 
+    @_compat.api_boundary
     def abstract_args(self) -> tuple[Any, ...]:
         """The positional arguments as `jax.ShapeDtypeStruct`s with the shardings that the step wants them in.
 
@@ -229,6 +236,7 @@ class MeshFunction(Generic[P, R]):
         args, _ = jax.tree.unflatten(plan.in_tree, structs)
         return tuple(args)
 
+    @_compat.api_boundary
     def explain(self) -> Report:
         """What runs where, for the signature that was last called or planned: a value that prints as tables.
 
@@ -243,6 +251,7 @@ class MeshFunction(Generic[P, R]):
             )
         return self._report(plan)
 
+    @_compat.api_boundary
     def timeline(self, *args: P.args, **kwargs: P.kwargs) -> Timeline:
         """Run the step on these arguments, watched: when each program and transfer ran, beside the simulation.
 
@@ -256,6 +265,7 @@ class MeshFunction(Generic[P, R]):
             check_alive(self._name, plan.stacks.names, call.leaves)
             return record(self._name, plan.runner, plan.program, call.leaves)
 
+    @_compat.api_boundary
     def measure(self, *args: P.args, **kwargs: P.kwargs) -> Measurement:
         """Time each program of the step alone on these arguments: the shortest of its runs in a few steps.
 

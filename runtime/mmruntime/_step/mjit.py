@@ -8,7 +8,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from jax.sharding import Mesh
 
-from mmruntime import _check
+from mmruntime import _check, _compat
 from mmruntime._calling.choose import convention_for, donated_positions, is_option, kind_of, merged
 from mmruntime._calling.convention import Convention
 from mmruntime._calling.layouts import mesh_of_layouts
@@ -50,6 +50,7 @@ def mjit(
 def mjit(fun: Callable[P, R], *, out_like: MeshFunction[..., Any]) -> Initializer[P, R]: ...
 
 
+@_compat.api_boundary
 def mjit(
     fun: Callable[P, R],
     *,

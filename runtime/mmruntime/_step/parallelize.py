@@ -8,13 +8,14 @@ from typing import Any, TypeVar, overload
 import jax
 import numpy as np
 
-from mmruntime import _check
+from mmruntime import _check, _compat
 from mmruntime._core import mesh as _mesh
 from mmruntime._core.multimesh import MultiMesh, device_list
 from mmruntime._step.initializer import Initializer, initializer
 from mmruntime._step.mesh_function import MeshFunction
 from mmruntime._step.mjit import mjit
-from mmruntime._step.signature import function_name, parameters_of
+from mmruntime._frontend.labels import parameters_of
+from mmruntime._step.signature import function_name
 
 R = TypeVar("R")
 Params = TypeVar("Params")
@@ -69,6 +70,7 @@ def parallelize(
 ) -> tuple[MeshFunction[..., R], None]: ...
 
 
+@_compat.api_boundary
 def parallelize(
     fun: Callable[..., R],
     init_params: Callable[[], Any] | None = None,

@@ -26,6 +26,7 @@ from mmruntime._execution.run import Runner, StepRunner, WholeRunner, result_lay
 from mmruntime._execution.run_across import AcrossRunner
 from mmruntime._execution.stacked_runner import StackedRunner, StackLayouts, lay_out_stacks
 from mmruntime._execution.step_agreement import StepAgreement
+from mmruntime._frontend.labels import argument_name, name_trace
 from mmruntime._jaxpr.ir import Step, is_scalar
 from mmruntime._partition.all_gather import all_gather_parameters
 from mmruntime._partition.argument_homes import argument_homes, may_follow, warn_of_copies
@@ -57,7 +58,6 @@ from mmruntime._step.outside_of_steps import explain_errors_about
 from mmruntime._step.signature import (
     Call,
     abstract_leaf,
-    argument_name,
     carried_state,
     donated_leaves,
     function_name,
@@ -155,10 +155,10 @@ def make_plan(
     # A mesh that the caller has set with `jax.set_mesh` would end up in the trace, and does not fit the submeshes.
     with _compat.no_mesh(), _without_garbage_collection():
         # The step: flat equations, each with its task; loops opened, one body for each placement of a microbatch.
-        step, out_tree = _trace(fun, call, multimesh)
-        step = replace(step, carried=carried_state(call.tree, out_tree, step, donate))
         places = [path for path, _ in paths(call.tree)]
         leaf_names = tuple(argument_name(path, arguments) for path in places)
+        step, out_tree = _trace(fun, call, multimesh, leaf_names)
+        step = replace(step, carried=carried_state(call.tree, out_tree, step, donate))
 
         # Where it runs; stacks of layers in parts, each on its stage.
         homes = argument_homes(step, call.leaves, multimesh)
@@ -365,7 +365,7 @@ def _share_and_pack(
     return (step, placement, (segments, shardings)) if packed is step else (packed, where, None)
 
 
-def _trace(fun: Callable[..., Any], call: Call, multimesh: MultiMesh) -> tuple[Step, Any]:
+def _trace(fun: Callable[..., Any], call: Call, multimesh: MultiMesh, names: Sequence[str]) -> tuple[Step, Any]:
     """The step as a function of its array leaves, traced; and the tree of its results."""
 
     def flat(*leaves: Any) -> Any:
@@ -375,5 +375,6 @@ def _trace(fun: Callable[..., Any], call: Call, multimesh: MultiMesh) -> tuple[S
             args[position] = value
         return fun(*args, **kwargs, **dict(call.static_kwargs))
 
+    name_trace(flat, "mjit", fun, names)
     with using(multimesh):
         return trace(flat, [abstract_leaf(leaf) for leaf in call.leaves], registrations(multimesh.context))

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from mmruntime import _check
+from mmruntime._frontend.labels import parameters_of
 from mmruntime._jaxpr.ir import Step, num_elements
 
 _BY_EITHER = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -191,15 +192,6 @@ def _listed(option: str, value: Any, kind: type[Any], expected: str) -> list[Any
     return items
 
 
-def parameters_of(fun: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """The parameters of a function, as far as Python can tell: some built-in ones have no signature."""
-    try:
-        return inspect.signature(fun).parameters
-    except ValueError:
-        anything = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        return {name: inspect.Parameter(name, kind) for name, kind in zip(("args", "kwargs"), anything, strict=True)}
-
-
 def abstract_leaf(leaf: Any) -> jax.ShapeDtypeStruct:
     """An argument's shape and type, without its sharding."""
     aval = jax.typeof(leaf) if not isinstance(leaf, jax.ShapeDtypeStruct) else leaf
@@ -225,16 +217,6 @@ def donated_leaves(tree: Any, donate: Container[int], donate_names: Container[st
         return name.idx in donate if kind == 0 else name.key in donate_names
 
     return {position for position, (path, _) in enumerate(paths(tree)) if donated(path)}
-
-
-def argument_name(path: Sequence[Any], arguments: Sequence[str]) -> str:
-    """The user's name for an input: the argument, and the path within it."""
-    kind, place, *rest = path
-    if kind.idx == 1:
-        name = str(place.key)
-    else:
-        name = arguments[place.idx] if place.idx < len(arguments) else f"args[{place.idx}]"
-    return f"{name}{jax.tree_util.keystr(tuple(rest))}"
 
 
 def carried_state(in_tree: Any, out_tree: Any, step: Step, donated: Container[int]) -> dict[int, int]:
