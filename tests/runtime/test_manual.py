@@ -202,5 +202,5 @@ def test_microbatches_that_shards_do_not_divide_are_an_error() -> None:
     with pytest.raises(ValueError, match="evenly divisible") as error:
         mm.mjit(step_on_shards(2), mesh=make_mesh())(*batch_of_rows(np.float32))
     notes = "\n".join(error.value.__notes__)
-    assert "fails for a microbatch of 2 examples" in notes
+    assert "fails in a microbatch of 2 of" in notes
     assert notes.count("give a size= or count= that it takes") == 1

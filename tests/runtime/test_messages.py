@@ -1,5 +1,9 @@
 """What is said about mistakes, by the text: what was given and what to write. Wrong types have tests of their own."""
 
+import functools
+import re
+import traceback
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -287,3 +291,159 @@ def test_options_of_shard_map():
 def test_names_that_are_not_there(name, message):
     with pytest.raises(AttributeError, match=message):
         getattr(mm, name)
+
+
+def returns_text(p, x):
+    return x, "text"
+
+
+def returns_an_object(p, x):
+    return {"result": object()}
+
+
+def is_a_generator(p, x):
+    yield x
+
+
+def branches(p, x):
+    return p if x.sum() > 0 else x
+
+
+def converts(p, x):
+    return float(x.sum())
+
+
+def wants_numpy(p, x):
+    return np.cos(x)
+
+
+def counts(p, x):
+    return [p for _ in range(x.sum().astype(int))]
+
+
+def does_not_fit(p, x):
+    return x @ x
+
+
+def raises(p, x):
+    raise RuntimeError("of the user")
+
+
+def drawn(p, x):
+    return jnp.zeros(x[0].astype(int))
+
+
+MISTAKES = (returns_text, returns_an_object, is_a_generator, branches, converts, wants_numpy, counts, does_not_fit)
+MISTAKES += (raises, drawn)
+
+
+def in_step(wrong):
+    mm.mjit(wrong, mesh=stages(2))(np.ones((3, 3), np.float32), np.ones((8, 3), np.float32))
+
+
+def in_task(wrong):
+    in_step(functools.wraps(wrong)(lambda p, x: mm.task(wrong, task=on(0))(p, x)))
+
+
+def in_microbatch(wrong, size=2, **options):
+    def step(p, x):
+        return mm.microbatch(wrong, argnum=1, size=size, **options)(p, x)
+
+    in_step(step)
+
+
+def in_loop(wrong):
+    def body(x, total):
+        wrong(total, x)
+        return total + x.sum()
+
+    in_step(lambda p, x: mm.microbatch_loop(functools.wraps(wrong)(body))([x[:2], x[2:4]], 0.0))
+
+
+def in_scan(wrong):
+    def body(total, x):
+        wrong(total, x)
+        return total + x.sum(), None
+
+    in_step(lambda p, x: mm.microbatch_scan(jax.lax.scan)(functools.wraps(wrong)(body), 0.0, x.reshape(4, 2, 3)))
+
+
+def at_once(wrong):
+    mm.microbatch(wrong, argnum=1, size=2)(np.ones((3, 3), np.float32), np.ones((8, 3), np.float32))
+
+
+def in_objects(wrong):
+    nnx = pytest.importorskip("flax.nnx")
+    step = mm.mjit(wrong, mesh=stages(2), like=nnx.jit)
+    step(nnx.Dict(p=nnx.Param(jnp.ones((3, 3)))), np.ones((8, 3), np.float32))
+
+
+def in_filtered(wrong):
+    equinox = pytest.importorskip("equinox")
+    mm.mjit(wrong, mesh=stages(2), like=equinox.filter_jit)(np.ones((3, 3), np.float32), np.ones((8, 3), np.float32))
+
+
+# What a loop's iteration returns is the loop's own, and a result that is no array is one of Equinox and of tasks.
+RETURNED = {returns_text, returns_an_object, is_a_generator}
+FITTING = {in_loop: RETURNED, in_scan: RETURNED, in_filtered: RETURNED, in_task: {returns_text, is_a_generator}}
+
+
+@pytest.mark.filterwarnings("ignore:Python iterable type 'generator':DeprecationWarning")
+@pytest.mark.parametrize("place", [in_step, in_task, in_microbatch, in_loop, in_scan, at_once, in_objects, in_filtered])
+def test_mistakes_are_told_of_the_users_function(place, free_promotion):
+    for wrong in MISTAKES:
+        if wrong in FITTING.get(place, ()):
+            continue
+        with pytest.raises(Exception) as error:  # noqa: PT011  (JAX's own, of many kinds)
+            place(wrong)
+        frames = traceback.extract_tb(error.value.__traceback__)
+        assert not [frame for frame in frames if "mmruntime" in frame.filename], wrong
+        text = "".join(traceback.format_exception_only(error.value))
+        assert "mmruntime" not in text, wrong
+        assert wrong is raises or wrong is does_not_fit or wrong.__name__ in text, text
+        if wrong in (branches, converts, wants_numpy, counts):
+            assert frames[-1].filename == __file__, wrong
+        if wrong is branches and place is not in_loop:
+            assert re.search(r"the values? of the arguments? .*\bx\.", text), text
+        assert text.count("JAX_TRACEBACK_FILTERING=off") == 1, text
+
+
+def test_a_flag_of_jax_shows_our_frames():
+    jax.config.update("jax_traceback_filtering", "off")
+    try:
+        with pytest.raises(TypeError) as error:
+            mm.mjit(3)
+    finally:
+        jax.config.update("jax_traceback_filtering", "auto")
+    assert any("mmruntime" in frame.filename for frame in traceback.extract_tb(error.value.__traceback__))
+    with pytest.raises(TypeError) as error:
+        mm.mjit(3)
+    assert all(frame.filename == __file__ for frame in traceback.extract_tb(error.value.__traceback__))
+
+
+WRITTEN_SIZES = {
+    "positions": lambda p, x: (x.sum(1) * jnp.arange(8)).sum(),
+    "noise": lambda p, x: (x.sum(1) * jax.random.normal(jax.random.key(0), (8,))).sum(),
+    "keys": lambda p, x: jax.vmap(lambda key, row: row.sum())(jax.random.split(jax.random.key(0), 8), x).sum(),
+    "largest": lambda p, x: jax.lax.top_k(x.sum(1), 4)[0].sum(),
+    "shape": lambda p, x: x.reshape(4, 6).sum(),
+    "neither size": lambda p, x: (x.sum(1) * jnp.arange(3)).sum(),
+    "size of a microbatch": lambda p, x: (x.sum(1) * jnp.arange(2)).sum(),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN_SIZES)
+def test_a_written_number_of_examples_is_told_what_to_write(name, free_promotion):
+    with pytest.raises((TypeError, ValueError)) as error:
+        in_microbatch(WRITTEN_SIZES[name], reduce="exact")
+    text = "\n".join(error.value.__notes__)
+    assert "in a microbatch of 2 of 8 examples" in text
+    assert "take it from the shape of an argument, as in jnp.arange(x.shape[0])" in text
+
+
+def test_other_mistakes_are_told_of_no_sizes(free_promotion):
+    for wrong in (branches, raises, lambda p, x: p["none"], lambda p, x: jnp.ones((2, 2)) @ p):
+        with pytest.raises(Exception) as error:  # noqa: PT011
+            in_microbatch(wrong)
+        text = "\n".join(error.value.__notes__)
+        assert "fails in a microbatch of 2 of 8 examples, and for the whole batch of 8 as well.\n" in text

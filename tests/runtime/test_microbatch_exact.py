@@ -645,7 +645,10 @@ def test_a_bare_call_needs_no_whole_batch() -> None:
     assert "cannot be traced for the whole batch: MemoryError: too many examples" in step.explain().proofs[1]
     with pytest.raises(MemoryError) as error:
         exactly(fun)(params_of(), batch_of())
-    assert "fails for the whole batch of 16, for which reduce= is checked" in error.value.__notes__[-1]
+    assert error.value.__notes__[0] == (
+        "microbatch: fun fails for the whole batch of 16, for which reduce= is checked, and can be traced in a "
+        "microbatch of 4 of 16 examples."
+    )
 
 
 def test_an_error_of_one_microbatch_alone_says_so() -> None:
@@ -655,10 +658,12 @@ def test_an_error_of_one_microbatch_alone_says_so() -> None:
     for reduce in ("exact", "sum", None):
         with pytest.raises(TypeError, match="reshape") as error:
             exactly(fun, reduce=reduce)(params_of(), batch_of())
-        assert error.value.__notes__[-1] == (
-            "microbatch: fun fails for a microbatch of 4 examples, and can be traced for the whole batch of 16. If it "
-            "reads numbers or arrays of the whole batch that are no arguments of it, make them of the shapes of its "
-            "arguments, or pass them as arguments that argnum= cuts; else give a size= or count= that it takes."
+        assert error.value.__notes__[0] == (
+            "microbatch: fun fails in a microbatch of 4 of 16 examples, and can be traced for the whole batch of 16. "
+            "A number of examples that is written into it, as in jnp.arange(16), fits one of them at most: take it "
+            "from the shape of an argument, as in jnp.arange(x.shape[0]). Pass arrays with a row for each example as "
+            "arguments that argnum= cuts; select among all examples outside of the function; or give a size= or count= "
+            "that it takes."
         )
 
 

@@ -180,7 +180,13 @@ def trace_both(
         return trace(flat, [*(abstract(leaf, dim, size) for leaf, dim in zip(leaves, dims, strict=True)), *rest])
 
     whole_size = np.shape(leaves[0])[dims[0]]
-    sizes = f"a microbatch of {whole_size // count} examples", f"the whole batch of {whole_size}"
+    sizes = f"a microbatch of {whole_size // count} of {whole_size} examples", f"the whole batch of {whole_size}"
+    written_size = (
+        f" A number of examples that is written into it, as in jnp.arange({whole_size}), fits one of them at most: take "
+        "it from the shape of an argument, as in jnp.arange(x.shape[0]). Pass arrays with a row for each example as "
+        "arguments that argnum= cuts; select among all examples outside of the function; or give a size= or count= "
+        "that it takes."
+    )
     whole: Any = None
     error: Exception | None = None
     if count > 1:
@@ -194,17 +200,17 @@ def trace_both(
         with watched("microbatch", label, fun, *reached) if whole is not None else contextlib.nullcontext():
             part = at_size(whole_size // count)
     except Exception as raised:
-        if count > 1 and error is None:
-            raised.add_note(
-                f"microbatch: {label} fails for {sizes[0]}, and can be traced for {sizes[1]}. If it reads "
-                "numbers or arrays of the whole batch that are no arguments of it, make them of the shapes of its "
-                "arguments, or pass them as arguments that argnum= cuts; else give a size= or count= that it takes."
-            )
+        # What is wrong with any number of examples, and not said by us, is told the number alone.
+        if count > 1 and not str(raised).startswith("microbatch"):
+            other = f"and can be traced for {sizes[1]}" if error is None else f"and for {sizes[1]} as well"
+            advice = written_size if isinstance(raised, _OF_SHAPES) and str(raised) != str(error) else ""
+            raised.add_note(f"microbatch: {label} fails in {sizes[0]}, {other}.{advice}")
         raise
     failure = ""
     if error is not None and needs_whole:
         error.add_note(
-            f"microbatch: {label} fails for {sizes[1]}, for which reduce= is checked, and can be traced for {sizes[0]}."
+            f"microbatch: {label} fails for {sizes[1]}, for which reduce= is checked, and can be traced in {sizes[0]}."
+            f"{written_size if isinstance(error, _OF_SHAPES) else ''}"
         )
         raise error
     if error is not None:
@@ -237,6 +243,10 @@ def trace_both(
         label,
         resized if whole is not None and count == whole_size > 1 else None,
     )
+
+
+# What JAX raises where shapes do not fit.
+_OF_SHAPES = (TypeError, ValueError, IndexError)
 
 
 def trace(function: Callable[..., Any], shapes: Sequence[Any]) -> Any:
