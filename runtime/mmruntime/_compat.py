@@ -12,6 +12,7 @@ import functools
 import hashlib
 import importlib.metadata
 import inspect
+import itertools
 import logging
 import math
 import operator
@@ -670,7 +671,11 @@ def leave_out_frames(error: BaseException) -> None:
         elif link.__traceback__ is not None:
             link.__traceback__ = traceback_util.filter_traceback(link.__traceback__)
     note = f"--------------------\n{traceback_util._simplified_tb_msg}"
-    if mode != "tracebackhide" and note not in getattr(error, "__notes__", ()):
+    if mode != "tracebackhide":
+        # JAX's own functions inside have said it before what is said of the error since.
+        notes = getattr(error, "__notes__", [])
+        if note in notes:
+            notes.remove(note)
         error.add_note(note)
 
 
@@ -707,6 +712,49 @@ def _user_line(info: Any) -> str:
         return ""
     found = found or frames[0]
     return f"{found.file_name}:{found.start_line} ({found.function_name})"
+
+
+# Where the functions are that people call, by the folder or file of JAX's that they are made in.
+_PUBLIC: Mapping[str, tuple[str, ...]] = {
+    "numpy": ("jnp", "jnp.linalg", "jnp.fft"),
+    "lax": ("jax.lax", "jax.lax.linalg"),
+    "nn": ("jax.nn",),
+    "ops": ("jax.nn", "jax.ops"),
+    "random": ("jax.random",),
+    "random.py": ("jax.random",),
+    "scipy": ("jax.scipy.special", "jax.scipy.linalg", "jax.scipy.stats", "jax.scipy.signal"),
+}
+
+
+def called_function(eqn: Any) -> str:
+    """The public function of JAX whose call in the program of somebody else made an equation, such as `jnp.std`.
+
+    Empty for operators, and where it is not known.
+    """
+    frames = eqn.source_info.traceback.frames if eqn.source_info.traceback is not None else []
+    inner = list(itertools.takewhile(lambda frame: not source_info_util.is_user_filename(frame.file_name), frames))
+    if len(inner) == len(frames):
+        return ""
+    private = os.path.join(os.path.dirname(jax.__file__), "_src", "")
+    calls = [
+        (frame.file_name.removeprefix(private).split(os.sep)[0], frame.function_name.rpartition(".")[2])
+        for frame in reversed(inner)
+    ]
+    if eqn.primitive is jit_p:
+        # A function of theirs that is compiled has no frame of its own.
+        calls += [(place, eqn.params["name"]) for place in _PUBLIC]
+    for place, name in calls:
+        if name.startswith("_operator_") or name == "_getitem":
+            return ""
+        for module in _PUBLIC.get(place, ()):
+            # A method, as of `x.std()`, is the function with an underscore.
+            found = functools.reduce(lambda at, part: getattr(at, part, None), module.split(".")[1:], _ROOTS[module[:3]])
+            if callable(getattr(found, name.lstrip("_"), None)):
+                return f"{module}.{name.lstrip('_')}"
+    return ""
+
+
+_ROOTS: Mapping[str, Any] = {"jnp": jnp, "jax": jax}
 
 
 def is_of_a_library(file_name: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import warnings
 from typing import Any
 
@@ -397,9 +398,73 @@ def test_gradients_that_fail_elsewhere_than_the_loss_say_where_the_cause_is(loss
     def judged(params, batch):
         return loss(batch @ params)
 
-    text = rf"kept for result\[1\] of .* If that is a gradient of result\[0\], the cause is there: .*`{operation}`"
+    text = rf"(?s)kept for .*result\[1\] of .*\sIf that is a gradient of result\[0\], the cause is there: .*`{operation}`"
     with pytest.raises(ValueError, match=text):
         mm.microbatch(jax.value_and_grad(judged), count=2, argnum=1, reduce="exact")(jnp.ones(3), jnp.ones((8, 3)))
+
+
+def test_all_reasons_are_told_at_once_by_what_is_called():
+    def judged(params, batch):
+        each = batch @ params
+        table = batch[:, None] * params
+        firsts = each[0]
+        found = {
+            "order": jnp.argsort(each),
+            "flipped": each[::-1],
+            "sofar": jnp.cumsum(each),
+            "both": jnp.triu(table[:, 0] @ table[:, 0].T) + jnp.cumprod(each)[0],
+            "scaled": jax.nn.softmax(each).astype(int),
+            "ranks": jax.lax.sort(each),
+            "last": each[-1],
+        }
+        return each.mean() + firsts, found
+
+    def message(keep):
+        def kept(params, batch):
+            loss, found = judged(params, batch)
+            return loss, {name: found[name] for name in keep}
+
+        with pytest.raises(ValueError) as error:  # noqa: PT011
+            mm.microbatch(kept, count=2, argnum=1, reduce="exact")(jnp.ones(3), jnp.ones((8, 3)))
+        return str(error.value).splitlines()
+
+    first, *reasons, further = message(["order", "both"])
+    assert first.endswith("cannot be kept for 5 reasons:")
+    expected = [
+        r"- result\[0\] of kept: .*takes some of the examples by their position",
+        r"- result\[1\]\['both'\] of .*, in `jnp\.triu`, ",
+        r"- result\[1\]\['both'\] of .*, in `jnp\.cumprod`, computes `cumprod` along the examples\.",
+        r"- result\[1\]\['order'\] of .*, in `jnp\.argsort`, computes `sort` along the examples\.",
+    ]
+    for pattern in expected:
+        assert any(re.match(pattern, reason) for reason in reasons), (pattern, reasons)
+    assert further.startswith("If microbatches are to differ")
+    assert "- and 4 more" in message(["order", "flipped", "sofar", "both", "ranks", "scaled"])
+
+
+@pytest.mark.parametrize(
+    ("called", "function"),
+    [
+        ("jnp.prod", jnp.prod),
+        ("jnp.prod", lambda each: each.prod()),
+        ("jnp.median", jnp.median),
+        ("jnp.linalg.det", lambda each: jnp.linalg.det(each[:, None] * each)),
+        ("jax.nn.softmax", lambda each: jax.nn.softmax(each).max()),
+        ("jax.nn.logsumexp", jax.nn.logsumexp),
+        ("jax.lax.top_k", lambda each: jax.lax.top_k(each, 2)[0].sum()),
+        ("jax.random.permutation", lambda each: (each * jax.random.permutation(jax.random.key(0), each)).sum()),
+        ("", lambda each: each[0]),
+        ("", lambda each: (each * each[::-1]).sum()),
+    ],
+)
+@pytest.mark.parametrize("transform", [jax.jit, lambda function: function], ids=["jit", "plain"])
+def test_what_is_unproved_is_told_by_what_is_called(called, function, transform):
+    def judged(params, batch):
+        return transform(function)(batch @ params)
+
+    with pytest.raises(ValueError, match=r"test_microbatch_exact\.py:\d+ \(") as error:
+        mm.microbatch(jax.value_and_grad(judged), count=2, argnum=1, reduce="exact")(jnp.ones(3), jnp.ones((8, 3)))
+    assert re.findall(r", in `(j[\w.]*)`", str(error.value))[:1] == [called][: bool(called)]
 
 
 def test_how_a_function_of_totals_is_put_together_can_still_be_said():

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from mmruntime import _compat
 from mmruntime._exactness.lattice import Reason
 from mmruntime._exactness.needed import needed
 from mmruntime._exactness.rules.equation import line_of
@@ -13,6 +15,8 @@ from mmruntime._exactness.sizes import same_equation, same_program
 
 # Operations that JAX leaves out where they would take all entries.
 _TAKES = {"slice", "dynamic_slice", "gather"}
+# Functions that people call for that.
+_TAKING = {*_TAKES, "slice_in_dim", "dynamic_slice_in_dim", "index_in_dim", "take", "take_along_axis", "compress"}
 # How many equations are looked at to see which of the two programs does more.
 _AHEAD = 100
 
@@ -51,6 +55,12 @@ def _alone(jaxpr: Any, position: int) -> Any:
 def _difference(part: Any, whole: Any, *, has_one_example: bool) -> Reason:
     begin = _number_alike(part, whole)
     ones, others = part.eqns[begin : begin + _AHEAD], whole.eqns[begin : begin + _AHEAD]
+    if ones and others and ones[0].primitive is others[0].primitive:
+        for inner, twin in zip(_compat.inner_jaxprs(ones[0]), _compat.inner_jaxprs(others[0]), strict=False):
+            if not same_program(inner, twin):
+                found = _difference(inner, twin, has_one_example=has_one_example)
+                call = _compat.called_function(ones[0])
+                return found if found.line else replace(found, line=line_of(ones[0]), call=call)
     matcher = difflib.SequenceMatcher(None, _names(ones), _names(others), autojunk=False)
     problem = "does other operations for another batch size"
     eqn = (ones or part.eqns[-1:] or [None])[0]
@@ -65,7 +75,13 @@ def _difference(part: Any, whole: Any, *, has_one_example: bool) -> Reason:
             break
     name, line = ("", "") if eqn is None else (eqn.primitive.name, line_of(eqn))
     advice = "Let the number of examples not decide which operations are done."
-    if name in _TAKES:
+    call = "" if eqn is None else _compat.called_function(eqn)
+    if name in _TAKES and call and call.rpartition(".")[2] not in _TAKING:
+        advice = (
+            f"{call} takes other steps for another number of examples: return what it is computed of, and compute it "
+            "outside of the microbatched function."
+        )
+    elif name in _TAKES:
         advice = (
             "JAX leaves it out where it takes all examples. Return them all, and take them, or compute with them, "
             "outside of the microbatched function."
@@ -75,7 +91,7 @@ def _difference(part: Any, whole: Any, *, has_one_example: bool) -> Reason:
             "JAX does other operations where a dimension has one entry, and each microbatch is one example: give it "
             "two or more, by a smaller count= or a larger size=."
         )
-    return Reason(name, line, f"{problem}, {_INCOMPARABLE}", advice)
+    return Reason(name, line, f"{problem}, {_INCOMPARABLE}", advice, call=call)
 
 
 def _number_alike(part: Any, whole: Any) -> int:

@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +67,8 @@ class Reason:
         problem: What is wrong with it, a clause.
         advice: What to write instead, a sentence; may be empty.
         is_of_other: Whether it is about another value, without which this one would be looked at.
+        call: The function of JAX that is called in that line, such as `jnp.std`; empty if that is not known.
+        also: What is wrong with the value besides.
     """
 
     primitive: str
@@ -73,6 +76,23 @@ class Reason:
     problem: str
     advice: str = ""
     is_of_other: bool = False
+    call: str = ""
+    also: tuple[Reason, ...] = dataclasses.field(default=(), compare=False)
+
+    @property
+    def every(self) -> tuple[Reason, ...]:
+        """It, and what is wrong besides."""
+        return (dataclasses.replace(self, also=()), *self.also)
+
+
+def every_reason(reasons: Iterable[Reason | None]) -> Reason | None:
+    """Several reasons as one: the first, with a few of the others."""
+    found = list(dict.fromkeys(each for reason in reasons if reason is not None for each in reason.every))
+    return dataclasses.replace(found[0], also=tuple(found[1:_MOST_REASONS])) if found else None
+
+
+# Of one value; beyond these, messages do not become clearer.
+_MOST_REASONS = 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,12 @@ from mmruntime._exactness.rules.equation import Hoisted
 
 # Results in one message; the rest of the list says no more.
 _SHOWN = 3
+# What is wrong with them.
+_MOST_REASONS = 5
 
 
 def not_exact(label: str, verdicts: Sequence[Verdict], names: Sequence[str]) -> str:
-    """The message where results are not those of the whole batch, or are not known to be.
+    """The message where results are not those of the whole batch, or are not known to be: each reason, and for what.
 
     Args:
         label: The function's name.
@@ -23,18 +25,33 @@ def not_exact(label: str, verdicts: Sequence[Verdict], names: Sequence[str]) -> 
         names: What each of them is called.
     """
     failed = [(name, verdict) for name, verdict in zip(names, verdicts, strict=True) if not verdict.is_proved]
-    own = [verdict for _, verdict in failed if verdict.reason is None or not verdict.reason.is_of_other]
-    first = next((verdict for verdict in own if verdict.kind == "mixed"), (own or [failed[0][1]])[0])
-    which = listed([name for name, verdict in failed if verdict.reason == first.reason])
-    return f"{which} of {label}: {because(first.reason)}"
+    own = [pair for pair in failed if pair[1].reason is None or not pair[1].reason.is_of_other] or failed
+    by_reason: dict[Reason | None, list[str]] = {}
+    # What is known to be wrong comes before what is not known.
+    for name, verdict in sorted(own, key=lambda pair: pair[1].kind != "mixed"):
+        # A gradient often has another reason at the line that the loss has one at; and a call is one thing to change.
+        calls = {(reason.line, reason.call) for reason in by_reason if reason is not None}
+        for reason in (None,) if verdict.reason is None else verdict.reason.every:
+            place = reason and (reason.line, reason.call)
+            if reason in by_reason or place not in calls:
+                by_reason.setdefault(reason, []).append(name)
+            if reason is not None and reason.call:
+                calls.add((reason.line, reason.call))
+    said = [f"{listed(which)} of {label}: {because(reason)}" for reason, which in by_reason.items()]
+    if len(said) == 1:
+        return said[0]
+    more = len(said) - _MOST_REASONS
+    rest = [f"- and {more} more"] if more > 0 else []
+    return "\n".join((f"{len(said)} reasons:", *(f"- {each}" for each in said[:_MOST_REASONS]), *rest))
 
 
 def because(reason: Reason | None) -> str:
-    """Why something is not proved: the line, the problem and the advice, as sentences."""
+    """Why something is not proved: the line, what is called there, the problem and the advice, as sentences."""
     if reason is None:
         return "there is no proof."
     operation = f" (`{reason.primitive}`)" if reason.primitive and f"`{reason.primitive}`" not in reason.problem else ""
-    place = f"{reason.line} {reason.problem}" if reason.line else f"the function {reason.problem}"
+    call = f", in `{reason.call}`," if reason.call else ""
+    place = f"{reason.line}{call} {reason.problem}" if reason.line else f"the function {reason.problem}"
     return f"{place}{operation}.{f' {reason.advice}' if reason.advice else ''}"
 
 

@@ -14,7 +14,7 @@ from mmruntime import _compat
 from mmruntime._exactness.afterwards import Afterwards, afterwards, may_run_afterwards
 from mmruntime._exactness.averages import averages
 from mmruntime._exactness.difference import differences
-from mmruntime._exactness.lattice import FREE, ZERO, AbstractValue, Kind, Reason, Shards, rows
+from mmruntime._exactness.lattice import FREE, ZERO, AbstractValue, Kind, Reason, Shards, every_reason, rows
 from mmruntime._exactness.rules import (
     collectives,
     contraction,
@@ -452,21 +452,21 @@ class _Frame:
                 self.run.mesh_axes |= set(part.params["mesh"].shape)
         elif self.run.mesh_axes and (known := self._known_on_devices(eqn)):
             return [value.but(hoistable=hoistable) for value in known]
+        reason: Reason | None
         if not is_call:
             if eqn.name in _ZERO_TIMES and any(value.kind is Kind.ZERO for value in ins):
                 return [ZERO.but(hoistable=hoistable)] * count
             if eqn.name == "select_n" and ins[0].kind is Kind.ZERO:
                 return [ins[1].but(hoistable=hoistable)]
-            for value in ins:
-                if not value.is_proved:
-                    return [AbstractValue(value.kind, hoistable=hoistable, reason=value.reason)] * count
+            if unproved := [value for value in ins if not value.is_proved]:
+                reason = every_reason(value.reason for value in unproved)
+                return [AbstractValue(unproved[0].kind, hoistable=hoistable, reason=reason)] * count
         function = RULES.get(eqn.name)
-        reason: Reason | None
         try:
             if function is None or (_compat.acts(part) and not is_call):
                 raise NoRule
             if not same_params(part.params, whole.params, LOOSE[eqn.name]):
-                why = Reason(eqn.name, line_of(part), "does something else for another batch size")
+                why = _reason(part, "does something else for another batch size")
                 return [AbstractValue(Kind.UNKNOWN, hoistable=hoistable, reason=why)] * count
             on_devices = self.run.mesh_axes and not is_call
             found = (self._found_on_devices if on_devices else self._found)(eqn, function)
@@ -477,14 +477,14 @@ class _Frame:
                     "The batch alone decides that sum, but inside of a loop it is computed for each microbatch: "
                     "compute it before the loop."
                 )
-            reason = Reason(eqn.name, line_of(part), error.problem, advice)
-            reason = next((value.reason for value in ins if not value.is_proved), reason)
+            reason = every_reason(value.reason for value in ins if not value.is_proved)
+            reason = reason or _reason(part, error.problem, advice)
             return [AbstractValue(Kind.MIXED, hoistable=hoistable, reason=reason)] * count
         except NoRule:
             if not _compat.acts(part) and self._is_free(eqn, ins):
                 # It may be different on each device, for all that is known.
                 return [FREE.but(hoistable=hoistable, varies=self.run.mesh_axes)] * count
-            reason = Reason(eqn.name, line_of(part), f"has no rule for `{eqn.name}`")
+            reason = _reason(part, f"has no rule for `{eqn.name}`")
             return [AbstractValue(Kind.UNKNOWN, hoistable=hoistable, reason=reason)] * count
         if isinstance(found, AbstractValue):
             found = [found] * count
@@ -558,15 +558,18 @@ class _Frame:
     def _checked(self, eqn: Equation, position: int, value: AbstractValue) -> AbstractValue:
         """A rule's value, held against the shapes: no rule may be right about examples and wrong about sizes."""
         if not value.is_proved or value.kind is Kind.ZERO:
-            if value.reason is not None and not value.reason.line:
-                given = value.reason
-                why = replace(given, primitive=given.primitive or eqn.name, line=line_of(eqn.part))
-                return value.but(reason=why)
+            if value.reason is not None and any(not each.line for each in value.reason.every):
+                own = _reason(eqn.part, "")
+                found = [
+                    each if each.line else replace(each, primitive=each.primitive or own.primitive, line=own.line, call=own.call)
+                    for each in value.reason.every
+                ]
+                return value.but(reason=every_reason(found))
             return value
         one, other = shape_of(eqn.part.outvars[position]), shape_of(eqn.whole.outvars[position])
         if fits(value, one, other, self.run.n):
             return value
-        shapes = Reason(eqn.name, line_of(eqn.part), "gives other shapes than its rule expects")
+        shapes = _reason(eqn.part, "gives other shapes than its rule expects")
         return AbstractValue(Kind.UNKNOWN, hoistable=value.hoistable, reason=shapes)
 
     def _hoisted(self, var: Any, twin: Any, value: AbstractValue, name: str, eqn: Any) -> AbstractValue:
@@ -608,6 +611,10 @@ def shorter_range(eqn: Any) -> Any:
         return None
     ranges = [float(jnp.finfo(dtype).max) for dtype in (source, target)]  # type: ignore[no-untyped-call]
     return source if ranges[0] < min(ranges[1], float(np.finfo(np.float32).max)) else None
+
+
+def _reason(eqn: Any, problem: str, advice: str = "") -> Reason:
+    return Reason(eqn.primitive.name, line_of(eqn), problem, advice, call=_compat.called_function(eqn))
 
 
 _DRAWS = (*random.KEYED, "rng_bit_generator", "rng_uniform")

@@ -349,7 +349,8 @@ def check_exact(traced: TracedFunction, proof: Proof, kinds: Sequence[str], para
     if all(proof.verdicts[position].is_proved for position in wanted):
         return
     loss = proof.verdicts[0]
-    if loss.kind == "after" and any(each.kind != "after" and each.reason == loss.reason for each in proof.verdicts):
+    others = [each.reason for each in proof.verdicts if each.kind != "after" and each.reason is not None]
+    if loss.kind == "after" and any(loss.reason in reason.every for reason in others):
         # Its gradients are not proved for the same reason, which is plainer there.
         proof = dataclasses.replace(proof, verdicts=(dataclasses.replace(loss, kind="mixed"), *proof.verdicts[1:]))
     verdicts = [proof.verdicts[position] for position in wanted]
@@ -368,8 +369,10 @@ def check_exact(traced: TracedFunction, proof: Proof, kinds: Sequence[str], para
         further = (
             'For the statistics of a batch normalisation, batch_stats="microbatch" has each microbatch use its own. '
         )
+    said = not_exact(traced.label, verdicts, names)
+    gap = "\n" if "\n" in said else " "
     raise ValueError(
-        f'microbatch: reduce="exact" cannot be kept for {not_exact(traced.label, verdicts, names)} {further}'
+        f'microbatch: reduce="exact" cannot be kept for {said}{gap}{further}'
         'If microbatches are to differ from the whole batch, say how with reduce="sum" or "mean", and check=False. '
         "Without mm.microbatch the stages compute the whole batch, one after the other."
     )
