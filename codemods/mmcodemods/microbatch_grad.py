@@ -82,6 +82,7 @@ class MicrobatchGrad(MeshCodemod):
         loss = find_function(self.site, self.gradient.function, self.site.facts, self.site.scope)
         self.batch = choose_batch(self.site, self.gradient, loss)
         self.refuse_problems(loss)
+        self.check_dimensions()
         self.arguments = self.keywords()
         self.target = self.site.call(self.site.statement, self.gradient.wrapped_call)
         self.site.transform(self.site.statement, self)
@@ -146,6 +147,28 @@ class MicrobatchGrad(MeshCodemod):
         order = ("dim", "size", "count", "argnum", "rng", "schedule", "reduce")
         others = ("check", "batch_stats", "sync", "all_gather", "accumulate", "slices")
         return {name: written[name] for name in (*order, *others) if name in written}
+
+    def check_dimensions(self) -> None:
+        """Report dimensions of the examples that do not go with the arguments that are cut."""
+        dim, slices = self.hint.argument("dim"), self.hint.argument("slices")
+        if dim is None or not isinstance(dim.value, ast.Tuple | ast.List):
+            return
+        cut = ast.parse(self.batch.argnum, mode="eval").body
+        given = len(dim.value.elts)
+        if isinstance(cut, ast.Constant | ast.UnaryOp):
+            self.site.error(f"`dim={dim.text}` is for several arguments, and one is cut; write one number", dim)
+        if isinstance(cut, ast.Tuple | ast.List) and len(cut.elts) != given:
+            self.site.error(
+                f"`dim={dim.text}` has {given} dimensions, and `argnum={self.batch.argnum}` cuts {len(cut.elts)} "
+                "arguments; write one number, or one for each",
+                dim,
+            )
+        if slices is not None and len({ast.unparse(each) for each in dim.value.elts}) > 1:
+            self.site.error(
+                f"`slices=` cuts the dimension behind that of the examples, and `dim={dim.text}` has several; write "
+                "one number",
+                dim,
+            )
 
     # Random keys
 

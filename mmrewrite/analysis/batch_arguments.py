@@ -85,19 +85,33 @@ class _Chooser:
 
     def positions(self, argument: Argument) -> str:
         """An argument of the hint with the names in it replaced by positions."""
-        items = argument.value.elts if isinstance(argument.value, ast.Tuple | ast.List) else [argument.value]
+        items = self.items(argument)
         self.check_numbers(argument, items)
-        if not self.names(argument):
+        # What becomes an argument besides stands behind the others.
+        if not self.names(argument) and all((whole_number(item) or 0) >= 0 for item in items):
             return argument.text
         texts = [
             str(self.position(item.value, argument))
             if isinstance(item, ast.Constant) and isinstance(item.value, str)
             else ast.unparse(item)
+            if (number := whole_number(item)) is None
+            else str(self.from_front(number))
             for item in items
         ]
         if not isinstance(argument.value, ast.Tuple | ast.List):
             return texts[0]
         return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
+
+    def given(self) -> int | None:
+        """How many positional arguments the calls have, None if they do not show it or differ."""
+        counts = {len(call.args) for call in self.gradient.calls}
+        is_clear = not any(isinstance(each, ast.Starred) for call in self.gradient.calls for each in call.args)
+        return counts.pop() if len(counts) == 1 and is_clear else None
+
+    def from_front(self, number: int) -> int:
+        """A position counted from the first argument, where that is clear; negative ones count from the last."""
+        given = self.given()
+        return number if number >= 0 or given is None else given + number
 
     def check_numbers(self, argument: Argument, items: Sequence[ast.expr]) -> None:
         """Report positions that the loss does not have, where its parameters can be seen."""
@@ -105,8 +119,8 @@ class _Chooser:
             return
         count = self.loss.num_positional
         for item in items:
-            position = whole_number(item)
-            if position is not None and not 0 <= position < count:
+            position, given = whole_number(item), self.given()
+            if position is not None and not -(count if given is None else given) <= position < count:
                 self.site.error(
                     f"the loss takes {count} argument{'s' * (count > 1)} by position, counted from 0, so there is no "
                     f"argument {position}; write the name of the value in quotes, also where the loss closes over it"
@@ -121,13 +135,17 @@ class _Chooser:
 
     def numbers(self, argument: Argument | None) -> list[int]:
         """The whole numbers in an argument of the hint."""
-        return [value for value in self.constants(argument) if type(value) is int]
+        items = self.items(argument)
+        return [self.from_front(number) for number in map(whole_number, items) if number is not None]
 
     def constants(self, argument: Argument | None) -> list[object]:
         """The literals in an argument of the hint."""
+        return [item.value for item in self.items(argument) if isinstance(item, ast.Constant)]
+
+    def items(self, argument: Argument | None) -> Sequence[ast.expr]:
+        """The expressions in an argument of the hint."""
         value = argument.value if argument is not None else None
-        items = value.elts if isinstance(value, ast.Tuple | ast.List) else [value]
-        return [item.value for item in items if isinstance(item, ast.Constant)]
+        return value.elts if isinstance(value, ast.Tuple | ast.List) else [value] if value is not None else []
 
     def position(self, name: str, argument: Argument | None) -> int:
         """The position that the argument called `name` will have."""

@@ -274,8 +274,8 @@ DIRECTIVES = {
             (
                 _whole("size", 1, "a microbatch of {value} examples is none; `{name}` must be 1 or more"),
                 _whole("count", 1, "{value} microbatches are none; `{name}` must be 1 or more"),
-                _whole("dim"),
-                Parameter("argnum", (int, str), "a whole number, or the name of a parameter in quotes"),
+                Parameter("dim", (int,), "a whole number, or one for each argument that is cut", is_tree=True),
+                Parameter("argnum", (int, str), "a whole number, or the name of a parameter in quotes", is_tree=True),
                 _text("schedule", *SCHEDULES),
                 Parameter(
                     "memory_bytes",

@@ -924,3 +924,56 @@ def test_the_advice_for_derivative_rules_works_and_rules_of_jax_need_none():
 
     loop = mm.microbatch(plain, size=2, argnum=1, reduce="exact")
     assert_close(jax.grad(loop)(params, batch), jax.grad(plain)(params, batch), 1e-10)
+
+
+POSITIONS = {
+    "a dimension for each": {"argnum": (1, 2), "dim": (1, 0)},
+    "from the last": {"argnum": (-3, -2), "dim": (-1, 0), "rng": -1},
+    "in another order": {"argnum": (2, -3), "dim": (0, 1), "rng": (3,)},
+    "as lists": {"argnum": [1, 2], "dim": [1, -1]},
+}
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+def test_positions_and_dimensions_are_those_that_people_write(name: str) -> None:
+    """Columns of the one argument are the rows of the other."""
+
+    def loss(w: Any, columns: Any, targets: Any, key: Any) -> Any:
+        errors = w @ columns - targets + 0 * jax.random.normal(key, ())
+        return (errors**2).mean(), errors
+
+    arguments = jnp.arange(4.0), jnp.sin(jnp.arange(32.0)).reshape(4, 8), jnp.arange(8.0), jax.random.key(0)
+    gradient = jax.value_and_grad(loss, has_aux=True)
+    expected = gradient(*arguments)
+    step = mm.mjit(mm.microbatch(gradient, size=2, reduce="exact", **{"rng": 3} | POSITIONS[name]), mesh=stages(2))
+    assert_close(step(*arguments), expected, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"dim": (0, 0), "argnum": 1}, ValueError, r"dim=\(0, 0\) has a dimension for each of 2 .* names one argument"),
+        ({"dim": (0,), "argnum": (1, 2)}, ValueError, r"for each of 1 arguments, and argnum= names 2 arguments"),
+        ({"dim": (0, 1), "argnum": (1, 2), "slices": 2}, ValueError, r"slices=2 .* one number for all arguments"),
+        ({"argnum": (1, -2)}, ValueError, r"argnum=\(1, -2\) names one of 3 arguments twice"),
+        ({"argnum": -4}, TypeError, r"argnum=-4 is the argument to slice, but loss was called with 3"),
+        ({"argnum": -1, "rng": 2}, TypeError, r"rng=2 must be the position of another positional argument"),
+        ({"dim": (0, "1"), "argnum": (1, 2)}, TypeError, r"dim must be an integer, got '1'"),
+        ({"dim": (0, 1), "argnum": (1, 2)}, ValueError, r"dim=1 is out of range for argument 2 of loss"),
+    ],
+)
+def test_positions_and_dimensions_that_do_not_fit(options: dict[str, Any], error: Any, message: str) -> None:
+    def loss(w: Any, x: Any, y: Any) -> Any:
+        return ((x @ w - y) ** 2).sum()
+
+    with pytest.raises(error, match=message):
+        mm.microbatch(jax.grad(loss), size=2, **options)(jnp.ones(4), jnp.ones((8, 4)), jnp.ones(8))
+
+
+def test_results_are_joined_along_the_dimension_of_the_first_argument() -> None:
+    def both(x: Any, y: Any) -> Any:
+        return x * y[:, None].T
+
+    x, y = jnp.arange(8.0).reshape(2, 4), jnp.arange(4.0)
+    joined = mm.microbatch(both, argnum=(0, 1), dim=(1, 0), size=2, reduce="concat")(x, y)
+    np.testing.assert_array_equal(joined, both(x, y))
