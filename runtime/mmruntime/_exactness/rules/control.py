@@ -303,31 +303,59 @@ def _is_addition(eqn: Any, to: Any) -> bool:
 
 @rule("while", loose=("cond_jaxpr", "body_jaxpr"))
 def while_loop(eqn: Equation) -> list[AbstractValue]:
-    """A loop whose number of iterations does not depend on the examples."""
+    """A loop whose number of iterations does not depend on the examples, or one for each example by itself.
+
+    Of `jax.vmap` of a loop, the condition has the shape of the mapped dimensions, with which all that is carried begins:
+    it goes on while any entry does, and an entry that is done stays as it is. So it is what its own loop gives, also
+    where another microbatch, or the whole batch, goes on for longer.
+    """
     for index, value in enumerate(eqn.ins):
         if value.kind in (Kind.INDEX, Kind.COLUMNS):
             eqn.ins[index] = eqn.plain(index)
     cond_consts, body_consts = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
     first_carry = cond_consts + body_consts
-    carry, _ = _fixed_point(
-        eqn,
-        "body_jaxpr",
-        eqn.params["body_jaxpr"],
-        eqn.whole_params["body_jaxpr"],
-        eqn.ins[cond_consts:first_carry],
-        eqn.ins[first_carry:],
-        (),
-        eqn.part.outvars,
-        first_carry,
-    )
-    part, whole = eqn.params["cond_jaxpr"], eqn.whole_params["cond_jaxpr"]
-    (goes_on,) = eqn.run("cond_jaxpr", part, whole, [*eqn.ins[:cond_consts], *carry])
+    carry = list(eqn.ins[first_carry:])
+    for _ in range(len(carry) + 1):
+        carry, _ = _fixed_point(
+            eqn,
+            "body_jaxpr",
+            eqn.params["body_jaxpr"],
+            eqn.whole_params["body_jaxpr"],
+            eqn.ins[cond_consts:first_carry],
+            carry,
+            (),
+            eqn.part.outvars,
+            first_carry,
+        )
+        part, whole = eqn.params["cond_jaxpr"], eqn.whole_params["cond_jaxpr"]
+        (goes_on,) = eqn.run("cond_jaxpr", part, whole, [*eqn.ins[:cond_consts], *carry])
+        if goes_on.kind is not Kind.ROWS:
+            break
+        ended = [_ended_by_example(value, goes_on) for value in carry]
+        if ended == carry:
+            return carry
+        carry = ended
     if goes_on.kind not in (Kind.FREE, Kind.ZERO) or goes_on.own:
         raise NotProved(
             "loops for as long as examples together say",
             "Give the loop a fixed number of iterations, such as jax.lax.fori_loop with a number.",
         )
     return decided_on_devices(goes_on, eqn.ins, carry)
+
+
+def _ended_by_example(value: AbstractValue, goes_on: AbstractValue) -> AbstractValue:
+    """What is carried by a loop that each example ends by itself."""
+    hoistable = value.hoistable and goes_on.hoistable
+    if not value.is_proved:
+        return value
+    if value.kind is Kind.ZERO and not goes_on.is_on_devices:
+        return value.but(hoistable=hoistable)
+    outer = join_outer(value.outer, goes_on.outer)
+    is_alike = value.kind is Kind.ROWS and value.dim == goes_on.dim and outer is not None
+    if not is_alike or goes_on.power or value.is_on_devices or goes_on.is_on_devices:
+        raise NotProved("loops for as long as some examples say, and carries what is not of these examples alone")
+    assert outer is not None
+    return value.but(outer=outer, hoistable=hoistable)
 
 
 @rule("cond", loose=("branches",))
