@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
@@ -29,6 +30,13 @@ def using(mesh: MultiMesh) -> AbstractContextManager[None]:
     """A context in which `mesh` is the one in use."""
     context: AbstractContextManager[None] = _CURRENT(mesh)
     return context
+
+
+def current_platform() -> str:
+    """The platform of the devices of the mesh in use, or JAX's default one."""
+    mesh = current_mesh()
+    platform: str = jax.default_backend() if mesh is None else mesh.mesh.devices.flat[0].platform
+    return platform
 
 
 def outside_of_meshes() -> AbstractContextManager[None]:

@@ -14,6 +14,7 @@ import numpy as np
 from mmruntime import _check, _compat, schedules
 from mmruntime._core.accumulators import FLOAT32, PARAMETER
 from mmruntime._core.marks import LOOPS, LoopSpec, Rows
+from mmruntime._core.mesh import current_platform
 from mmruntime._core.switches import transforms_ignored
 from mmruntime._exactness.rules.equation import Edits
 from mmruntime._exactness.split import reads_edits
@@ -426,7 +427,8 @@ def accumulate_pieces(
         traced, shapes = jax.make_jaxpr(once, return_shape=True)(*first)
         tree = jax.tree.structure(shapes)
         if spec.accumulate == FLOAT32 and spec.count > 1:
-            traced = wide_results(traced, [position for position, is_sum in enumerate(are_sums) if is_sum])
+            sums = [position for position, is_sum in enumerate(are_sums) if is_sum]
+            traced = wide_results(traced, sums, current_platform())
             shapes = jax.tree.unflatten(tree, [atom.aval for atom in _compat.split(traced)[0].outvars])
         compute = _compat.as_fun(traced)
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from mmruntime import _check, _compat
 from mmruntime._core.accumulators import FLOAT32
+from mmruntime._core.mesh import current_platform
 from mmruntime._core.warn import warn
 from mmruntime._exactness.lattice import Kind, Reason
 from mmruntime._exactness.messages import because, contradiction, given_summary, not_exact, summary
@@ -476,7 +477,7 @@ class TracedLoop:
         self.program = self.parts.body
         if accumulate == FLOAT32 and self.count > 1:
             sums = [position for position, verdict in enumerate(self.verdicts) if verdict.kind == "sum"]
-            self.program = wide_results(self.program, sums)
+            self.program = wide_results(self.program, sums, current_platform())
         self.body = _compat.as_fun(self.program)
 
     @property

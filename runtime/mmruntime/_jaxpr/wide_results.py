@@ -38,33 +38,34 @@ _PASSES = {
 }
 
 
-def wide_results(closed: Any, positions: Collection[int]) -> Any:
+def wide_results(closed: Any, positions: Collection[int], platform: str) -> Any:
     """A closed jaxpr that gives some results in float32, not rounded where it gives them in, or makes them of, less.
 
     Args:
         closed: The jaxpr.
         positions: The results; those that are neither float32 nor shorter floats stay as they are.
+        platform: Where it will run, as `jax.default_backend()` names it.
 
     Returns:
         The jaxpr; the same object if nothing changes.
     """
-    return _wide(closed, frozenset(positions), {})
+    return _wide(closed, frozenset(positions), platform, {})
 
 
 _Known = dict[tuple[int, frozenset[int]], tuple[Any, Any]]
 
 
-def _wide(closed: Any, positions: frozenset[int], known: _Known) -> Any:
+def _wide(closed: Any, positions: frozenset[int], platform: str, known: _Known) -> Any:
     # Layers that are alike share their jaxprs, and are to share them afterwards.
     key = id(closed), positions
     if key not in known:
-        known[key] = closed, _Rewrite(closed, positions, known).result()
+        known[key] = closed, _Widening(closed, positions, platform, known).result()
     return known[key][1]
 
 
-class _Rewrite:
-    def __init__(self, closed: Any, positions: frozenset[int], known: _Known) -> None:
-        self.closed, self.positions, self.known = closed, positions, known
+class _Widening:
+    def __init__(self, closed: Any, positions: frozenset[int], platform: str, known: _Known) -> None:
+        self.closed, self.positions, self.platform, self.known = closed, positions, platform, known
         self.jaxpr, self.consts = _compat.split(closed)
         self.wide: dict[Var, Atom] = {}
         self.eqns: list[Any] = []
@@ -131,7 +132,11 @@ class _Rewrite:
         elif "preferred_element_type" in params and not isinstance(
             params.get("precision"), jax.lax.DotAlgorithm | jax.lax.DotAlgorithmPreset
         ):
-            operands, params = list(eqn.invars), {**params, "preferred_element_type": jnp.dtype(jnp.float32)}
+            # XLA's CPU compiler (0.10, 0.12) takes a product of bfloat16 in float32 and then, if it is transposed, has no
+            # kernel for it. It has none that is faster than that of float32 either.
+            on_cpu = self.platform == "cpu"
+            operands = [self._as_wide(atom, eqn) if on_cpu and _is_short(atom) else atom for atom in eqn.invars]
+            params = {**params, "preferred_element_type": jnp.dtype(jnp.float32)}
         elif name == "reduce_sum":
             operands = [self._as_wide(eqn.invars[0], eqn)]
         elif name == "scatter-add":
@@ -153,7 +158,7 @@ class _Rewrite:
         if eqn.primitive is _compat.scan_p:
             # What is carried is added up in its own type.
             outs = [position for position in outs if position >= _compat.scan_counts(eqn)[1]]
-        body = _wide(eqn.params["jaxpr"], frozenset(outs), self.known)
+        body = _wide(eqn.params["jaxpr"], frozenset(outs), self.platform, self.known)
         if body is eqn.params["jaxpr"]:
             return False
         outvars = list(eqn.outvars)
