@@ -277,7 +277,7 @@ def errors(one_device: Any, rewritten: Any, reference64: Any) -> dict[str, compa
 
     Returns:
         By the path of each float array, its relative errors: `.original` and `.rewritten` are norms relative to the
-        norm in float64, and `.are_near(epsilon)` is the rule of `mmrewrite verify`.
+        norm in float64, and `.are_near()` is the rule of `mmrewrite verify`.
     """
     trees = [jax.tree_util.tree_leaves_with_path(tree) for tree in (one_device, rewritten, reference64)]
     return {
@@ -293,8 +293,7 @@ def assert_as_near(one_device: Any, rewritten: Any, reference64: Any, dtype: Any
     "About" is what `mmrewrite verify` allows: 1.6 times the error of one device, and a part of the spacing of `dtype`.
     """
     found = errors(one_device, rewritten, reference64)
-    epsilon, typical = compare.spacing(dtype), compare.typical_error(found.values())
-    far = {path: each for path, each in found.items() if not each.are_near(epsilon, typical=typical)}
+    far = {path: found[path] for path, is_near in compare.near(found, compare.spacing(dtype)).items() if not is_near}
     assert not far
     for one, other in zip(jax.tree.leaves(one_device), jax.tree.leaves(rewritten), strict=True):
         assert (one.dtype, one.shape) == (other.dtype, other.shape)

@@ -403,10 +403,11 @@ def test_how_far_results_move_when_arguments_are_disturbed(tmp_path, monkeypatch
     (tmp_path / "spread").mkdir()
     names = FunctionName("--entry", "moving:step"), FunctionName("--args", "moving:make")
     disturb(*names, str(tmp_path / "spread"), 4)
-    spread = {leaf.name: leaf.array for leaf in load(str(tmp_path / "spread"))}
-    assert list(spread) == ["result[0]", "result[1]"]
+    found = {(leaf.role, leaf.name): leaf.array for leaf in load(str(tmp_path / "spread"))}
+    assert list(found) == [(role, f"result[{number}]") for number in (0, 1) for role in ("result", "farthest")]
     # Twice a number moves by at most twice its last place.
-    assert 0 < spread["result[1]"].max() <= 4 * 2.0**-22
+    assert 0 < found["result", "result[1]"].max() <= 4 * 2.0**-22
+    assert 0 < np.abs(found["farthest", "result[1]"] - 2 * module.make()[0]).max() <= 4 * 2.0**-22
 
 
 def test_a_difference_is_rounding_only_where_the_original_moves():

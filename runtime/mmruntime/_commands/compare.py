@@ -12,13 +12,15 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
+
+Key = TypeVar("Key")
 
 _INDEX = "run.json"
 # A difference may be so many times the largest that some disturbed runs show.
@@ -30,7 +32,10 @@ _OF_ERROR, _OF_LARGEST = 1.6, 2.0
 # the operations, up to four times in either program, and its square in Adam's second moment.
 _NO_DIGIT, _OF_NOISE = 0.5, 16.0
 # The spacing of a float of less than 32 bits is larger.
-_SHORT = 1e-6
+SHORT = 1e-6
+# That of bfloat16. Eight bits are for factors of products, which are added up in longer types: what these are rounded
+# to says more of a program.
+_COARSEST = 2.0**-7
 # The end of the name of what is in an argument after the call, where the call changed it in place.
 CHANGED = " after the call"
 
@@ -147,14 +152,14 @@ class Tolerance:
             return 0.0, 0.0
         epsilon = spacing(dtype)
         rtol, share = (1e-9, 1e-11) if epsilon < 1e-12 else (1e-4, 1e-5)
-        if epsilon > _SHORT:
+        if epsilon > SHORT:
             rtol, share = 4 * epsilon, 2 * epsilon
         return rtol if self.rtol is None else self.rtol, share * largest if self.atol is None else self.atol
 
     def judges(self, dtype: Any) -> bool:
         """Whether floats of a type within the tolerance are equal, so that no run in float64 is needed to say so."""
         given = self.rtol is not None or self.atol is not None
-        return given or not jnp.issubdtype(dtype, jnp.inexact) or spacing(dtype) <= _SHORT
+        return given or not jnp.issubdtype(dtype, jnp.inexact) or spacing(dtype) <= SHORT
 
 
 @dataclass(frozen=True)
@@ -168,6 +173,8 @@ class Errors:
         original_largest: The largest error of an element relative to the largest element in float64, in the original.
         rewritten_largest: That in the rewritten program.
         size: The number of elements.
+        epsilon: The spacing of their type at one.
+        is_zero: Whether all are zero in float64.
     """
 
     original: float
@@ -175,26 +182,29 @@ class Errors:
     original_largest: float
     rewritten_largest: float
     size: int
+    epsilon: float
+    is_zero: bool
 
     @property
     def has_digits(self) -> bool:
         """Whether the original is near to float64 at all: what is zero in exact arithmetic is not."""
-        return self.original < _NO_DIGIT
+        return self.original < _NO_DIGIT and not self.is_zero
 
-    def are_near(self, epsilon: float, shortest: float = 0.0, typical: float = 0.0) -> bool:
+    def are_near(self, shortest: float = 0.0, typical: float = 0.0) -> bool:
         """Whether the rewritten program is about as near to float64 as the original is.
 
+        Sums in another order round to a neighbour, by a quarter of the spacing or so in all.
+
         Args:
-            epsilon: The spacing of the array's type: sums in another order round to a neighbour.
-            shortest: That of the shortest type that the program computes in. Of few elements the original may be right
-                by luck, which many do not have.
-            typical: The error of most of the original's arrays, which is no sign of a mistake in one.
+            shortest: The spacing of the shortest type that the program computes in, for arrays of longer ones: of few
+                elements the original may be right by luck, which many do not have.
+            typical: The error of most of the original's arrays of the type, which is no sign of a mistake in one.
         """
         if not self.has_digits:
             return self.rewritten <= _OF_NOISE * self.original
-        luck = max(epsilon, shortest) / max(self.size, 1) ** 0.5
-        return self.rewritten <= _OF_ERROR * max(self.original, typical) + epsilon / 4 + 0.75 * luck and (
-            self.rewritten_largest <= _OF_LARGEST * max(self.original_largest, typical) + epsilon + luck
+        luck = (self.epsilon if self.epsilon > SHORT else max(self.epsilon, shortest)) / max(self.size, 1) ** 0.5
+        return self.rewritten <= _OF_ERROR * max(self.original, typical) + self.epsilon / 4 + 0.75 * luck and (
+            self.rewritten_largest <= _OF_LARGEST * max(self.original_largest, typical) + self.epsilon + luck
         )
 
 
@@ -223,13 +233,21 @@ def errors(
         return float(np.linalg.norm(kept)) / norm, float(np.max(kept, initial=0.0))
 
     (one, most), (other, others_most) = relative(first), relative(second)
-    return Errors(one, other, most, others_most, first.size)
+    epsilon = spacing(original.dtype) + spacing(reference.dtype)
+    return Errors(one, other, most, others_most, first.size, epsilon, not size.any())
 
 
-def typical_error(found: Iterable[Errors]) -> float:
-    """The error of most of the original's arrays, of those with digits; zero if there are none."""
-    known = [errors.original for errors in found if errors.has_digits]
-    return statistics.median(known) if known else 0.0
+def near(found: Mapping[Key, Errors], shortest: float = 0.0) -> dict[Key, bool]:
+    """Whether the rewritten program is about as near to float64 as the original is, in each array of a program.
+
+    `shortest` is the spacing of the shortest type that it computes in.
+    """
+    by_type: dict[float, list[float]] = {}
+    for each in found.values():
+        if each.has_digits:
+            by_type.setdefault(each.epsilon, []).append(each.original)
+    typical = {epsilon: statistics.median(known) for epsilon, known in by_type.items()}
+    return {key: each.are_near(shortest, typical.get(each.epsilon, 0.0)) for key, each in found.items()}
 
 
 def _off(found: np.ndarray, reference: np.ndarray) -> np.ndarray:
@@ -361,15 +379,15 @@ def nearness(
         for leaves in (rewritten, reference, its_reference or reference)
     )
     found: dict[tuple[str, str], Errors] = {}
-    spacings = {}
     for leaf in _with_unchanged(original, rewritten):
+        if leaf.role != "result":
+            continue
         key = leaf.role, leaf.name
         arrays = [leaf.array, after.get(key), exact.get(key), its_exact.get(key)]
         if any(array is None or array.shape != leaf.shape or not _is_float(array) for array in arrays):
             continue
         one, other, wide, its_wide = (array for array in arrays if array is not None)
         found[key] = errors(one, other, wide, its_wide)
-        spacings[key] = spacing(one.dtype) + spacing(wide.dtype)
         far = moved.get(key)
         if far is not None and far.shape == leaf.shape:
             more = errors(far, other, wide, its_wide)
@@ -378,8 +396,8 @@ def nearness(
                 original=max(found[key].original, more.original),
                 original_largest=max(found[key].original_largest, more.original_largest),
             )
-    typical = typical_error(errors for (role, _), errors in found.items() if role == "result")
-    return {key: Nearness(each, each.are_near(spacings[key], shortest, typical)) for key, each in found.items()}
+    are_near = near(found, shortest)
+    return {key: Nearness(each, are_near[key]) for key, each in found.items()}
 
 
 def _is_float(array: np.ndarray) -> bool:
@@ -460,7 +478,8 @@ def _differences(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the comparison, or `{"error": sentence}` if a folder is not what a run saves; return the exit status.
 
-    The comparison is `{"rows": ..., "epsilon": ...}`, with the spacing of the shortest float type that there is.
+    The comparison is `{"rows": ..., "epsilon": ...}`, with the spacing of the shortest float type that there is, or of
+    bfloat16 if that is longer.
     """
     parser = argparse.ArgumentParser(prog="python -m mmruntime._commands.compare", description=__doc__)
     parser.add_argument("original")
@@ -481,7 +500,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 2
     original, rewritten, spread, reference, its_reference = runs
     arrays = [leaf.array for leaf in (*original, *rewritten) if leaf.array is not None]
-    epsilon = max([options.epsilon, *(spacing(array.dtype) for array in arrays if _is_float(array))])
+    spacings = [options.epsilon, *(spacing(array.dtype) for array in arrays if _is_float(array))]
+    epsilon = min(max(spacings), _COARSEST)
     judged = nearness(original, rewritten, reference, its_reference, spread, epsilon)
     rows = []
     for row in compare(original, rewritten, Tolerance(options.rtol, options.atol), spread):

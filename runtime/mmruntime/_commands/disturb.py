@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mmruntime._commands.compare import Recorded, spacing
+from mmruntime._commands.compare import SHORT, Recorded, spacing
 from mmruntime._commands.entry_point import BadEntryPoint, FunctionName, failure, parser_for, print_document
-from mmruntime._commands.verify import maker_of, record_call, tree_with_bits
+from mmruntime._commands.verify import Saved, prepare, record_call, step_and_arguments, tree_with_bits
 
 
 class _FloatResults:
@@ -46,8 +47,7 @@ def run(
     *,
     bits: int | None = None,
     kept: str | None = None,
-    throughout: bool = False,
-    saved: str | None = None,
+    saved: Saved = MappingProxyType({}),
     epsilon: float | None = None,
     on_one_device: bool = False,
 ) -> dict[str, Any]:
@@ -60,8 +60,7 @@ def run(
         count: How often it is called with disturbed arguments.
         bits: 64 for floats of the arguments that are widened first; None leaves them as they are.
         kept: The attribute below which they are left as they are.
-        throughout: Whether shorter floats that the program names are float64 as well.
-        saved: The folder of an earlier run, whose arguments are taken.
+        saved: The arrays of an earlier run's arguments, which are taken.
         epsilon: The spacing of the shortest type that the step computes in, for arguments that are changed as if they
             were rounded to it once more; None for changes of the last place of every float.
         on_one_device: Whether a compiled step runs as the function that it is, operation by operation.
@@ -69,11 +68,10 @@ def run(
     Raises:
         BadEntryPoint: If the function cannot be imported or fails.
     """
-    make = maker_of(entry, arguments, saved, bits=bits, throughout=throughout)
 
     def results(generator: np.random.Generator | None) -> dict[str, tuple[np.ndarray, str, str]]:
         # Anew for each call, which may donate them or change them in place.
-        step, given, names = make()
+        step, given, names = step_and_arguments(entry, arguments, saved)
         given = given if bits is None else tree_with_bits(given, bits, kept)
         if generator is not None:
             given = jax.tree.map(lambda leaf: disturbed(leaf, generator, epsilon), given)
@@ -109,14 +107,16 @@ def run(
 def disturbed(leaf: Any, generator: np.random.Generator, epsilon: float | None = None) -> Any:
     """A leaf whose floats, or parts of complex numbers, are each changed by at most one unit in the last place.
 
-    With `epsilon` it is the last place of the type with that spacing, where that is larger, and a twelfth of the
-    floats changes: by as much, in all, as if each were rounded to that type once more.
+    With `epsilon` it is, of floats of 32 bits or more, the last place of the type with that spacing, and a twelfth of
+    the floats changes: by as much, in all, as if each were rounded once more.
     """
     if not isinstance(leaf, jax.Array | np.ndarray) or jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return leaf
     if not jnp.issubdtype(leaf.dtype, jnp.inexact):
         return leaf
-    unit = max(spacing(leaf.dtype), epsilon or 0.0)
+    unit = spacing(leaf.dtype)
+    if epsilon is not None and unit <= SHORT:
+        unit = max(unit, epsilon)
     steps = generator.integers(-1, 2, leaf.shape).astype(np.float64) * unit
     if epsilon is not None:
         # Of few floats, one or two: none at all would show nothing.
@@ -137,6 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--epsilon", type=float, help="change arguments as if they were rounded to this once more")
     parser.add_argument("--on-one-device", action="store_true", help="run a compiled step as the function that it is")
     options = parser.parse_args(arguments)
+    saved = prepare(options.saved, bits=options.bits, throughout=options.throughout)
 
     def document(entry: FunctionName, arguments: FunctionName) -> dict[str, Any]:
         return run(
@@ -146,8 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.count,
             bits=options.bits,
             kept=options.kept,
-            throughout=options.throughout,
-            saved=options.saved,
+            saved=saved,
             epsilon=options.epsilon,
             on_one_device=options.on_one_device,
         )

@@ -16,6 +16,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import jax
@@ -46,8 +47,7 @@ def run(
     *,
     bits: int | None = None,
     kept: str | None = None,
-    throughout: bool = False,
-    saved: str | None = None,
+    saved: Saved = MappingProxyType({}),
     on_one_device: bool = False,
 ) -> dict[str, Any]:
     """Call the function once and save its arguments and results in `folder`.
@@ -59,8 +59,7 @@ def run(
         bits: 64 or 32 for floats of the arguments, and for each part of complex numbers; None leaves them as they are.
         kept: The attribute below which they are left as they are; if None and the function refuses `bits` bits
             everywhere, the one with the fewest floats below it with which it does not.
-        throughout: Whether shorter floats that the program names, as `jnp.bfloat16` or "bfloat16", are float64 as well.
-        saved: The folder of an earlier run, whose arguments are taken: what makes them may make others in float64.
+        saved: The arrays of an earlier run's arguments, which are taken.
         on_one_device: Whether a compiled step runs as the function that it is, operation by operation: with its
             microbatches and their random numbers, and without a mesh.
 
@@ -71,8 +70,7 @@ def run(
     Raises:
         BadEntryPoint: If the function cannot be imported or fails.
     """
-    make = maker_of(entry, arguments, saved, bits=bits, throughout=throughout)
-    step, given, names = make()
+    step, given, names = step_and_arguments(entry, arguments, saved)
     MeshFunction.watch = plans = []
 
     def call(example: Sequence[Any]) -> Any:
@@ -102,58 +100,62 @@ def run(
     }
 
 
-Made = tuple[Any, tuple[Any, ...], list[str]]
+# The arrays of a run's arguments, by name and path.
+Saved = Mapping[str, np.ndarray | None]
 
 
-def maker_of(
-    entry: FunctionName, arguments: FunctionName, saved: str | None, *, bits: int | None, throughout: bool
-) -> Callable[[], Made]:
-    """What makes the function, its arguments, with the same seeds each time, and their names.
+def prepare(saved: str | None, *, bits: int | None, throughout: bool) -> Saved:
+    """Make names of types and random numbers what a run in another precision needs; the arguments of an earlier run.
+
+    It changes JAX for the whole process, and so goes before the program is imported.
 
     Args:
-        entry: The function.
-        arguments: The function that returns its arguments.
-        saved: The folder of a run whose arguments are taken for those that it returns; None for none.
+        saved: The folder of the earlier run of the same program, in its own types.
         bits: 64 in a process with `JAX_ENABLE_X64`, where random numbers are drawn as without, unless these arguments
             say that the program uses it by itself.
-        throughout: Whether shorter floats that the program names are float64.
-
-    Raises:
-        BadEntryPoint: Where it is called: if there is no such function, or no arguments can be made.
+        throughout: Whether shorter floats that the program names, as `jnp.bfloat16` or "bfloat16", are float64 as well.
     """
     # Before names of types mean others.
-    leaves = [leaf for leaf in load(saved) if leaf.role == "argument"] if saved is not None else []
-    known = {leaf.name: leaf.array for leaf in leaves}
+    leaves = [] if saved is None else [leaf for leaf in load(saved) if leaf.role == "argument"]
     if bits == 64 and not any(leaf.kind == "float64" and leaf.where != "host" for leaf in leaves):
         _draw_as_float32()
     if throughout:
         _widen_types()
-
-    def make() -> Made:
-        random.seed(_SEED)
-        np.random.seed(_SEED)
-        step = find(entry)
-        if not callable(step):
-            raise BadEntryPoint(f"{entry}: `{entry.name}` is of type {type(step).__name__}; name a function")
-        given = arguments_for(entry, arguments)
-        names = names_of(step, len(given))
-        return step, tuple(_as_saved(name, tree, known) for name, tree in zip(names, given, strict=True)), names
-
-    return make
+    return {leaf.name: leaf.array for leaf in leaves}
 
 
-def _as_saved(name: str, tree: Any, known: Mapping[str, np.ndarray | None]) -> Any:
+def step_and_arguments(
+    entry: FunctionName, arguments: FunctionName, saved: Saved
+) -> tuple[Any, tuple[Any, ...], list[str]]:
+    """The function, its arguments, which are made with the same seeds each time, and their names.
+
+    Of arguments that are `saved`, the arrays are those: what makes them may make others in float64.
+
+    Raises:
+        BadEntryPoint: If there is no such function, or no arguments can be made.
+    """
+    random.seed(_SEED)
+    np.random.seed(_SEED)
+    step = find(entry)
+    if not callable(step):
+        raise BadEntryPoint(f"{entry}: `{entry.name}` is of type {type(step).__name__}; name a function")
+    given = arguments_for(entry, arguments)
+    names = names_of(step, len(given))
+    return step, tuple(_as_saved(name, tree, saved) for name, tree in zip(names, given, strict=True)), names
+
+
+def _as_saved(name: str, tree: Any, saved: Saved) -> Any:
     """An argument with the arrays that another run has saved."""
 
     def leaf_of(path: tuple[Any, ...], leaf: Any) -> Any:
-        array = known.get(f"{name}{jax.tree_util.keystr(path)}")
+        array = saved.get(f"{name}{jax.tree_util.keystr(path)}")
         if array is None or not isinstance(leaf, jax.Array | np.ndarray | np.generic) or leaf.shape != array.shape:
             return leaf
         if not isinstance(leaf, jax.Array):
             return array.copy() if isinstance(leaf, np.ndarray) else array[()]
         return leaf if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else jax.device_put(array, leaf.sharding)
 
-    return jax.tree_util.tree_map_with_path(leaf_of, tree) if known else tree
+    return jax.tree_util.tree_map_with_path(leaf_of, tree) if saved else tree
 
 
 class Recorder(Protocol):
@@ -201,41 +203,36 @@ def _widen_types() -> None:
 def _draw_as_float32() -> None:
     """Make the functions of `jax.random` draw in float64 what they draw without `JAX_ENABLE_X64`.
 
-    It has them draw in float64 and int64 unless a type is named, which are other numbers.
+    With it they draw other numbers, since what they draw has 64 bits unless a type is named. It is done before the
+    program is imported.
     """
-    for name in ("uniform", "normal", "truncated_normal", "gumbel", "exponential", "laplace", "randint"):
-        setattr(jax.random, name, _drawing(getattr(jax.random, name), "int32" if name == "randint" else "float32"))
-    for name, position in (("bernoulli", "p"), ("categorical", "logits")):
-        setattr(jax.random, name, _drawing_by(getattr(jax.random, name), position))
+    for name, draw in list(vars(jax.random).items()):
+        is_of_keys = "key" in name.lower() or name in ("split", "fold_in", "clone")
+        if callable(draw) and not isinstance(draw, type) and not name.startswith("_") and not is_of_keys:
+            setattr(jax.random, name, _drawing(draw))
 
 
-def _drawing(draw: Callable[..., Any], dtype: str) -> Callable[..., Any]:
-    signature = inspect.signature(draw)
-
+def _drawing(draw: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(draw)
     def drawn(*args: Any, **kwargs: Any) -> Any:
-        bound = signature.bind(*args, **kwargs)
-        asked = bound.arguments.get("dtype")
-        if asked is not None and np.dtype(asked).itemsize < 8:
-            return draw(*args, **kwargs)
-        bound.arguments["dtype"] = jnp.dtype(dtype)
-        found = draw(*bound.args, **bound.kwargs)
-        return found.astype(jnp.float64) if jnp.issubdtype(found.dtype, jnp.floating) else found
+        args, kwargs = jax.tree.map(_narrow, (args, kwargs))
+        with jax.enable_x64(False):
+            found = draw(*args, **kwargs)
+        return jax.tree.map(lambda leaf: leaf.astype(np.float64) if leaf.dtype == np.float32 else leaf, found)
 
     return drawn
 
 
-def _drawing_by(draw: Callable[..., Any], name: str) -> Callable[..., Any]:
-    signature = inspect.signature(draw)
+# Types and not their names, which may come to mean others.
+_NARROW = {"float64": np.float32, "complex128": np.complex64, "int64": np.int32, "uint64": np.uint32}
 
-    @functools.wraps(draw)
-    def drawn(*args: Any, **kwargs: Any) -> Any:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        bound.arguments[name] = jnp.asarray(bound.arguments[name], "float32")
-        return draw(*bound.args, **bound.kwargs)
 
-    return drawn
+def _narrow(value: Any) -> Any:
+    """An array, or a type, with 32 bits in the place of 64."""
+    narrow = _NARROW.get(str(getattr(value, "dtype", "")))
+    if narrow is None:
+        return value
+    return value.astype(narrow) if hasattr(value, "astype") else np.dtype(narrow)
 
 
 def _called(
@@ -408,6 +405,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--saved", help="the folder of a run whose arguments are taken")
     parser.add_argument("--on-one-device", action="store_true", help="run a compiled step as the function that it is")
     options = parser.parse_args(arguments)
+    saved = prepare(options.saved, bits=options.bits, throughout=options.throughout)
     return print_document(
         options,
         lambda entry, arguments: run(
@@ -416,8 +414,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.save,
             bits=options.bits,
             kept=options.kept,
-            throughout=options.throughout,
-            saved=options.saved,
+            saved=saved,
             on_one_device=options.on_one_device,
         ),
     )
