@@ -327,7 +327,7 @@ def modernize(
 @click.option("--devices", type=click.IntRange(1), metavar="N", help="Virtual devices; 8, or as many as meshes need.")
 @click.option("--real-devices", "real", is_flag=True, help="Run on this machine's own devices, as they are set up.")
 @limit_options
-@click.option("--rtol", type=Number(0), help="Relative tolerance; 1e-4 for float32.")
+@click.option("--rtol", type=Number(0), help="Relative tolerance; 1e-4 for float32, none for shorter types.")
 @click.option("--atol", type=Number(0), help="Absolute tolerance; 1e-5 of an array's largest element for float32.")
 def verify(
     entry: str | None,

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mmruntime._commands.compare import Leaf, Recorded, Tolerance, compare, load, main
+from mmruntime._commands.compare import Leaf, Recorded, Tolerance, compare, errors, load, main, near, nearness
 from mmruntime._commands.entry_point import FunctionName
 from mmruntime._commands.verify import run
 
@@ -178,3 +178,111 @@ def test_what_a_step_changes_in_place_is_compared(tmp_path, monkeypatch):
     # What one program leaves alone is what it was.
     assert problems("nothing_") == changed
     assert problems("less_") == changed
+
+
+PARTS = 64
+SHORT_TYPES = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
+
+
+def gradients(dtype, *shape, seed=0):
+    """The sum of gradients of microbatches: in float64, on one device in `dtype`, and the gradients in that type."""
+    parts = np.random.default_rng(seed).normal(0.02, 0.02, (PARTS, *shape))
+    parts = parts.astype(jnp.dtype(dtype))
+    exact = parts.astype(np.float64).sum(0)
+    return exact, exact.astype(jnp.dtype(dtype)), parts
+
+
+def kept_in_its_type(parts):
+    total = np.zeros_like(parts[0])
+    for part in parts:
+        total = (total + part).astype(parts.dtype)
+    return total
+
+
+def in_float32(parts):
+    return parts.astype(np.float32).sum(0)
+
+
+def off_in_a_slice(parts):
+    total = in_float32(parts)
+    total[: len(total) // 4] *= 1.05
+    return total
+
+
+MISTAKES = {
+    "5 % off": lambda parts: in_float32(parts) * 1.05,
+    "a quarter 5 % off": off_in_a_slice,
+    "kept in its type": kept_in_its_type,
+    "a microbatch too few": lambda parts: in_float32(parts[1:]),
+    "twice a microbatch": lambda parts: in_float32(parts) + parts[0].astype(np.float32),
+    "not finite": lambda parts: in_float32(parts) + np.where(np.arange(parts.shape[-1]) == 3, np.nan, 0),
+}
+# A mistake of less than the spacing shows in float64 alone.
+LARGER_THAN_EIGHT_BITS = ("kept in its type", "not finite")
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("dtype", SHORT_TYPES)
+def test_mistakes_are_farther_from_float64(dtype, mistake):
+    if dtype.startswith("float8") and mistake not in LARGER_THAN_EIGHT_BITS:
+        return
+    exact, one_device, parts = gradients(dtype, 16, 16)
+    found = errors(one_device, MISTAKES[mistake](parts).astype(one_device.dtype), exact)
+    # Beside other arrays that are right, as there are in a program.
+    right = errors(one_device, in_float32(parts).astype(one_device.dtype), exact)
+    assert near({"right": right, "more": right, "wrong": found}) == {"right": True, "more": True, "wrong": False}
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (16, 16)])
+@pytest.mark.parametrize("dtype", SHORT_TYPES)
+def test_other_orders_of_sums_are_as_near(dtype, shape):
+    for seed in range(8):
+        exact, one_device, parts = gradients(dtype, *shape, seed=seed)
+        # One more rounding, of what crosses to another stage.
+        halves = [in_float32(half).astype(parts.dtype) for half in (parts[::2], parts[1::2])]
+        for total in (in_float32(parts[::-1]), in_float32(np.stack(halves))):
+            found = {"result": errors(one_device, total.astype(one_device.dtype), exact)}
+            assert near(found) == {"result": True}, found
+
+
+def test_what_is_rounding_alone_is_as_near_within_limits():
+    noise = np.random.default_rng(0).normal(0, 1e-4, 32)
+    one_device, exact = noise.astype(jnp.bfloat16), np.zeros(32)
+    for factor, is_near in ((-4, True), (100, False)):
+        for reference in (exact, noise[::-1] * 1e-12):
+            assert near({0: errors(one_device, one_device * factor, reference)}) == {0: is_near}
+    # Zero in one device's own type as well, by its structure: so it is elsewhere.
+    assert near({0: errors(exact, exact, exact)}) == {0: True}
+    assert near({0: errors(exact, noise, exact)}) == {0: False}
+
+
+def test_where_one_device_is_not_finite_nothing_is_farther():
+    one_device, exact = np.array([np.inf, 1.0, 2.0], np.float16), np.array([1e5, 1.0, 2.0])
+    for value, is_near in ((np.float16(6e4), True), (np.float16(np.inf), True)):
+        assert near({0: errors(one_device, np.array([value, 1.0, 2.0], np.float16), exact)}) == {0: is_near}
+    assert near({0: errors(one_device, np.array([np.inf, np.nan, 2.0], np.float16), exact)}) == {0: False}
+    # Infinity that float64 has, too, is right.
+    assert near({0: errors(one_device, np.array([1.0, 1.0, 2.0], np.float16), one_device.astype(float))}) == {0: False}
+
+
+def test_a_lucky_loss_is_held_to_the_types_of_the_program_and_to_other_arguments():
+    def run(value, role="result"):
+        return [Leaf("result", role, np.float32(value), "float32", "device 0")]
+
+    exact = run(np.float64(1.0))
+    for off, is_near in ((0.003, True), (0.05, False)):
+        (found,) = nearness(run(1.0), run(1 + off), exact, shortest=2**-7).values()
+        assert found.near == is_near
+        (found,) = nearness(run(1.0), run(1 + off), exact).values()
+        assert not found.near
+        assert found.as_json() == {
+            "near": False,
+            "error_measure": "norm",
+            "original_error": 0.0,
+            "rewritten_error": pytest.approx(off, rel=1e-3),
+        }
+        (found,) = nearness(run(1.0), run(1 + off), exact, disturbed=run(1 + off / 1.5, "farthest")).values()
+        assert found.near
+    # With random numbers of its own, each program has a reference of its own.
+    (found,) = nearness(run(1.0), run(2.0), exact, run(2.0)).values()
+    assert found.near and found.errors.rewritten == 0

@@ -218,6 +218,75 @@ def test_a_mistake_in_mixed_precision_is_one():
     assert "in float64 throughout the largest difference is 0.0" in " ".join(result.stdout.split())
 
 
+# What is right, and mistakes that the rewritten program makes, one by one: elsewhere than on one device, and some only
+# in types of less than 32 bits.
+PLANTED = """\
+import jax
+import jax.numpy as jnp
+
+# mm: mesh(stage=2)
+PARTS = 64
+TYPES = ("bfloat16", "float16", "float8_e4m3fn", "float32")
+MISTAKES = ("right", "kept in its type", "5 % off", "a slice off", "count", "1 % off everywhere")
+
+
+def loss_fn(w, x):
+    return jnp.tanh((x @ w.astype(x.dtype)).astype(jnp.float32)).sum() / 16
+
+
+def gradients(w, x):
+    if jax.device_count() == 1:
+        return dict.fromkeys(MISTAKES, jax.grad(loss_fn)(w, x))
+    parts = jax.vmap(jax.grad(loss_fn), (None, 0))(w, x.reshape(PARTS, -1, 16))
+    total = jnp.sum(parts[::-1].astype(jnp.float32), 0)
+    off = 1.05 if w.dtype.itemsize == 2 else 1.0
+    found = (
+        total,
+        jax.lax.scan(lambda total, part: (total + part, None), jnp.zeros_like(w), parts)[0],
+        total * off,
+        total.at[:4].multiply(off),
+        total * PARTS / (PARTS - 1),
+        total * 1.01,
+    )
+    return {name: each.astype(w.dtype) for name, each in zip(MISTAKES, found)}
+
+
+@jax.jit  # mm: mjit; verify(args=example)
+def step(ws, xs):
+    found = {}
+    for name in TYPES:
+        found[name] = gradients(ws[name], xs[name])  # mm: task(stage=0)
+    return found
+
+
+def example():
+    keys = iter(jax.random.split(jax.random.key(0), 8))
+    ws = {name: (jax.random.normal(next(keys), (16, 16)) / 4).astype(name) for name in TYPES}
+    xs = {name: jax.random.normal(next(keys), (1024, 16)) + 1 for name in TYPES}
+    return ws, {name: x.astype(name if "8" not in name else "bfloat16") for name, x in xs.items()}
+"""
+
+
+def test_mistakes_in_short_types_are_found():
+    Path("train.py").write_text(PLANTED)
+    result = run("train.py", "--format", "json")
+    assert result.exit_code == 1, result.output
+    (check,) = json.loads(result.stdout)["checks"]
+    rows = {row["name"].removeprefix("result"): row for row in check["arrays"] if row["role"] == "result"}
+    everywhere = ("count", "1 % off everywhere")
+    short = ("kept in its type", "5 % off", "a slice off", *everywhere)
+    mistakes = {"bfloat16": short, "float16": short, "float8_e4m3fn": (short[0], *everywhere), "float32": everywhere}
+    wrong = {f"['{name}']['{mistake}']" for name, kinds in mistakes.items() for mistake in kinds}
+    assert {name for name, row in rows.items() if row["problem"]} == wrong
+    for name, kinds in mistakes.items():
+        right = rows[f"['{name}']['right']"]
+        assert right.get("rounding", False) == (name != "float32")
+        for mistake in set(kinds) - set(everywhere):
+            row = rows[f"['{name}']['{mistake}']"]
+            assert row["rewritten_error"] > 1.6 * row["original_error"]
+            assert "both agree in float64, and this one rounds more: " in row["problem"]
+
+
 SIGNS = ROUNDING.replace("0.1 * g / (jnp.abs(g) + 1e-8)", "0.1 * jnp.sign(g)")
 
 
