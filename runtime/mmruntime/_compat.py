@@ -106,8 +106,8 @@ debug_infs: Any = config.debug_infs
 
 # What a step that is compiled does not depend on: it is traced without a mesh in context, and outside of `jax.vmap`.
 _NOT_OF_STEPS = ("mesh_context_manager", "abstract_mesh_context_manager", "axis_env_state")
-# In `jax.jit`'s key alone, as they say how a program is compiled; or not even there, though they change a trace, or what
-# is done with results. Not every version of JAX has all of them.
+# In `jax.jit`'s key alone, as they say how a program is compiled; or not even there, though they change a trace, or
+# what is done with results. Not every version of JAX has all of them.
 _FURTHER_SETTINGS = tuple(
     name
     for name in (
@@ -132,9 +132,9 @@ def _settings_of_steps(count: int) -> tuple[tuple[str, ...], Callable[[Any], tup
     Args:
         count: How many there are; a module that is imported later may add some at the end.
     """
-    names = config.trace_context_names()[:count]
+    names: list[str] = list(config.trace_context_names())[:count]
     kept = [k for k, name in enumerate(names) if name not in _NOT_OF_STEPS and k not in _not_of_steps]
-    return tuple(names[position] for position in kept), operator.itemgetter(*kept)
+    return tuple([names[position] for position in kept]), operator.itemgetter(*kept)
 
 
 def settings() -> tuple[Any, ...]:
@@ -808,6 +808,12 @@ def resource_mesh() -> jax.sharding.Mesh:
 
     found: jax.sharding.Mesh = mesh.thread_resources.env.physical_mesh
     return found
+
+
+def mesh_in_context() -> Any:
+    """The mesh that a `PartitionSpec` is for, of `jax.set_mesh` or of a `with mesh:` block; or an empty one."""
+    abstract = jax.sharding.get_abstract_mesh()
+    return resource_mesh() if abstract.empty else abstract
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """The switches: what each does, when it is decided, and that it is restored."""
 
+import contextlib
 import itertools
 
 import jax
@@ -36,6 +37,10 @@ def two_stages(x):
         x = mm.task(layer, f"layer_{index}", mesh_slice={"stage": index})(x, mask)
     return x
 
+
+SWITCHED_OFF = pytest.mark.parametrize(
+    "switch", [mm.ignore_transforms, lambda: mm.autoshard(False)], ids=["ignored", "off"]
+)
 
 X = np.linspace(0.0, 1.0, 8, dtype=np.float32)
 
@@ -124,7 +129,7 @@ def test_without_autoshard_constraints_are_over_mesh_axes() -> None:
     assert step(X).sharding.spec == P()
 
 
-@pytest.mark.parametrize("switch", [mm.ignore_transforms, lambda: mm.autoshard(False)], ids=["ignored", "off"])
+@SWITCHED_OFF
 @pytest.mark.parametrize("how", ["mjit", "jit", "eager", "grad", "vmap"])
 def test_switched_off_constraints_are_those_of_jax(switch, how) -> None:
     mesh = make_mesh()
@@ -148,27 +153,72 @@ def test_switched_off_constraints_are_those_of_jax(switch, how) -> None:
         assert jax.jit(constrained)(X).sharding.spec == P("data")
 
 
-@pytest.mark.parametrize("switch", [mm.ignore_transforms, lambda: mm.autoshard(False)], ids=["ignored", "off"])
+# What of a spec is over axes of the mesh, which are "stage" and "data"; None where nothing is.
+SPECS = {
+    P("rows"): None,
+    P(("rows", "columns"), "rows"): None,
+    P("rows", "data"): P(None, "data"),
+    P(("stage", "rows", "data")): P(("stage", "data")),
+    ("rows", ("data",)): P(None, "data"),
+}
+
+
+@SWITCHED_OFF
+@pytest.mark.parametrize("how", ["mjit", "task", "grad", "jit", "eager", "set_mesh", "no mesh"])
+def test_logical_names_have_no_effect_where_names_are_mesh_axes(switch, how) -> None:
+    mesh = mm.MultiMesh(
+        axis_sizes=(2, 4), axis_names=("stage", "data"), logical_axes=dict.fromkeys(("rows", "columns"))
+    )
+    x = np.arange(64, dtype=np.float32).reshape(8, 8)
+    for spec, over in SPECS.items():
+
+        def constrained(x, spec=spec):
+            return mm.with_sharding_constraint({"a": x}, spec)["a"] ** 2
+
+        ways = {
+            "mjit": mm.mjit(constrained, mesh=mesh),
+            "task": mm.mjit(mm.task(constrained, mesh_slice={}, logical_axes={"rows": "data"}), mesh=mesh),
+            "grad": mm.mjit(jax.grad(lambda x, spec=spec: constrained(x, spec).sum() / 2), mesh=mesh),
+            "jit": mesh(jax.jit(constrained)),
+            "eager": mesh(constrained),
+            "set_mesh": jax.jit(constrained),
+            "no mesh": jax.jit(constrained),
+        }
+        with switch(), jax.set_mesh(mesh.mesh) if how == "set_mesh" else contextlib.nullcontext():
+            out = ways[how](x)
+        np.testing.assert_array_equal(out, x if how == "grad" else x**2)
+        if how == "no mesh":
+            assert len(out.devices()) == 1
+        elif over is not None:
+            assert out.sharding.is_equivalent_to(jax.sharding.NamedSharding(mesh.mesh, over), 2)
+
+
+@SWITCHED_OFF
 def test_switched_off_constraints_have_the_errors_of_jax(switch) -> None:
     def named(*spec):
         return lambda x: mm.with_sharding_constraint(x, P(*spec))
 
-    x = np.ones((4, 4), np.float32)
-    mesh = make_mesh()
+    x, mesh = np.ones((4, 4), np.float32), make_mesh()
     with switch():
-        with pytest.raises(RuntimeError, match="requires a non-empty mesh"):
-            jax.jit(named("data"))(x)
-        for call in (mm.mjit(named("rows"), mesh=mesh), mesh(jax.jit(named("rows")))):
-            with pytest.raises(ValueError, match="rows"):
-                call(x)
         for call in (mm.mjit(named("data", "data"), mesh=mesh), mesh(jax.jit(named("data", "data")))):
             with pytest.raises(Exception, match="at most one positional dimension") as caught:
                 call(x)
             assert type(caught.value).__name__ == "DuplicateSpecError"
         with mesh, pytest.raises(ValueError, match="are not a prefix of the value's tree"):
             mm.with_sharding_constraint([x, x], [P("data")])
-    with mm.autoshard(False), pytest.raises(ValueError, match=r"in task 'layer' names 'rows', but its mesh has the"):
-        mm.mjit(mm.task(named("rows"), "layer", mesh_slice={"stage": 1}), mesh=mesh)(x)
+        for call in (mm.mjit(named("data", None, "rows"), mesh=mesh), mesh(named("data", None, "rows"))):
+            with pytest.raises(ValueError) as raised:
+                call(x)
+            assert "prefix" not in str(raised.value)
+
+
+def test_a_name_that_is_neither_an_axis_nor_a_logical_name_is_told_without_autoshard() -> None:
+    layer = mm.task(lambda x: mm.with_sharding_constraint(x, P("row")), "layer", mesh_slice={"stage": 1})
+    step = mm.mjit(
+        layer, mesh=mm.MultiMesh(axis_sizes=(2, 4), axis_names=("stage", "data"), logical_axes={"rows": None})
+    )
+    with mm.autoshard(False), pytest.warns(UserWarning, match="'row' is in no logical_axes.* did you mean 'rows'"):
+        step(X)
 
 
 def test_an_eager_task_without_autoshard_has_mesh_axes() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from jax.sharding import PartitionSpec
@@ -82,26 +82,20 @@ def spec_names(spec: Any, rank: int, what: str = "with_sharding_constraint") -> 
     return (*names, *([()] * (rank - len(entries))))
 
 
-def mesh_axes(names: Sequence[Names], mesh_shape: Mapping[str, int], task: str) -> PartitionSpec:
-    """The spec of names that are mesh axes themselves.
+def mesh_axes(names: Iterable[Any], axes: Container[str]) -> PartitionSpec:
+    """The spec of names that are mesh axes themselves; those that are none are logical ones, and cut nothing.
 
     Args:
-        names: Mesh axes of each dimension.
-        mesh_shape: Size of each mesh axis.
-        task: Name of the task, for messages.
-
-    Raises:
-        ValueError: If the mesh has no such axis.
+        names: A spec, or the names of each dimension.
+        axes: The axes of the mesh.
     """
-    spec = PartitionSpec(*[carried or None for carried in names])
-    for axis in (axis for carried in names for axis in carried):
-        if axis not in mesh_shape:
-            raise ValueError(
-                f"with_sharding_constraint: {spec} in task {task!r} names {axis!r}, but its mesh has the axes "
-                f"{', '.join(map(repr, mesh_shape))}. Logical names are off here: with ignore_transforms() or "
-                "autoshard(False) a spec names mesh axes, as that of jax.lax.with_sharding_constraint does."
-            )
-    return spec
+
+    def over(entry: Any) -> Any:
+        if isinstance(entry, str):
+            return entry if entry in axes else None
+        return tuple([name for name in entry if name in axes]) or None if isinstance(entry, Sequence) else entry
+
+    return PartitionSpec(*map(over, names))
 
 
 def translate(

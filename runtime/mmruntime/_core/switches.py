@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any
 
 from mmruntime import _check, _compat
 
@@ -74,7 +73,7 @@ def autoshard(autoshard: bool | None = True) -> Iterator[None]:
     """Within the context, sharding constraints are written in logical names, or not.
 
     They are by default: unlike MultiMesh's, logical names have no effect outside of compiled steps in any case.
-    When they are not, `with_sharding_constraint` is JAX's own, over mesh axes.
+    When they are not, `with_sharding_constraint` is JAX's own, over mesh axes; names that are none have no effect.
 
     Args:
         autoshard: Whether the names of `with_sharding_constraint` are logical ones; None changes nothing.
@@ -87,8 +86,7 @@ def autoshard(autoshard: bool | None = True) -> Iterator[None]:
 def ignore_transforms(ignore: bool | None = True) -> Iterator[None]:
     """Within the context, tasks, registrations and microbatch loops do nothing: one-device semantics.
 
-    `with_sharding_constraint` is JAX's own then, over the axes of the mesh; logical names that are no axes of it are
-    an error, as they are there.
+    `with_sharding_constraint` is JAX's own then, over the axes of the mesh; names that are none have no effect.
 
     Args:
         ignore: False switches them on again inside an outer `ignore_transforms()`; None changes nothing.

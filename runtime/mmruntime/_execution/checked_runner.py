@@ -16,9 +16,9 @@ from mmruntime import _compat
 from mmruntime._compat import is_var
 from mmruntime._execution.find_invalid import (
     Computation,
-    ProgramsByEquation,
     InvalidValue,
     Origin,
+    ProgramsByEquation,
     kind_of_invalid,
     origin_of,
 )
@@ -146,7 +146,7 @@ class CheckedRunner:
             origin = origin_of(found)
             is_known = not origin.what.startswith("what submesh")
         return is_known, (
-            f"mjit: invalid value ({kind}) encountered in {origin}. {self._results[position]} of {self._label} holds it."
+            f"mjit: invalid value ({kind}) encountered in {origin}. {self._results[position]} of {self._label} has it."
         )
 
     def _problem_of_all(

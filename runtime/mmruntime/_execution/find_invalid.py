@@ -259,9 +259,7 @@ class ProgramsByEquation(Equations):
     def _in_mesh_axes(self, ops: Iterable[Op], where: int) -> list[tuple[Any, Op | None]]:
         return [(self._shardings.in_mesh_axes(op, where), op) for op in ops]
 
-    def _cut(
-        self, piece: Var, stacked: Var, number: int, env: dict[Atom, Any], known: dict[Var, InvalidValue]
-    ) -> None:
+    def _cut(self, piece: Var, stacked: Var, number: int, env: dict[Atom, Any], known: dict[Var, InvalidValue]) -> None:
         """Take the part of a microbatch out of a stack."""
         env[piece] = jnp.asarray(env[stacked])[number]
         if stacked in known and kind_of_invalid(env[piece], self.kinds):
@@ -338,9 +336,7 @@ def _scan(
         for k, cause in enumerate(found):
             if k >= num_carry and cause is not None:
                 stacked.setdefault(k, cause)
-    return [
-        known.get(num_consts + k) if k < num_carry else stacked.get(k) for k in range(len(eqn.outvars))
-    ]
+    return [known.get(num_consts + k) if k < num_carry else stacked.get(k) for k in range(len(eqn.outvars))]
 
 
 def _while(

@@ -25,7 +25,6 @@ from mmruntime._partition.instructions import Program, RunInstruction
 from mmruntime._partition.shard import Shardings
 from mmruntime._processes.group import Group
 
-
 # Called after each instruction with its index, its operands, its results, and when it was issued.
 Watch = Callable[[int, Sequence[Any], Sequence[Any], float], None]
 

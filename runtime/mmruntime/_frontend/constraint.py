@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from mmruntime import _check, _compat
-from mmruntime._core.logical_axes import Names, spec_names
+from mmruntime._core.logical_axes import Names, mesh_axes, spec_axes, spec_names
 from mmruntime._core.mesh import current_mesh
 from mmruntime._core.switches import autoshard_enabled, transforms_ignored
 
@@ -77,7 +77,8 @@ def with_sharding_constraint(x: T, axis_resources: Any) -> T:
     `logical_axes`; without a task or a mesh (plain `jax.jit`, one device) they have no effect.
 
     Under `ignore_transforms()` or `autoshard(False)` this is `jax.lax.with_sharding_constraint`: the names are mesh
-    axes, of the task's submesh in a step that `mjit` or `parallelize` compiles, else of the mesh in context.
+    axes, of the task's submesh in a step that `mjit` or `parallelize` compiles, else of the mesh in context. Names that
+    are no axes of it are logical ones, and have no effect then.
 
     Args:
         x: A pytree of arrays.
@@ -91,7 +92,6 @@ def with_sharding_constraint(x: T, axis_resources: Any) -> T:
     Raises:
         ValueError: If a spec has more entries than its array has dimensions, or the pytree is no prefix of `x`.
         TypeError: If a leaf of `axis_resources` is no spec, or `x` holds something else than arrays.
-        RuntimeError: From `jax.lax.with_sharding_constraint`, if names are mesh axes and there is no mesh.
     """
     return constrain(x, axis_resources, "with_sharding_constraint")
 
@@ -113,8 +113,11 @@ def constrain(x: T, axis_resources: Any, what: str, *, as_types: bool = False) -
             spec = spec.spec
         if not logical and not is_placed_later():
             mesh = current_mesh()
-            axes = PartitionSpec(*spec)
-            return jax.lax.with_sharding_constraint(subtree, axes if mesh is None else NamedSharding(mesh.mesh, axes))
+            known = mesh.mesh if mesh is not None else _compat.mesh_in_context()
+            axes = mesh_axes(spec, known.shape)
+            if not known.empty and (spec_axes(axes) or not spec_axes(spec)):
+                axes_of_mesh = axes if mesh is None else NamedSharding(mesh.mesh, axes)
+                return jax.lax.with_sharding_constraint(subtree, axes_of_mesh)
         return jax.tree.map(lambda leaf: name_axes(leaf, spec), subtree)
 
     def name_axes(leaf: Any, spec: Any) -> Any:
@@ -127,14 +130,13 @@ def constrain(x: T, axis_resources: Any, what: str, *, as_types: bool = False) -
         return _bind(array, names=spec_names(spec, array.ndim, what), logical=logical)
 
     try:
-        result: T = jax.tree.map(over, axis_resources, x, is_leaf=_is_spec)
+        jax.tree.map(lambda spec, subtree: None, axis_resources, x, is_leaf=_is_spec)
     except ValueError as error:
-        if str(error).startswith(what):
-            raise
         raise ValueError(
             f"{what}: the specs {axis_resources!r} are not a prefix of the value's tree {jax.tree.structure(x)}. Give "
             "one spec, or one per branch."
         ) from error
+    result: T = jax.tree.map(over, axis_resources, x, is_leaf=_is_spec)
     return result
 
 

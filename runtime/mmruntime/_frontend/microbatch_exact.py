@@ -160,14 +160,16 @@ def trace_both(
     label = label_of(fun)
     leaves, batch_tree = jax.tree.flatten(batch)
     key_leaves, key_tree = jax.tree.flatten(keys)
-    shape: Any = None
+    tree: Any = None
 
     def flat(*values: Any) -> list[Any]:
-        nonlocal shape
+        nonlocal tree
         own, rest = values[: len(leaves)], values[len(leaves) :]
-        shape = call(jax.tree.unflatten(batch_tree, own), jax.tree.unflatten(key_tree, rest))
-        _check_arrays(shape, label)
-        return jax.tree.leaves(shape)
+        result = call(jax.tree.unflatten(batch_tree, own), jax.tree.unflatten(key_tree, rest))
+        _check_arrays(result, label)
+        # Nothing of the trace may outlast it, or `jax.checking_leaks()` takes it for the user's.
+        found, tree = jax.tree.flatten(result)
+        return found
 
     def abstract(leaf: Any, dim: int, size: int) -> Any:
         sizes = list(np.shape(leaf))
@@ -229,8 +231,8 @@ def trace_both(
             return None
         return for_one_example(program, whole, (few, whole_size))
 
-    results = [f"result{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(shape)]
-    tree = jax.tree.structure(shape)
+    shown = jax.tree.unflatten(tree, range(tree.num_leaves))
+    results = [f"result{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(shown)]
     arguments = (*(ArgumentSpec(dim, hoistable=True) for dim in dims), *(ArgumentSpec() for _ in rest))
     return TracedFunction(
         part,

@@ -233,9 +233,7 @@ def _call_on(fun: Callable[..., R], task: Task, mesh: Mesh, args: tuple[Any, ...
     pairs, label = axis_pairs(task, mesh, current_mesh()), str(task.name)
 
     def lay_out(value: Any, names: tuple[Names, ...], *, logical: bool | None) -> Any:
-        spec = (
-            translate(names, value.shape, pairs, mesh.shape, label) if logical else mesh_axes(names, mesh.shape, label)
-        )
+        spec = translate(names, value.shape, pairs, mesh.shape, label) if logical else mesh_axes(names, mesh.shape)
         return jax.device_put(value, NamedSharding(mesh, spec))
 
     function = _compat.as_fun(_compat.close(jaxpr, [*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns))

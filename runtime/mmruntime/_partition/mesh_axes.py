@@ -13,6 +13,7 @@ from mmruntime._compat import Var
 from mmruntime._core.logical_axes import Names, Pairs, mesh_axes, spec_axes, translate
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.submesh import axis_pairs
+from mmruntime._core.switches import transforms_ignored
 from mmruntime._core.task import Task
 from mmruntime._core.warn import warn
 from mmruntime._frontend.constraint import constraint_p
@@ -153,7 +154,11 @@ class AxisTranslator:
                 spec = translate(names, value.aval.shape, pairs, mesh.shape, label)
                 self._note_unused(names, value.aval.shape, pairs, spec, label)
             else:
-                spec = mesh_axes(names, mesh.shape, label)
+                # The names that tasks map are not known where tasks are ignored.
+                if mesh.size > 1 and not transforms_ignored():
+                    others = [tuple(name for name in carried if name not in mesh.shape) for carried in names]
+                    self._note_unknown(others, pairs, lambda: f"the constraint at {_compat.source_lines(eqn)}")
+                spec = mesh_axes(names, mesh.shape)
             self.axes |= spec_axes(spec)
             template = _compat.constraint_eqn(value, eqn.outvars[0], NamedSharding(mesh, spec))
             return eqn.replace(primitive=template.primitive, params=template.params)

@@ -212,12 +212,11 @@ def make_plan(
         check_packed_types(step, placement, segments, shardings)
 
         # Executables.
-        donated_values = donated_leaves(call.tree, donate, donate_names)
+        # What is checked may have to be computed once more, so that nothing is overwritten.
+        kinds = _compat.invalid_kinds()
+        donated_values = set[int]() if kinds else donated_leaves(call.tree, donate, donate_names)
         donated = set(stacks.of_parts(dict.fromkeys(donated_values)))
         layouts = lay_out_stacks(stacks, leaf_names, step, placement, program, shardings, multimesh.mesh)
-        # What is checked may have to be computed once more, so that nothing is overwritten; JAX donates nothing, either.
-        kinds = _compat.invalid_kinds()
-        donated_values, donated = (set(), set()) if kinds else (donated_values, donated)
         owned = None if kinds else owned_slots(step, placement, program, donated)
         runner: StepRunner
         if alone:
