@@ -160,7 +160,7 @@ def settings_by_name() -> dict[str, Any]:
 
 def invalid_kinds() -> tuple[str, ...]:
     """Which numbers no result may hold as `jax_debug_nans` and `jax_debug_infs` are now: "nan", "inf"."""
-    return ("nan",) * debug_nans.value + ("inf",) * debug_infs.value
+    return tuple([kind for kind, setting in (("nan", debug_nans), ("inf", debug_infs)) if setting.value])
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -98,7 +98,10 @@ class CheckedRunner:
             if self.group is not None and jax.process_index() in self.group.members:
                 problem = self._problem_of_all(self.group, problem, sent)
         if problem is not None:
-            raise FloatingPointError(problem[1])
+            origin = f"encountered in {problem.origin}. It is" if problem.origin else "is"
+            raise FloatingPointError(
+                f"mjit: invalid value ({problem.kind}) {origin} in {problem.result} of {self._label}."
+            )
         return outputs
 
     def _note(
@@ -122,8 +125,8 @@ class CheckedRunner:
                 computation = self._again.program(item, operands, causes)
                 found = {item.results[k]: InvalidValue(computation, k) for k in invalid}
         else:
-            elsewhere = InvalidValue(Computation(Origin(f"what submesh {item.source} has sent"), {}), 0)
-            found = {item.results[k]: causes.get(k, elsewhere) for k in invalid}
+            # What comes from another process has its origin there.
+            found = {item.results[k]: causes.get(k, _ELSEWHERE) for k in invalid}
             sent.extend(cause for k, cause in causes.items() if not sent and item.results[k] not in found)
         for slot in item.results:
             known.pop(slot, None)
@@ -131,39 +134,33 @@ class CheckedRunner:
         for slot in item.frees:
             known.pop(slot, None)
 
-    def _problem(self, outputs: Sequence[Any], position: int, known: dict[int, InvalidValue]) -> tuple[bool, str]:
-        """Whether the origin of an invalid result is known here, and the message."""
-        kind = kind_of_invalid(outputs[position], self._kinds)
+    def _problem(self, outputs: Sequence[Any], position: int, known: dict[int, InvalidValue]) -> _Problem:
+        """What is known here of an invalid result."""
         atom, slot = self._step.outvars[position], self._program.outputs[position]
         slots = [slot] if slot is not None else []
-        places = self._program.scalars.get(atom, ()) if is_var(atom) else ()
-        found = next((known[each] for each in (*slots, *(each for each, _ in places)) if each in known), None)
-        if found is None:
-            inputs = dict(zip(self._step.invars, self._names, strict=True))
-            origin = _given(inputs.get(atom, "") if is_var(atom) else "")
-            is_known = is_var(atom) and (atom in inputs or atom in self._step.constants)
+        slots += [each for each, _ in self._program.scalars.get(atom, ())] if is_var(atom) else []
+        found = next((known[each] for each in slots if each in known), None)
+        if found is not None:
+            origin = str(origin_of(found))
         else:
-            origin = origin_of(found)
-            is_known = not origin.what.startswith("what submesh")
-        return is_known, (
-            f"mjit: invalid value ({kind}) encountered in {origin}. {self._results[position]} of {self._label} has it."
-        )
+            # It is handed on as it is, or another process has computed it.
+            inputs = dict(zip(self._step.invars, self._names, strict=True))
+            is_given = not is_var(atom) or atom in inputs or atom in self._step.constants
+            origin = str(_given(inputs.get(atom, "") if is_var(atom) else "")) if is_given else ""
+        kind = kind_of_invalid(outputs[position], self._kinds)
+        return _Problem(str(kind), origin, self._results[position])
 
-    def _problem_of_all(
-        self, group: Group, problem: tuple[bool, str] | None, sent: Sequence[InvalidValue]
-    ) -> tuple[bool, str] | None:
-        """The message that tells most, the same in all processes of a step; None if all results are valid."""
+    def _problem_of_all(self, group: Group, problem: _Problem | None, sent: Sequence[InvalidValue]) -> _Problem | None:
+        """The problem of which most is known, the same in all processes of a step; None if all results are valid."""
         name = f"checked/{group.key}/{group.calls}"
-        found = self._shared(group, f"{name}/results", problem or ())
-        if not any(found):
-            return None
-        best = next((each for each in found if each and each[0]), None)
-        if best is None:
-            own = str(origin_of(sent[0])) if sent else ""
-            origins = [each for each in self._shared(group, f"{name}/sent", own) if each]
-            best = next(each for each in found if each)
-            best = [True, f"{best[1]} It was sent by another process: {origins[0]}."] if origins else best
-        return True, best[1]
+        found = [_Problem(*each) for each in self._shared(group, f"{name}/results", problem) if each is not None]
+        if jax.process_index() == group.members[0]:
+            # All have read what was left for the call before.
+            Exchange().drop(f"checked/{group.key}/{group.calls - 1}")
+        if not found or any(each.origin for each in found):
+            return next((each for each in found if each.origin), None)
+        origins = self._shared(group, f"{name}/sent", str(origin_of(sent[0])) if sent else "")
+        return found[0]._replace(origin=next(filter(None, origins), ""))
 
     def _shared(self, group: Group, key: str, value: Any) -> list[Any]:
         """A value of each process, in all of them."""
@@ -174,6 +171,18 @@ class CheckedRunner:
             with progress.waiting(f"the check of {self._label} by process {process}", (process,)):
                 found.append(json.loads(exchange.get(f"{key}/{process}", _PATIENCE_S)))
         return found
+
+
+class _Problem(NamedTuple):
+    """An invalid result: nan or inf, its origin in words if that is known here, and its name."""
+
+    kind: str
+    origin: str
+    result: str
+
+
+# It has an origin, of which nothing is known in this process.
+_ELSEWHERE = InvalidValue(Computation(Origin(""), {}), 0)
 
 
 def _given(name: str) -> Origin:

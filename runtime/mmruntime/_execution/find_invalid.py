@@ -149,9 +149,7 @@ class Equations:
     def _equation(
         self, eqn: Any, operands: Sequence[Any], causes: Mapping[int, InvalidValue], place: Origin
     ) -> Computation:
-        around = () if place.op is None else (place.op.eqn, place.op.call, *place.op.callers)
-        lines = (_compat.user_line(each) for each in (eqn, *around) if each is not None)
-        place = replace(place, what=eqn.primitive.name, line=next(filter(None, lines), ""))
+        place = replace(place, what=eqn.primitive.name, line=_line(eqn, place))
         inside = _opened(eqn, operands)
 
         def look_inside() -> list[InvalidValue | None]:
@@ -276,6 +274,15 @@ class ProgramsByEquation(Equations):
         known[total] = known.get(result) or InvalidValue(
             Computation(replace(place, what="the sum over microbatches"), {}), 0
         )
+
+
+def _line(eqn: Any, around: Origin) -> str:
+    """Where the user wrote an equation; where that is not known, or in a library, the call that it is in."""
+    op = around.op
+    outer = (op.eqn, op.call, *op.callers) if op is not None else ()
+    lines = [_compat.user_line(eqn), around.line, *(_compat.user_line(each) for each in outer if each is not None)]
+    known = [line for line in lines if line]
+    return next((line for line in known if not _compat.is_of_a_library(line)), known[0] if known else "")
 
 
 def origin_in(closed: Any, operands: Sequence[Any], position: int, kinds: Collection[str]) -> Origin:

@@ -818,3 +818,38 @@ def other_entries() -> None:
     params = init()
     assert [len(each.addressable_shards) > 0 for each in params] == [me < count // 2, me >= count // 2]
     np.testing.assert_allclose(float(run(params, x)), float(plain_chain(w, x).sum()), rtol=1e-5)
+
+
+def invalid() -> None:
+    """Under `jax_debug_nans` every process raises the same error, with the line, whichever of them has made the nan."""
+    mesh = mm.MultiMesh(axis_sizes=(2,), axis_names=("stage",), devices=[jax.devices()[0], jax.devices()[-1]])
+
+    def log(w, x):
+        return jnp.log(x @ w + 6)
+
+    def step(params, x):
+        def loss(params, x):
+            for stage, w in enumerate(params):
+                x = mm.task(log, task=mm.stage(stage, 2, axis="stage"))(w, x)
+            return (x**2).mean()
+
+        return mm.microbatch(jax.value_and_grad(loss), size=2, argnum=1, reduce="exact")(params, x)[1]
+
+    def elsewhere(params, x):
+        """The first stage makes what only the second one has in its results."""
+        (first, second) = params
+        x = mm.task(log, task=mm.stage(0, 2, axis="stage"))(first, x)
+        return mm.task(lambda w, x: x @ w, task=mm.stage(1, 2, axis="stage"))(second, x)
+
+    x = np.ones((8, 2), np.float32)
+    x[5] = 2
+    good, bad = [[np.ones((2, 2), np.float32), np.full((2, 2), last, np.float32)] for last in (0.1, -1.35)]
+    for function, params, task in ((step, bad, 1), (elsewhere, [-9 * each for each in good], 0)):
+        compiled = mm.mjit(function, mesh=mesh)
+        compiled(params, x)
+        for _ in range(2):
+            with jax.debug_nans(True):
+                compiled(good, x)
+                with pytest.raises(FloatingPointError, match=rf"in log at .*checks.py:\d+ .*in task 'stage_{task}'"):
+                    compiled(params, x)
+        compiled(params, x)

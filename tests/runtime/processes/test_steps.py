@@ -34,6 +34,7 @@ def test_two_processes(saved, tmp_path):
         "other_entries",
         f"checkpointed={tmp_path}",
         "eager_tasks",
+        "invalid",
         "disagreements",
     )
     assert all(output.rstrip().endswith("done") for output in outputs)
