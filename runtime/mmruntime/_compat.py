@@ -102,6 +102,8 @@ jit_disabled: Any = config.disable_jit
 # The same: results are checked, which JAX does without having it in `jax.jit`'s key.
 debug_nans: Any = config.debug_nans
 debug_infs: Any = config.debug_infs
+# JAX explains misses of its own caches, and no call of a step gets to them.
+explain_cache_misses: Any = config.explain_cache_misses
 
 
 # What a step that is compiled does not depend on: it is traced without a mesh in context, and outside of `jax.vmap`.
@@ -147,15 +149,25 @@ def settings() -> tuple[Any, ...]:
     return *_settings_of_steps(len(values))[1](values), *_read_further(jax.config)
 
 
+def setting_names() -> tuple[str, ...]:
+    """The names of what `settings` gives."""
+    return *_settings_of_steps(len(config.trace_context()))[0], *_FURTHER_SETTINGS
+
+
 def settings_by_name() -> dict[str, Any]:
     """The same with their names, but for those that differ from process to process, such as contexts and devices."""
-    names = *_settings_of_steps(len(config.trace_context()))[0], *_FURTHER_SETTINGS
     plain = bool, int, float, str, enum.Enum, type(None)
     return {
         name: value
-        for name, value in zip(names, settings(), strict=True)
+        for name, value in zip(setting_names(), settings(), strict=True)
         if name != "user_context" and isinstance(value, plain)
     }
+
+
+def error_checks() -> list[str]:
+    """The settings by which functions of `jax.numpy` keep an error for `jax.experimental.error_check`."""
+    names = [f"jax_error_checking_behavior_{kind}" for kind in ("nan", "divide", "oob")]
+    return [name for name in names if getattr(jax.config, name, "ignore") != "ignore"]
 
 
 def invalid_kinds() -> tuple[str, ...]:

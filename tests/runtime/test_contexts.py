@@ -1,6 +1,7 @@
 """The switches: what each does, when it is decided, and that it is restored."""
 
 import contextlib
+import gc
 import itertools
 
 import jax
@@ -407,3 +408,42 @@ def test_a_seed_offset_changes_what_a_step_draws() -> None:
         jax.config.update("jax_random_seed_offset", 0)
     assert not np.allclose(before, other)
     np.testing.assert_array_equal(step(X), before)
+
+
+def leaks_of(call, *args) -> str:
+    """What `jax.checking_leaks()` says of a call; it looks at all that lives, so that garbage goes first."""
+    gc.collect()
+    try:
+        with jax.checking_leaks():
+            call(*args)
+    except Exception as error:
+        return str(error)
+    return ""
+
+
+KEPT: list[object] = []
+
+
+@pytest.mark.parametrize("reduce", ["exact", "sum", {"loss": "sum"}, None], ids=str)
+@pytest.mark.parametrize("is_leak", [False, True], ids=["right", "leak"])
+def test_leaks_are_those_of_the_program(reduce, is_leak) -> None:
+    def layer(w, x):
+        if is_leak:
+            KEPT.append(x)
+        return jnp.tanh(x @ w)
+
+    def loss(params, x):
+        for index, w in enumerate(params):
+            x = mm.task(layer, task=mm.stage(index, 2, axis="stage"))(w, x)
+        return {"loss": (x**2).sum()}
+
+    def step(params, x):
+        return (loss if reduce is None else mm.microbatch(loss, size=2, argnum=1, reduce=reduce))(params, x)
+
+    try:
+        found = leaks_of(
+            mm.mjit(step, mesh=make_mesh()), [np.ones((2, 2), np.float32)] * 2, np.ones((8, 2), np.float32)
+        )
+    finally:
+        KEPT.clear()
+    assert ("Leaked trace" in found) == is_leak == bool(found)

@@ -25,6 +25,12 @@ def without_refs(closed: Any) -> Any:
     if not _compat.has_refs(jaxpr):
         return closed
     outside = next((var for var in (*jaxpr.constvars, *jaxpr.invars) if _compat.is_ref(var)), None)
+    if outside is not None and (checks := _compat.error_checks()):
+        raise ValueError(
+            f"mjit: under {' and '.join(checks)} JAX keeps errors in a jax.Ref outside of the step, which lives on the "
+            "devices of one program, and a step is several. Set it to 'ignore' where the step is called; "
+            "jax.debug_nans(True) names the line of a nan in a step."
+        )
     if outside is not None:
         raise ValueError(
             f"mjit: the step uses a jax.Ref{at_line(_first_use(jaxpr, outside))} that was made outside of it. A ref "

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from mmruntime import _compat
-from mmruntime._compat import debug_infs, debug_nans, default_prng_impl, jit_disabled
+from mmruntime._compat import debug_infs, debug_nans, default_prng_impl, explain_cache_misses, jit_disabled
 from mmruntime._core.mesh import outside_of_meshes
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.registry import Registration, changes, registered, registrations
@@ -28,6 +28,7 @@ from mmruntime._step.signature import (
     Repeat,
     check_alive,
     function_name,
+    new_to,
     paths,
     signature,
 )
@@ -347,6 +348,8 @@ class MeshFunction(Generic[P, R]):
                 self._repeat = self._direct = None
             plan = None
         if plan is None:
+            if explain_cache_misses.value:
+                log.warning("%s is planned anew: %s.", self._name, new_to(call, self._plans, self._arguments))
             plan = self._plans[call.key] = make_plan(
                 self._fun,
                 call,

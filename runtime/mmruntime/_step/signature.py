@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from mmruntime import _check
-from mmruntime._frontend.labels import parameters_of
+from mmruntime import _check, _compat
+from mmruntime._frontend.labels import argument_name, parameters_of
 from mmruntime._jaxpr.ir import Step, num_elements
 
 _BY_EITHER = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -99,6 +99,43 @@ def signature(leaf: Any) -> Any:
         f"mjit: got {leaf!r} of type {type(leaf).__name__} as an argument; arguments must be arrays or numbers, in "
         "pytrees. Mark others with static_argnums= or static_argnames=."
     )
+
+
+def new_to(call: Call, earlier: Iterable[Any], arguments: Sequence[str]) -> str:
+    """What of a call differs from the earlier one that is most like it, in words.
+
+    Args:
+        call: The call.
+        earlier: The keys of others.
+        arguments: Names of the function's parameters.
+    """
+    names = [argument_name(path, arguments) for path, _ in paths(call.tree)]
+
+    def differences(key: Any) -> list[str]:
+        (tree, leaves, *static, (settings, registered)), (old_tree, old_leaves, *old_static, (before, old)) = (
+            call.key,
+            key,
+        )
+        found = []
+        if tree != old_tree:
+            found.append("the tree of the arguments is another")
+        else:
+            pairs = zip(names, leaves, old_leaves, strict=True)
+            found += [f"{name} is {_shown(now)}, and was {_shown(then)}" for name, now, then in pairs if now != then]
+        if static != old_static:
+            found.append("static arguments are others")
+        if settings != before:
+            changed = zip(_compat.setting_names(), settings, before, strict=False)
+            found += [f"{name} is {now}, and was {then}" for name, now, then in changed if now != then]
+        return [*found, "other tasks are registered"] if registered != old else found
+
+    every = [differences(key) for key in earlier] or [["it is the first call"]]
+    return "; ".join(min(every, key=len))
+
+
+def _shown(leaf: Any) -> str:
+    shape, dtype, weak = leaf
+    return f"{'weak ' if weak else ''}{dtype}{list(shape)}"
 
 
 def check_alive(
