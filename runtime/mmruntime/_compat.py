@@ -72,6 +72,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Hide our own frames from JAX, so that messages, profiles and tracebacks show the user's lines.
 source_info_util.register_exclusion(os.path.join(os.path.dirname(__file__), ""))
 traceback_util.register_exclusion(os.path.join(os.path.dirname(__file__), ""))
+# Where a step is called and traced, and where Python's own modules lie.
+_STEP = os.path.join(os.path.dirname(__file__), "_step", "")
+_PYTHON = (os.path.join(os.path.dirname(os.__file__), ""), "<frozen ")
 
 jit_p = primitives.jit_p
 scan_p = primitives.scan_p
@@ -563,6 +566,17 @@ def scopes(eqn: Any) -> list[tuple[str, bool]]:
     return [(entry.name, type(entry).__name__ == "Transform") for entry in eqn.source_info.name_stack.stack]
 
 
+def named_operations(eqns: Iterable[Any], around: Any = None) -> Iterator[tuple[str, Any]]:
+    """Equations, at any depth, each behind the name that XLA has for its operations: its scopes and its primitive."""
+    around = source_info_util.new_name_stack() if around is None else around
+    for eqn in eqns:
+        scopes = around + eqn.source_info.name_stack
+        yield "/".join(filter(None, (str(scopes), eqn.primitive.name))), eqn
+        within = scopes.extend(f"jit({eqn.params['name']})") if eqn.primitive is jit_p else scopes
+        for inner in inner_jaxprs(eqn):
+            yield from named_operations(inner.eqns, within)
+
+
 def current_scopes() -> list[tuple[str, bool]]:
     """The current name stack of the trace, outermost first: (name, whether it is a transformation)."""
     stack = source_info_util.current_name_stack().stack
@@ -585,10 +599,24 @@ def source_lines_outside_packages(eqn: Any) -> str:
 
 
 def own_line(eqn: Any) -> str:
-    """The line of the user's own code that led to an equation, as `file:line`; empty if there is none."""
-    frames = list(source_info_util.user_frames(eqn.source_info.traceback))
-    own = next((each for each in frames if "site-packages" not in each.file_name), None)
-    return "" if own is None else f"{own.file_name}:{own.start_line}"
+    """The line of the user's own code that led to an equation, as `file:line`; empty if there is none.
+
+    It is one of the step: what calls that has led to all of its equations.
+    """
+    code, instructions = eqn.source_info.traceback.raw_frames() if eqn.source_info.traceback else ([], [])
+    for each, instruction in zip(code, instructions, strict=True):
+        name = each.co_filename
+        if name.startswith(_STEP):
+            break
+        if source_info_util.is_user_filename(name) and not is_of_a_library(name) and not name.startswith(_PYTHON):
+            return f"{name}:{source_info_util.raw_frame_to_frame(each, instruction).start_line}"
+    return ""
+
+
+def innermost_line(eqn: Any) -> str:
+    """The line that made an equation, be it of an installed library, as `file:line`; empty if it is not known."""
+    frame = next(iter(source_info_util.user_frames(eqn.source_info.traceback)), None)
+    return "" if frame is None else f"{frame.file_name}:{frame.start_line}"
 
 
 def own_frames(eqn: Any) -> tuple[tuple[str, int, int], ...]:

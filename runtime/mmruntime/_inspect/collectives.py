@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import jax
+from mmruntime import _compat
+from mmruntime._jaxpr.ir import num_bytes
 
 # The one form of an instruction: `%name = f32[8,16]{1,0} all-reduce(...)`, or a tuple of shapes. What is started and
 # done apart is one collective, counted where it starts.
@@ -23,9 +24,9 @@ _OPERATION = re.compile(r'op_name="(?P<name>[^"]*)"')
 _FRAME_ID = re.compile(r"stack_frame_id=(\d+)")
 _NUMBERED = re.compile(r"^(\d+) (?:\"(.*)\"|\{(.*)\})$")
 _FIELD = re.compile(r"(\w+)=(\d+)")
+_WORD = re.compile(r"[\w-]+")
+_GROUP = re.compile(r"(?P<around>(?:.*?/)?)\((?P<parts>.*)\)$")
 _SUMS = ("all-reduce", "reduce-scatter")
-_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_JAX = os.path.dirname(os.path.abspath(jax.__file__))
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Collective:
     Attributes:
         kind: What it does, as XLA names it.
         size: Bytes of its result on each device.
-        line: The line of the program that it comes from; None if XLA does not say.
+        line: The line of the user's program that it comes from; None if that is not known.
         why: What asks for it: a sum over a sharded dimension, a constraint, or nothing but a change of layout.
         count: How many there are.
     """
@@ -47,8 +48,41 @@ class Collective:
     count: int
 
 
-def collectives(text: str) -> list[Collective]:
-    """The collectives of an optimized HLO module, those that are alike counted together, in order."""
+@dataclass(frozen=True)
+class MadeEquation:
+    """An equation of a program, as far as XLA's text of the program speaks of it.
+
+    Attributes:
+        name: Its scopes and its primitive, as XLA names an operation.
+        place: The line that made it, which may be a library's.
+        line: The line of the user's program that led to it; empty if that is not known.
+        sizes: The bytes of its results, on all devices together.
+    """
+
+    name: str
+    place: str
+    line: str
+    sizes: tuple[int, ...]
+
+
+def made_equations(eqns: Sequence[Any]) -> list[MadeEquation]:
+    """The equations of a program, at any depth."""
+    return [
+        MadeEquation(
+            name, _compat.innermost_line(eqn), _compat.own_line(eqn), tuple(num_bytes(var) for var in eqn.outvars)
+        )
+        for name, eqn in _compat.named_operations(eqns)
+    ]
+
+
+def collectives(text: str, made: Sequence[MadeEquation], num_devices: int) -> list[Collective]:
+    """The collectives of an optimized HLO module, those that are alike counted together, in order.
+
+    Args:
+        text: The module.
+        made: The equations that it computes.
+        num_devices: On how many devices.
+    """
     frames = _Frames(text)
     found: Counter[tuple[str, int, str | None, str]] = Counter()
     for line in text.splitlines():
@@ -57,18 +91,59 @@ def collectives(text: str) -> list[Collective]:
             continue
         operation = _OPERATION.search(line)
         frame = _FRAME_ID.search(line)
-        where = frames.line(int(frame[1])) if frame else None
+        names = _combined(operation["name"]) if operation else []
+        places = set(frames.places(int(frame[1]))) if frame else set()
         size = _size(match["shape"], match["kind"], bool(match["start"]))
-        found[match["kind"], size, where, _why(match["kind"], operation and operation["name"])] += 1
+        lines = {line for name in names for line in _lines(name, places, size, made, num_devices)}
+        where = next(iter(lines)) or None if len(lines) == 1 else None
+        found[match["kind"], size, where, _why(match["kind"], names)] += 1
     return [Collective(*key, count) for key, count in found.items()]
 
 
-def _why(kind: str, operation: str | None) -> str:
-    last = (operation or "").rpartition("/")[2]
-    if "constraint" in last:
+def _combined(name: str) -> list[str]:
+    """The names of the operations of which XLA has made one: `f/(g/add:mul)` is `f/g/add` and `f/mul`."""
+    group = _GROUP.match(name)
+    if group is None:
+        return [name]
+    parts, depth = [""], 0
+    for letter in group["parts"]:
+        depth += (letter == "(") - (letter == ")")
+        if letter == ":" and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [group["around"] + part for part in parts]
+
+
+def _lines(name: str, places: set[str], size: int, made: Sequence[MadeEquation], num_devices: int) -> set[str]:
+    """The user's lines of the equations that may be an operation.
+
+    XLA knows an operation's name, and the line that made it where that is in a call.
+    """
+    known = {each.name for each in made if f"/{name}".endswith(f"/{each.name}")}
+    longest = max(known, key=len, default="")
+    near = [each for each in made if (each.name == longest if known else _word(each.name) == _word(name))]
+    near = [each for each in near if each.place in places] or near
+    near = [each for each in near if any(_may_be(own, size, num_devices) for own in each.sizes)] or near
+    return {each.line for each in near}
+
+
+def _may_be(whole: int, size: int, num_devices: int) -> bool:
+    """Whether a result may have so many bytes on each device."""
+    return size > 0 and whole >= size and whole % size == 0 and num_devices % (whole // size) == 0
+
+
+def _word(name: str) -> str:
+    """The primitive in the name of an operation, without the transformations around it."""
+    return next(iter(_WORD.findall(name)[-1:]), "")
+
+
+def _why(kind: str, names: Sequence[str]) -> str:
+    words = list(dict.fromkeys(filter(None, map(_word, names))))
+    if any("constraint" in word for word in words):
         return "a constraint"
-    if kind in _SUMS and last:
-        return f"the sum in {last}, over a sharded dimension"
+    if kind in _SUMS and words:
+        return f"the sum in {' and '.join(words)}, over a sharded dimension"
     return "nobody asked for it: a value changes its layout"
 
 
@@ -102,17 +177,12 @@ class _Frames:
             tables.get(name, {}) for name in ("FileNames", "FileLocations", "StackFrames")
         )
 
-    def line(self, frame: int) -> str | None:
-        """The innermost place on a stack that is the user's, as `file:line`; if there is none, that of a library."""
-        places = list(self._places_of(frame))
-        return next((place for place in places if "site-packages" not in place), next(iter(places), None))
-
-    def _places_of(self, frame: int) -> Iterator[str]:
-        """The places on a stack that are in neither JAX nor this package, from within."""
+    def places(self, frame: int) -> Iterator[str]:
+        """The places on a stack, as `file:line`, from within."""
         for place in self._stack(frame):
             _, fields = self._places.get(place, (None, {}))
             file, _ = self._files.get(fields.get("file_name_id", 0), (None, {}))
-            if file is not None and not file.startswith((_HERE, _JAX)):
+            if file is not None:
                 yield f"{file}:{fields.get('line', 0)}"
 
     def _stack(self, frame: int) -> Iterator[int]:

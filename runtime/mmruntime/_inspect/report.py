@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import jax
 
-from mmruntime import schedules
+from mmruntime import _compat, schedules
 from mmruntime._execution.compile import Compiled
 from mmruntime._execution.own_parts import processes
 from mmruntime._inspect import report_text as _tables
-from mmruntime._inspect.collectives import Collective, collectives
+from mmruntime._inspect.collectives import Collective, MadeEquation, collectives, made_equations
 from mmruntime._inspect.input_reasons import InputReason, input_reasons
 from mmruntime._inspect.memory import MemoryRow, memory
 from mmruntime._inspect.report_text import ReportTable
@@ -342,7 +342,7 @@ def report(
         sum(isinstance(item, RunInstruction) for item in program.instructions),
         pulled_state(step, placement, names),
         tuple(line for region in step.regions if region.loop is not None for line in region.loop.proof),
-        tuple(_collective_rows(program, compiled, programs)),
+        tuple(_collective_rows(step, placement, shardings, program, compiled, programs)),
         tuple(LoopSumsRow(row.axes, row.count, row.size, row.num_microbatches, row.kept) for row in delayed),
         memory(step, placement, segments, shardings, program, compiled),
         jax.process_index(),
@@ -399,7 +399,14 @@ def _again_rows(program: Program, step: Step, compiled: Compiled) -> Iterable[Pr
         yield dataclasses.replace(row, kind=f"{row.kind} once more", runs=count)
 
 
-def _collective_rows(program: Program, compiled: Compiled, rows: Sequence[ProgramRow]) -> Iterable[CollectiveRow]:
+def _collective_rows(
+    step: Step,
+    placement: Placement,
+    shardings: Shardings,
+    program: Program,
+    compiled: Compiled,
+    rows: Sequence[ProgramRow],
+) -> Iterable[CollectiveRow]:
     """The collectives of each program that has several devices."""
     specs: dict[ProgramSpec, RunInstruction] = {}
     for item in program.instructions:
@@ -407,12 +414,29 @@ def _collective_rows(program: Program, compiled: Compiled, rows: Sequence[Progra
             continue
         if item.spec.segment is not None or item.spec.kind == "whole":
             specs.setdefault(item.spec, item)
+    made: dict[Segment | None, list[MadeEquation]] = {}
+    # Programs that do the same are compiled once, with the names of one of them.
+    alike: dict[Hashable, list[Segment | None]] = defaultdict(list)
+    for segment in dict.fromkeys(spec.segment for spec in specs):
+        if segment is None:
+            eqns = [shardings.in_mesh_axes(op, 0) for op in step.ops()]
+        else:
+            eqns = _compat.split(shardings.body(segment))[0].eqns
+        made[segment] = made_equations(eqns)
+        alike[segment and shardings.form(segment)].append(segment)
     for spec in specs:
         segment = spec.segment
+        own = made[segment]
+        known = [
+            dataclasses.replace(theirs, line=mine.line)
+            for other in alike[segment and shardings.form(segment)]
+            for theirs, mine in zip(made[other], own, strict=False)
+        ]
         tasks = segment.tasks if segment is not None else rows[0].tasks
         submesh = segment.submesh if segment is not None else 0
         runs = sum(isinstance(other, RunInstruction) and other.spec is spec for other in program.instructions)
-        for found in collectives(compiled.programs[spec].as_text() or ""):
+        num_devices = placement.submeshes.meshes[submesh].size
+        for found in collectives(compiled.programs[spec].as_text() or "", known, num_devices):
             yield CollectiveRow(submesh, tasks, found, runs)
 
 

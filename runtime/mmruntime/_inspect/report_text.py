@@ -207,7 +207,7 @@ def tables(report: Report) -> tuple[ReportTable, ...]:
                         r.found.count,
                         _bytes(r.found.size),
                         r.runs,
-                        r.found.line or "-",
+                        r.found.line or "not known",
                         r.found.why,
                     )
                     for r in report.collectives
