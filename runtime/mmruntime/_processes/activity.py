@@ -1,7 +1,7 @@
 """Activity: what the main thread of this process does, as far as another thread can see it.
 
 A process for which others wait may be slow or may be caught. Two ways of being caught can be seen from outside: a loop
-of Python that calls nothing, and output that nobody reads.
+of Python that calls nothing and has no way out, and output that nobody reads.
 """
 
 from __future__ import annotations
@@ -26,6 +26,12 @@ _KNOWN = (
     (f"{os.sep}jax{os.sep}_src{os.sep}compiler.py", "compiling"),
     (f"{os.sep}jax{os.sep}_src{os.sep}interpreters{os.sep}partial_eval.py", "tracing"),
 )
+# Beginnings of the names of instructions that can neither raise, but for numbers out of range, nor run other code.
+_PLAIN_NAMES = """
+    NOP RESUME CACHE EXTENDED_ARG NOT_TAKEN JUMP POP_JUMP POP_TOP COPY SWAP TO_BOOL UNARY BINARY_OP COMPARE_OP IS_OP
+    LOAD_CONST LOAD_SMALL_INT LOAD_FAST LOAD_GLOBAL LOAD_NAME LOAD_DEREF STORE_FAST STORE_GLOBAL STORE_NAME STORE_DEREF
+"""
+_PLAIN = tuple(_PLAIN_NAMES.split())
 # Less is what a thread uses that sleeps and wakes, as a share of the time.
 _BUSY = 0.05
 
@@ -34,7 +40,7 @@ class Activity:
     """Looks at the main thread now and then.
 
     Args:
-        loop: Seconds after which a loop that calls nothing counts as endless.
+        loop: Seconds after which a loop that calls nothing and has no way out is said to be endless.
         output: Seconds after which output that cannot be written counts as blocked.
     """
 
@@ -67,7 +73,7 @@ class Activity:
         if busy or _can_write():
             self._writable_at = now
         self._stuck = ""
-        if frame is not None and now - self._loop_since >= self._limits[0]:
+        if frame is not None and now - self._loop_since >= self._limits[0] and _is_endless(frame):
             self._stuck = f"has been in a loop {_line(frame)} for {now - self._loop_since:.0f} s"
         elif frame is not None and now - self._writable_at >= self._limits[1]:
             self._stuck = f"cannot write its output, which nobody reads{_comma(_user_line(frame))}"
@@ -97,6 +103,17 @@ class Activity:
 def _jumps_back(frame: FrameType) -> bool:
     """Whether a frame is at the end of a loop's body. A thread lets others run there, or after a call."""
     return _opcode(frame.f_code, frame.f_lasti).startswith("JUMP_BACKWARD")
+
+
+def _is_endless(frame: FrameType) -> bool:
+    """Whether the loop at whose end a frame is has no way out: nothing leaves it, and nothing in it may raise."""
+    instructions = list(dis.get_instructions(frame.f_code))
+    end = next(each for each in instructions if each.offset == frame.f_lasti)
+    body = [each for each in instructions if end.argval <= each.offset <= end.offset]
+    jumps = [each.argval for each in body if each.opcode in (*dis.hasjrel, *dis.hasjabs)]
+    return all(end.argval <= target <= end.offset for target in jumps) and all(
+        each.opname.startswith(_PLAIN) and each.argrepr != "[]" for each in body
+    )
 
 
 def _opcode(code: CodeType, position: int) -> str:
@@ -140,7 +157,12 @@ def _user_line(frame: FrameType) -> str:
 
 
 def _line(frame: FrameType) -> str:
-    return f"at {frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+    number = frame.f_lineno
+    if number is None:
+        # The jump at the end of a loop may belong to no line.
+        before = [line for start, _, line in frame.f_code.co_lines() if start <= frame.f_lasti and line is not None]
+        number = before[-1] if before else frame.f_code.co_firstlineno
+    return f"at {frame.f_code.co_filename}:{number} in {frame.f_code.co_name}"
 
 
 def _comma(text: str) -> str:

@@ -61,6 +61,11 @@ def bring_about(fault):
         print("x" * 1000000, flush=True)
     elif fault == "slow":
         time.sleep(2 * float(os.environ["MMRUNTIME_FAULT_TIMEOUT"]))
+    elif fault == "busy":
+        # Plain Python that calls nothing, and ends by itself.
+        total = 0
+        for number in range(int(4e7 * float(os.environ["MMRUNTIME_FAULT_TIMEOUT"]))):
+            total += number
     elif fault == "held":
         # Native code that keeps Python's lock.
         sum(range(int(6e7 * float(os.environ["MMRUNTIME_FAULT_TIMEOUT"]))))

@@ -254,8 +254,9 @@ def test_a_fault_while_devices_are_looked_for_is_seen(tmp_path):
 
 
 @pytest.mark.nightly
-def test_slow_is_not_dead(start):
-    job = start("slow", 1, 3, 3)
+@pytest.mark.parametrize("fault", ["slow", "busy"])
+def test_slow_is_not_dead(start, fault):
+    job = start(fault, 1, 3, 3)
     assert [job.ended(index, within=60) for index in range(3)] == [0, 0, 0]
     assert re.search(
         r"mmruntime: process [02] has waited for \d+ s, for call 4 of step, .*: process 1 is after call 3 of step, at "

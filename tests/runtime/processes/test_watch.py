@@ -1,17 +1,19 @@
 """What is concluded from who waits for whom, and how it travels, without processes."""
 
+import dis
 import json
 import random
 import re
 import socket
 import time
+import types
 from dataclasses import replace
 
 import jax
 import pytest
 
 from mmruntime._compat import platform_started
-from mmruntime._processes.activity import Activity
+from mmruntime._processes.activity import Activity, _is_endless, _line
 from mmruntime._processes.ports import PORTS, allowed_ports, listen
 from mmruntime._processes.progress import CallRecord
 from mmruntime._processes.tree import FANOUT, Limits, Node, StopReason, children_of, next_hop, parent_of
@@ -426,6 +428,38 @@ def test_what_the_main_thread_does():
         activity.look()
     # A look a second costs less than a thousandth of the time.
     assert (time.perf_counter() - began) / 100 < 1e-3
+
+
+LOOPS = {
+    "while True: pass": True,
+    "while True: x = 1": True,
+    "while True:\n  if x: y = 1\n  else: y = 2": True,
+    "while True: x += 1": True,
+    "while True:\n  if x: break": False,
+    "while True:\n  x += 1\n  if x > 9: return": False,
+    "while True: x = y[z]": False,
+    "while True: x = y.z": False,
+    "while True: x()": False,
+    "while True: yield x": False,
+    "while True:\n  if x: continue\n  if y: raise x": False,
+    "for z in y: x += z": False,
+    "for z in y:\n  if z: continue\n  x = z": False,
+}
+
+
+@pytest.mark.both_versions("instructions of Python")
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_loop_is_endless_if_nothing_leaves_it(loop):
+    body = "\n".join(f"    {line}" for line in loop.splitlines())
+    found = {}
+    exec(f"def function(x, y, z):\n{body}\n", found)
+    code = found["function"].__code__
+    ends = [each.offset for each in dis.get_instructions(code) if each.opname.startswith("JUMP_BACKWARD")]
+    assert ends
+    for end in ends:
+        frame = types.SimpleNamespace(f_code=code, f_lasti=end, f_lineno=None)
+        assert _is_endless(frame) == LOOPS[loop]
+        assert re.search(r":[1-9]\d* in function$", _line(frame))
 
 
 def test_ports():
