@@ -44,6 +44,8 @@ def example():
     return (SIZE,)
 """
 
+# What both programs of the fixture `calls` warn of.
+WARNINGS: list[str] = []
 Call = tuple[str, tuple[str, ...], tuple[str, ...], dict[str, str]]
 
 
@@ -71,7 +73,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
         made.append((module, tuple(arguments), tuple(roots), dict(given)))
         if module == "_commands.verify":
             found = {"compiled_for_a_mesh": True, "devices": 16, "platform": "cpu", "like_arguments": {"result": "x"}}
-            return {**found, "homes": {}}, ""
+            return {**found, "homes": {}, "warnings": WARNINGS}, ""
         row = {"name": "result", "role": "result", "shape": [2, 3], "type": "float32", "absolute": 1e-7}
         row |= {"relative": None, "where": "devices 0-1", "original_where": "device 0", "problem": None}
         return {"rows": [row | {"comparable": True}], "epsilon": 1e-7}, ""
@@ -148,6 +150,31 @@ def test_text(calls: list[Call]) -> None:
     )
     assert max(map(len, result.stdout.splitlines())) <= 80
     assert result.stderr == "3 files would change\n"
+
+
+def test_warnings_of_the_rewritten_program_stand_by_the_verdict(
+    calls: list[Call], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the evidence in a report of changes, too."""
+    warning = "train.py:9: DeprecationWarning: `old` goes"
+    monkeypatch.setattr("tests.test_verify.WARNINGS", [warning, "mjit: step cuts no value over 'data'"])
+    text = run().stdout
+    said = f"Warnings of the rewritten program:\n  {warning}\n  mjit: step cuts no value over 'data'\n\nfunction "
+    assert said in text and text.rindex("verdict") > text.index(said)
+    evidence = run("--format", "json").stdout
+    (check,) = json.loads(evidence)["checks"]
+    assert check["warnings"] == [warning, "mjit: step cuts no value over 'data'"]
+    Path("evidence.json").write_text(evidence)
+    for format_, verdict in (("markdown", "| verdict |"), ("html", "verdict</th>")):
+        review = CliRunner().invoke(cli, ["diff", "--format", format_, "--evidence", "evidence.json"]).stdout
+        for page in (run("--format", format_).stdout, review):
+            assert (
+                page.index("Warnings of the rewritten program") < page.index("DeprecationWarning") < page.index(verdict)
+            )
+    assert run("--format", "markdown").stdout.startswith(
+        "### mmrewrite verify: equal; 1 rewritten hint not reached; 2 warn"
+    )
+    assert run("--format", "html").stdout.index("2 warnings</a>") < run("--format", "html").stdout.index("<h2")
 
 
 def test_an_entry_of_another_module_leads_through_its_imports(calls: list[Call]) -> None:

@@ -95,7 +95,14 @@ def section_of(tracing: Tracing, document: Mapping[str, Any], remarks: Sequence[
     timelines = tuple(_timeline(loop, outside) for loop in document["loops"])
     title = f"{tracing.step}, traced for {tracing.arguments} on {tracing.devices} virtual devices"
     proofs = tuple(document["proofs"])
-    notes = (*remarks, *(line for line in document["headlines"] if line not in proofs))
+    # What the report says anyway is not said twice.
+    said = [line.removeprefix("WARNING: ") for line in document["headlines"]]
+    warned = [text for text in document.get("warnings", ()) if not any(line in text for line in said)]
+    notes = (
+        *(f"WARNING: {text}" for text in warned),
+        *remarks,
+        *(line for line in document["headlines"] if line not in proofs),
+    )
     return PlanSection(title, notes, _grid(document), tuple(tables), timelines, proofs)
 
 

@@ -32,6 +32,7 @@ class Checked:
             programs are from float64, by the "error_measure"; as "rounding" whether all this shows it to be rounding
             alone; as "tolerated" that nothing could be shown, and its type allows as much.
         notes: Remarks about what was compared.
+        warnings: What the rewritten program has warned of, with its lines.
         problem: Why the function could not be compared, or how the rewritten program failed.
         details: The traceback that belongs to `problem`.
         reference: What the results were compared with: those of the original, or those of the same microbatches with
@@ -46,6 +47,7 @@ class Checked:
     problem: str | None = None
     details: str = ""
     reference: Reference = "original"
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,8 @@ def check_programs(entry: Entry, mirror: Mirror, settings: ProgramSettings, phas
         f"{second.document['devices']} {kind} devices"
     )
     notes = (*_remarks(entry, second.document), *found.notes)
-    return Checked(entry, status, where, found.rows, notes, reference=found.reference)
+    warnings = tuple(map(mirror.named, second.document.get("warnings", ())))
+    return Checked(entry, status, where, found.rows, notes, reference=found.reference, warnings=warnings)
 
 
 @dataclass(frozen=True)

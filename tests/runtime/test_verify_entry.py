@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import sys
 import types
 from dataclasses import replace
@@ -117,6 +118,33 @@ def example():
 """
 
 
+WARNING = """\
+import logging
+import warnings
+
+import jax
+import jax.numpy as jnp
+
+# mm: mesh(stage=2, data=2); axes(batch="data")
+
+
+def model(params, x):
+    for w in params:  # mm: stages
+        x = jnp.tanh(x @ w)
+    return jnp.mean(x * x)
+
+
+@jax.jit  # mm: mjit; verify(args=arguments)
+def step(params, x):
+    warnings.warn("deprecated", FutureWarning)
+    logging.getLogger("mmruntime").warning("a word of the log")
+    return jax.grad(model)(params, x)  # mm: microbatch(size=4)
+
+
+def arguments():
+    return [jnp.eye(4)] * 2, jnp.ones((8, 4))
+"""
+
 MIXED = """\
 import jax
 import jax.numpy as jnp
@@ -181,6 +209,20 @@ def test_a_package_in_a_source_folder():
     # Rounded otherwise, as microbatches are summed, and yet within the tolerance.
     assert 0 < max(rows[f"result[0]['w'][{i}]"]["absolute"] for i in range(4)) < 1e-6
     assert "result[0] has the paths, shapes and types of params: its gradients, or its new value" in check["notes"]
+
+
+def test_what_the_rewritten_program_warns_of_is_told():
+    Path("train.py").write_text(WARNING)
+    (check,) = json.loads(run("--format", "json").stdout)["checks"]
+    assert check["status"] == "equal"
+    line, log, idle = check["warnings"]
+    assert re.fullmatch(r"train\.py as rewritten:\d+: FutureWarning: deprecated", line)
+    assert log == "a word of the log"
+    assert idle.startswith("mjit: step cuts no value over the mesh axis 'data', so its 2 devices compute the same.")
+    # Plans say the same.
+    named = ("--entry", "train:step", "--args", "train:arguments", "--format", "json")
+    planned = CliRunner().invoke(cli, ["plan", *named], catch_exceptions=False).stdout
+    assert all(json.dumps(f"WARNING: {text}") in planned for text in (line, log, idle))
 
 
 @pytest.mark.nightly

@@ -67,6 +67,7 @@ class ShownEvidence:
         about: Which text the evidence is about.
         mismatch: That it is about another text than the one that is shown; then the rest is empty.
         unreached: How many rewritten hints no function proved equal reaches.
+        warnings: What the rewritten program has warned of, a sentence each.
     """
 
     rows: tuple[CheckedRow, ...] = ()
@@ -77,6 +78,12 @@ class ShownEvidence:
     about: str | None = None
     mismatch: str | None = None
     unreached: int = 0
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def warnings_text(self) -> str | None:
+        """How many warnings the rewritten program has given; None if it gave none."""
+        return counted(len(self.warnings), "warning") if self.warnings else None
 
     @property
     def unreached_text(self) -> str | None:
@@ -146,7 +153,8 @@ def shown_evidence(
     problems = tuple(problem for check in checks for problem in _problems(check))
     rounding = tuple(sentence for check in checks for sentence in _rounding(check))
     left = tuple(map(str, not_covered))
-    return ShownEvidence(rows, arrays, problems, rounding, left, about, unreached=unreached)
+    warned = tuple(f"`{check['entry']}`: {text}" for check in checks for text in check.get("warnings", ()))
+    return ShownEvidence(rows, arrays, problems, rounding, left, about, unreached=unreached, warnings=warned)
 
 
 def _cells(check: Mapping[str, Any]) -> Iterator[str]:
@@ -208,6 +216,7 @@ def checked_values(check: Checked) -> dict[str, Any]:
         "reference": check.reference,
         "arrays": list(check.rows),
         "notes": list(check.notes),
+        "warnings": list(check.warnings),
         "problem": check.problem,
         "traceback": check.details or None,
     }

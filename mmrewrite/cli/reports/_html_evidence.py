@@ -20,6 +20,9 @@ def verified(evidence: ShownEvidence | None, *, changed: bool = True) -> Iterato
         return
     if evidence.about is not None:
         yield f'<p class="box good">{inline(evidence.about)}</p>'
+    if evidence.warnings:
+        listed = bullets(map(inline, evidence.warnings))
+        yield f'<h3 id="warnings">Warnings of the rewritten program</h3>\n<div class="box care">{listed}</div>'
     cells = [[*map(code, row.cells[:2]), *map(escape, row.cells[2:-1]), _verdict(row)] for row in evidence.rows]
     yield table("What was compared", CheckedRow.HEAD, cells)
     if evidence.problems:
@@ -46,6 +49,8 @@ def verify_page(evidence: ShownEvidence, notes: Iterable[str]) -> str:
     head = f'<p class="eyebrow">mmrewrite verify</p>\n<h1>Verified: <span class="{kind}">{verdict}</span></h1>'
     if evidence.unreached_text is not None:
         head += f'\n<p><a class="care" href="#not-covered">{evidence.unreached_text}</a></p>'
+    if evidence.warnings_text is not None:
+        head += f'\n<p><a class="care" href="#warnings">{evidence.warnings_text}</a></p>'
     main = [
         section("What was run", [bullets(map(inline, notes))], "notes"),
         section("Evidence", verified(evidence), "verified"),

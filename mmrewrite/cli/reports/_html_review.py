@@ -139,6 +139,8 @@ def _outcomes(report: RewriteReport) -> Iterator[str]:
             yield f'<a class="care" href="#not-covered">{evidence.unreached_text}</a>'
     else:
         yield '<strong class="alarm">verified: not everything is equal</strong>'
+    if evidence is not None and evidence.warnings_text is not None:
+        yield f'<a class="care" href="#warnings">{evidence.warnings_text}</a>'
 
 
 def _main(report: RewriteReport, planned: Planned | None) -> Iterator[str]:

@@ -161,6 +161,8 @@ def _verified(report: RewriteReport) -> list[str]:
 
 
 def _shown(evidence: ShownEvidence) -> Iterator[str]:
+    if evidence.warnings:
+        yield _list("Warnings of the rewritten program", map(_text, evidence.warnings))
     rows = [_row(CheckedRow.HEAD), _row(["---"] * len(CheckedRow.HEAD))]
     yield "\n".join([*rows, *(_row([*map(code, row.cells[:2]), *row.cells[2:]]) for row in evidence.rows)])
     if evidence.problems:
@@ -174,8 +176,9 @@ def _shown(evidence: ShownEvidence) -> Iterator[str]:
 
 def _verify(verified: Verified) -> str:
     evidence = verified_evidence(verified)
-    equal = "; ".join(filter(None, ("equal", evidence.unreached_text)))
-    verdict = "not everything is proved" if verified.failed or verified.incomplete else equal
+    equal = "not everything is proved" if verified.failed or verified.incomplete else "equal"
+    left = None if verified.failed or verified.incomplete else evidence.unreached_text
+    verdict = "; ".join(filter(None, (equal, left, evidence.warnings_text)))
     parts = [f"### mmrewrite verify: {verdict}", *_shown(evidence)]
     return "\n\n".join(parts) + "\n"
 

@@ -6,18 +6,22 @@ Every failure of the user's code becomes one sentence.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import importlib
 import json
+import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TextIO
 
 ERROR = 2
+_RUNTIME = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
 
 class BadEntryPoint(Exception):
@@ -134,20 +138,59 @@ def print_document(options: argparse.Namespace, make: Callable[[FunctionName, Fu
         options: The parsed command line of `parser_for`.
         make: Makes the document from the step and the function that makes its arguments. Where it raises
             `BadEntryPoint`, the document is `{"error": sentence, "traceback": text}`, with a text that begins at the
-            first line of the user's code.
+            first line of the user's code. Its "warnings" are what Python and the runtime's log warn of meanwhile.
     """
     document: dict[str, Any]
     with _reserved_stdout() as output:
         sys.path[:0] = options.path
         sys.path.append(os.getcwd())
-        try:
-            document, status = make(FunctionName("--entry", options.entry), FunctionName("--args", options.args)), 0
-        except BadEntryPoint as problem:
-            # The whole stack, the runtime's frames included, goes to standard error for --verbose.
-            traceback.print_exc()
-            document, status = {"error": str(problem), "traceback": _user_traceback(problem)}, ERROR
-        json.dump(document, output)
+        with _collected_warnings() as warned:
+            try:
+                document, status = make(FunctionName("--entry", options.entry), FunctionName("--args", options.args)), 0
+            except BadEntryPoint as problem:
+                # The whole stack, the runtime's frames included, goes to standard error for --verbose.
+                traceback.print_exc()
+                document, status = {"error": str(problem), "traceback": _user_traceback(problem)}, ERROR
+        json.dump({**document, "warnings": list(dict.fromkeys(warned))}, output)
     return status
+
+
+@contextlib.contextmanager
+def _collected_warnings() -> Iterator[list[str]]:
+    """A list of the warnings that are shown meanwhile, Python's with their lines, and those of the runtime's log."""
+    found: list[str] = []
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            found.append(" ".join(record.getMessage().split()))
+            if logging.lastResort is not None and not logging.getLogger().handlers:
+                logging.lastResort.handle(record)
+
+    with warnings.catch_warnings():
+        shown = warnings.showwarning
+
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if file is None:
+                kind = "" if category is UserWarning else f"{category.__name__}: "
+                # What calls the step is ourselves, which is no line of the user's.
+                place = "" if filename.startswith(_RUNTIME) else f"{filename}:{lineno}: "
+                found.append(f"{place}{kind}{' '.join(str(message).split())}")
+            shown(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = show
+        log, collector = logging.getLogger("mmruntime"), Collector(logging.WARNING)
+        log.addHandler(collector)
+        try:
+            yield found
+        finally:
+            log.removeHandler(collector)
 
 
 def _reserved_stdout() -> TextIO:
