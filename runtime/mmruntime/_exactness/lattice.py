@@ -11,7 +11,7 @@ times. Let `V` be what a variable is in the whole program and `v[0], ..., v[n - 
     SUM      V = n**power * sum of the v[i]
     MAX      V = n**power * maximum of the v[i]
     MIN      V = n**power * minimum of the v[i]
-    AFTER    V is a function of totals like these alone, and computed of them once, after the loop
+    AFTER    V is a function of totals like these and of short rows alone, and computed of them once, after the loop
     MIXED    the examples meet in another way
     UNKNOWN  comes from a primitive without a rule
 

@@ -170,5 +170,5 @@ _COMBINED = {
     "concat": "microbatches' results joined",
     "max": "the maximum of microbatches' results",
     "min": "the minimum of microbatches' results",
-    "after": "computed once of the whole batch's sums and the like",
+    "after": "computed once of the whole batch's sums, rows and the like",
 }

@@ -162,7 +162,8 @@ def prove(
             where those of the whole batch would be needed. A result that comes of them is the mean of microbatches'.
         own_sizes: Whether microbatches divide by their own size, and their results by their number, where they take a
             mean. Else they divide by the size of the whole batch, so that cotangents are those of the whole batch.
-        waits: Whether what is computed of totals over the batch alone may wait until the loop has made them.
+        waits: Whether what is computed of totals over the batch, and of a few numbers of each example, may wait until
+            the loop has made them.
         parameters: The `id` of captured arrays that may be differentiated, and so are no reason to hoist anything.
             Captured floating-point values that are being traced count as such.
 
@@ -178,6 +179,8 @@ def prove(
         argument.dim is not None and shape_of(var)[argument.dim] == 1
         for argument, var in zip(arguments, _compat.split(part)[0].invars, strict=True)
     )
+    pairs = zip(arguments, _compat.split(whole)[0].invars, strict=True)
+    sizes = [shape_of(var)[argument.dim] for argument, var in pairs if argument.dim is not None]
     run = _Run(
         num_microbatches,
         can_edit=not as_written,
@@ -185,6 +188,7 @@ def prove(
         has_own_sizes=own_sizes or as_written,
         has_one_example=has_one_example,
         waits=waits,
+        num_examples=max(sizes, default=1),
         parameters=parameters,
     )
     ins = [
@@ -214,7 +218,7 @@ def prove(
         frame = run.outermost
         assert frame is not None
         after = afterwards(_compat.split(part)[0], _compat.split(whole)[0], frame.after, positions)
-        totals = tuple(_verdict(frame.env[var], can_hoist=not as_written) for var in after.totals)
+        totals = tuple(_total(frame.env[var]) for var in after.totals)
     return Proof(part, whole, num_microbatches, verdicts, edits, draws, repeated_draws, own, after, totals)
 
 
@@ -241,6 +245,11 @@ def _verdict(value: AbstractValue, *, can_hoist: bool) -> Verdict:
     return Verdict("mixed", reason=Reason("iota", "", "returns the examples' positions in the batch"))
 
 
+def _total(value: AbstractValue) -> Verdict:
+    """How what is read after the loop comes from the microbatches; what the batch alone decides, not from these."""
+    return Verdict("same") if value.hoistable and value.shape_grows else _verdict(value, can_hoist=True)
+
+
 class _Run(Interpreter):
     def __init__(
         self,
@@ -251,9 +260,11 @@ class _Run(Interpreter):
         has_own_sizes: bool,
         has_one_example: bool,
         waits: bool,
+        num_examples: int,
         parameters: Collection[int],
     ) -> None:
         self.n = n
+        self.num_examples = num_examples
         self.has_own_statistics = has_own_statistics
         self.has_own_sizes = has_own_sizes
         self.has_one_example = has_one_example
@@ -403,7 +414,9 @@ class _Frame:
         eqn = Equation(part, whole, now, self.run, may_hoist=self.hoists)
         eqn.edits.update(hoisted)
         outs = self._outs(eqn, now)
-        can_wait = self.run.waits and self.run.outermost is self and may_run_afterwards(part, whole, ins)
+        can_wait = self.run.waits and self.run.outermost is self and may_run_afterwards(
+            part, whole, ins, self.run.num_examples
+        )
         if can_wait and not all(value.is_proved or value.hoistable for value in outs):
             self.after.append(index)
             outs = [value if value.is_proved else value.but(kind=Kind.AFTER) for value in outs]
@@ -557,7 +570,7 @@ class _Frame:
 
     def _checked(self, eqn: Equation, position: int, value: AbstractValue) -> AbstractValue:
         """A rule's value, held against the shapes: no rule may be right about examples and wrong about sizes."""
-        if not value.is_proved or value.kind is Kind.ZERO:
+        if not value.is_proved or value.kind in (Kind.ZERO, Kind.AFTER):
             if value.reason is not None and any(not each.line for each in value.reason.every):
                 own = _reason(eqn.part, "")
                 found = [

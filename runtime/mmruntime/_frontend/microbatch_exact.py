@@ -365,8 +365,8 @@ def check_exact(traced: TracedFunction, proof: Proof, kinds: Sequence[str], para
         further = f"If that is a gradient of {traced.names[0]}, the cause is there: {because(loss.reason)} "
     elif _is_beside(proof.verdicts):
         further = (
-            "A metric beside the loss can be computed afterwards: return what it is computed from there, such as an "
-            "array with an entry for each example, or a sum. "
+            "A metric beside the loss is computed afterwards where it reads sums, and up to 1 KiB of each example: return "
+            "what it is computed from, such as an array with an entry for each example, and compute it there. "
         )
     elif all(with_own[position].is_proved for position in wanted):
         further = (
