@@ -67,7 +67,7 @@ def _list_codemods() -> str:
 
 
 def _section_of_readme(match: re.Match[str]) -> str:
-    """A section of README.md, with its links as from here: the extension that includes files leaves them as they are."""
+    """A section of README.md, with its links as from here: the extension that includes files leaves links alone."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     _, _, text = text.partition(f"<!-- --8<-- [start:{match[1]}] -->\n")
     text, end, _ = text.partition(f"<!-- --8<-- [end:{match[1]}] -->")
