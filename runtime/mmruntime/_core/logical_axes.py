@@ -15,7 +15,9 @@ Pairs = tuple[tuple[str, str | None], ...]
 
 
 def normalize_pairs(
-    pairs: Iterable[Sequence[str | None]] | Mapping[str, Any] | None, what: str, name: str = "logical_axes"
+    pairs: Iterable[Sequence[str | Sequence[str] | None]] | Mapping[str, Any] | None,
+    what: str,
+    name: str = "logical_axes",
 ) -> Pairs | None:
     """Logical axes as a tuple of `(logical, device)` pairs.
 

@@ -66,7 +66,7 @@ class MultiMesh(Mesh):
         axis_names: Sequence[str] | None = None,
         devices: Sequence[Any] | np.ndarray | None = None,
         global_mesh: Mesh | None = None,
-        logical_axes: Iterable[Sequence[str | None]] | Mapping[str, Any] | None = None,
+        logical_axes: Iterable[Sequence[str | Sequence[str] | None]] | Mapping[str, Any] | None = None,
     ) -> Self:
         """A new object each time."""
         check_others("MultiMesh", 3)

@@ -139,9 +139,9 @@ class Task:
 
     name: str | None = None
     mesh: TaskMesh | Mesh | None = None
-    logical_axes: Iterable[Sequence[str | None]] | Mapping[str, Any] | None = None
+    logical_axes: Iterable[Sequence[str | Sequence[str] | None]] | Mapping[str, Any] | None = None
     mesh_slice: Mapping[str, int] | StageSlice | None = None
-    extra_axes: Iterable[Sequence[str | None]] | Mapping[str, Any] | None = None
+    extra_axes: Iterable[Sequence[str | Sequence[str] | None]] | Mapping[str, Any] | None = None
     split_backprop: tuple[str, str] | None = None
     loop_dependent_mesh_slice: Callable[[int], Mapping[str, int]] | None = None
 

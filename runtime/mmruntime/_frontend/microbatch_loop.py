@@ -27,7 +27,7 @@ def microbatch_loop(
     body: Callable[..., Any],
     *,
     count: int | None = None,
-    schedule: str | schedules.Schedule | None = None,
+    schedule: str | schedules.Schedule | schedules.Auto | None = None,
     sync: str | None = None,
     all_gather: str | Sequence[str] | None = None,
     accumulate: str = FLOAT32,

@@ -30,7 +30,7 @@ def microbatch_scan(
     fun: Callable[P, R],
     *,
     count: int | None = None,
-    schedule: str | schedules.Schedule | None = None,
+    schedule: str | schedules.Schedule | schedules.Auto | None = None,
     sync: str | None = None,
     all_gather: str | Sequence[str] | None = None,
     accumulate: str = FLOAT32,
