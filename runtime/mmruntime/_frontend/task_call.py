@@ -267,8 +267,8 @@ def as_task(task: Task | None, fields: dict[str, Any], what: str) -> Task:
 
     Raises:
         TypeError: If both are given, `task` is no `Task`, or a field is unknown.
-        ValueError: If `devices=` is given beside `mesh=`, does not fit `device_axes=`, or has no `device_axes=` beside
-            `logical_axes=`.
+        ValueError: If `devices=` is given beside `mesh=` or `mesh_slice=`, does not fit `device_axes=`, or has no
+            `device_axes=` beside `logical_axes=`; or if `device_axes=` is given without it.
     """
     if task is not None and fields:
         raise TypeError(f"{what}: give task= or its fields, not both (got task={task!r} and {', '.join(fields)}).")
@@ -290,9 +290,12 @@ def as_task(task: Task | None, fields: dict[str, Any], what: str) -> Task:
             raise _check.unknown(what, "field", name, known)
     devices = fields.pop("devices", None)
     device_axes = fields.pop("device_axes", None)
+    place = next((name for name in ("mesh", "mesh_slice") if fields.get(name) is not None), None)
     if devices is not None:
-        if fields.get("mesh") is not None:
-            raise ValueError(f"{what}: cannot give both mesh= and devices=; mesh= alone says both axes and devices.")
+        if place is not None:
+            raise ValueError(
+                f"{what}: cannot give both {place}= and devices=; {place}= alone says both axes and devices."
+            )
         if device_axes is None and fields.get("logical_axes") is not None:
             raise ValueError(
                 f"{what}: logical_axes= needs names for the axes of devices=. Add device_axes=, one name per dimension."
@@ -301,7 +304,8 @@ def as_task(task: Task | None, fields: dict[str, Any], what: str) -> Task:
         if device_axes is None:
             fields["logical_axes"] = ()
     elif device_axes is not None:
-        raise ValueError(f"{what}: device_axes= names the axes of devices=, which is missing. Give devices= or mesh=.")
+        advice = "Give devices= too" if place is None else f"Remove it: the axes of {place}= have names"
+        raise ValueError(f"{what}: device_axes= names the axes of devices=, which is missing. {advice}.")
     return Task(**fields)
 
 
