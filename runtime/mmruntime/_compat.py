@@ -1564,9 +1564,15 @@ def _for_more_inputs(params: Mapping[str, Any], count: int) -> dict[str, Any]:
     return changed
 
 
+def manual_axes(params: Mapping[str, Any]) -> frozenset[str]:
+    """The mesh axes that a `shard_map` with these parameters divides the work over."""
+    # JAX 0.10.2 renamed it; the first goes when 0.10.1 is dropped.
+    return frozenset(params["manual_axes"] if "manual_axes" in params else params["newly_manual_axes"])
+
+
 def _device_axes(eqn: Any, aval: Any) -> tuple[str, ...]:
     """The axes of a `shard_map` along which devices may have different values of a type."""
-    manual = [axis for axis in eqn.params["mesh"].axis_names if axis in eqn.params["newly_manual_axes"]]
+    manual = [axis for axis in eqn.params["mesh"].axis_names if axis in manual_axes(eqn.params)]
     if eqn.params["check_vma"]:
         manual = [axis for axis in manual if axis in aval.manual_axis_type.varying]
     return tuple(manual)
@@ -1770,8 +1776,9 @@ def _content_attributes() -> dict[type, tuple[str, ...]]:
             "rhs_group_dimensions",
         ),
     }
-    # The second is what a weak type is without its weakness, once somebody has asked.
-    unread = ("__weakref__", "_stripped_weak_type")
+    # The second is what a weak type is without its weakness, once somebody has asked. The third has, in JAX 0.10.1, the
+    # values of the others once more, beside the settings that they are of.
+    unread = ("__weakref__", "_stripped_weak_type", "configs")
     for kind in (ShapedArray, PartitionSpec, core.JaxprEqnContext, core.ManualAxisType):
         found[kind] = tuple(name for name in kind.__slots__ if name not in unread)
     return found

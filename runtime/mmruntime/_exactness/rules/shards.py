@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from mmruntime import _compat
 from mmruntime._exactness.lattice import ANY, AbstractValue, Kind, Reason, Shards
 from mmruntime._exactness.rules.equation import Equation, NoRule, NotProved, Place, rule
 
@@ -19,7 +20,7 @@ _ADDITIONS = ("add", "sub", "add_any")
 def shard_map(eqn: Equation) -> list[AbstractValue]:
     """What the function of shards gives: on each device both programs are compared as elsewhere."""
     sizes = dict(eqn.params["mesh"].shape)
-    manual = frozenset(eqn.params.get("newly_manual_axes", eqn.params.get("manual_axes", sizes)))
+    manual = _compat.manual_axes(eqn.params)
     ins = []
     for index, spec in enumerate(eqn.params["in_specs"]):
         if eqn.ins[index].kind in (Kind.INDEX, Kind.COLUMNS):
