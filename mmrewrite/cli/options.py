@@ -43,7 +43,8 @@ class _FormatName(click.ParamType):  # type: ignore[type-arg]
     name = "format"
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str | None:
-        """The choices, for `--help`. Click before 8.2 passes no context; then the type's name is shown."""
+        """The choices, for `--help`. Click before 8.2 passes no context."""
+        ctx = ctx or click.get_current_context(silent=True)
         return None if ctx is None else f"[{'|'.join(_formats(ctx))}]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
