@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "mmrewrite.project": ".results .source .directives",
     "mmrewrite.codemod": "libcst .results .source .directives .project",
     "mmrewrite.analysis": ".source .directives .project .codemod",
-    "mmrewrite.engine": ".results .tracking .source .directives .project .codemod",
+    "mmrewrite.engine": "fastjsonschema .results .tracking .source .directives .project .codemod",
     "mmrewrite.modernize.advice": "",
     "mmrewrite.modernize.markers": "",
     "mmrewrite.modernize.gate": ".modernize.markers",

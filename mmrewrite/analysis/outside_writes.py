@@ -375,10 +375,10 @@ class _LossSearch:
 
     def _bound(self, function: ast.expr, frame: RunningFunction) -> Sequence[_Method]:
         """The same as `_bound_methods`, once for all that read a name: functions of a thousand lines do that often."""
-        owner = None
+        key: object = (function, frame)
         if isinstance(function, ast.Name):
             owner = frame.facts.names.read_in.get(function, frame.scope).owner(function.id)
-        key = (function if owner is None else (owner, function.id), frame)
+            key = key if owner is None else (owner, function.id, frame)
         if key not in self._methods:
             self._methods[key] = tuple(self._bound_methods(function, frame, set()))
         return self._methods[key]

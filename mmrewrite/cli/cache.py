@@ -174,7 +174,7 @@ def _read(folder: str, name: str, watched: Watched) -> tuple[Rewrite, ...] | Non
             return None
         known = {file.path: file.data for file in watched.selection.files}
         results = tuple(_result(item, known) for item in content["results"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
     watched.asked, watched.is_kept = content["asked"], True
     return results

@@ -11,12 +11,14 @@ from __future__ import annotations
 import ast
 import bisect
 import difflib
+import functools
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from mmrewrite.directives.carrier import CARRIER_OR_NEAR
@@ -24,19 +26,24 @@ from mmrewrite.engine.edits import apply_edits
 from mmrewrite.engine.outcome import unchanged
 from mmrewrite.project.facts import SourceFile
 from mmrewrite.results import CompatUse, Edit, HintError, HintReference, LeftAlone, Refusal, Rewrite
-from mmrewrite.source.text import parse_quietly
+from mmrewrite.source.failure import failure_of
+from mmrewrite.source.text import SourceText, TooDeep, parse_quietly
 
 SUFFIX = ".ipynb"
 
 # Cell magics after which the rest of the cell is Python as usual.
 _PYTHON_CELLS = frozenset(("time", "timeit", "capture", "prun", "memit", "mprun"))
 
+_PYTHON = "python"
 _DECODER = json.JSONDecoder()
+_SCHEMA = Path(__file__).with_name("notebook.schema.json")
 _SPACE = re.compile(r"[ \t\r\n]*")
-_NUMBER_OR_WORD = re.compile(r"[-+.\w]+")
 _LINE_MAGIC = re.compile(r"^(\s*)([%!?][^\n]*|[\w.]+\?{1,2}\s*)$")
 _LINE = re.compile(r"\bline (\d+)\b")
 _CAPTURE = re.compile(r"^(\s*[\w., ]+=\s*)([%!][^\n]*)$")
+_MOST_LINES_ASKED = 100
+# Lines before times lines after an edit, up to which those that stay are looked for.
+_MOST_COMPARED = 1_000_000
 # Magics that run the Python behind them, with their options.
 _RUNS_PYTHON = re.compile(r"%%?(?:time|timeit|prun|memit)(?:[ \t]+-\w+(?:[ \t]*\d+)?)*[ \t]+(?=\S)")
 
@@ -65,7 +72,7 @@ class _Cell:
     is_list: bool
     offset: int = 0
 
-    @property
+    @cached_property
     def text(self) -> str:
         return "".join(line.value for line in self.lines)
 
@@ -96,22 +103,29 @@ class Notebook:
         try:
             text = file.data.decode("utf-8")
             data = json.loads(text)
-        except (UnicodeError, ValueError, RecursionError) as error:
+            _check(data)
+        except NotANotebook:
+            raise
+        except RecursionError:
+            raise NotANotebook("not a notebook that Python can read: its JSON is nested too deeply") from None
+        except (UnicodeError, ValueError) as error:
             raise NotANotebook(f"not a notebook: {error}") from None
-        if not isinstance(data, dict) or data.get("nbformat") != 4 or not isinstance(data.get("cells"), list):
-            raise NotANotebook("not a notebook of format 4; save it with a Jupyter of today first")
-        language = data.get("metadata", {}).get("kernelspec", {}).get("language", "python")
-        if language != "python":
+        language = _language(data["metadata"]) if "metadata" in data else _PYTHON
+        if language != _PYTHON:
             return cls(file, text, ())
-        tree, _ = _parse(text, _skip(text, 0))
         cells: list[_Cell] = []
         offset = 0
-        for number, cell in enumerate(tree["cells"].items, start=1):
-            kind, source = cell.get("cell_type"), cell.get("source")
-            if not isinstance(kind, _Text) or kind.value != "code" or source is None:
+        for number, (start, _) in enumerate(_items(text, _members(text, _skip(text, 0))["cells"][0]), start=1):
+            members = _members(text, start)
+            if _DECODER.raw_decode(text, members["cell_type"][0])[0] != "code":
                 continue
-            lines = (source,) if isinstance(source, _Text) else source.items
-            found = _Cell(number, tuple(lines), source.start, source.end, not isinstance(source, _Text), offset)
+            begin, end = members["source"]
+            is_list = text[begin] == "["
+            places = _items(text, begin) if is_list else [(begin, end)]
+            lines = tuple(_Text(_DECODER.raw_decode(text, first)[0], first, last) for first, last in places)
+            found = _Cell(number, lines, begin, end, is_list, offset)
+            if any("\ud800" <= letter <= "\udfff" for line in lines for letter in line.value):
+                raise NotANotebook(f"cell {number} has half of a character, which no source of Python has; correct it")
             cells.append(found)
             offset += len(found.text) + 1
         return cls(file, text, tuple(cells))
@@ -140,7 +154,7 @@ class Notebook:
         return None
 
     def _line_of(self, offset: int) -> int:
-        return self.json.count("\n", 0, offset) + 1
+        return bisect.bisect_left(self._json_lines, offset) + 1
 
     def hidden_lines(self) -> Iterator[tuple[int, int, str, bool]]:
         """Cell, line and text of each line that is masked, and whether a cell magic says what the cell is."""
@@ -160,6 +174,12 @@ class Notebook:
 
     def back(self, result: Rewrite) -> Rewrite:
         """The result of the module as the result of the notebook: edits in its JSON, positions in its cells."""
+        try:
+            return self._back(result)
+        except Exception as error:
+            return unchanged(self.file, failure_of(error))
+
+    def _back(self, result: Rewrite) -> Rewrite:
         edits = tuple(self._cell_edits(result.edits))
         data = apply_edits(self.json, edits).encode()
         return Rewrite(
@@ -170,7 +190,7 @@ class Notebook:
             tuple(self._placed(item) for item in result.refusals),
             tuple(self._placed(item) for item in result.errors),
             tuple(self._placed(item) for item in result.left),
-            result.failure,
+            None if result.failure is None else self._in_cells(result.failure),
             tuple(self._placed(item) for item in result.compat),
         )
 
@@ -188,20 +208,17 @@ class Notebook:
 
     def _line_edits(self, cell: _Cell, new: str, edits: Sequence[Edit]) -> Iterator[Edit]:
         """The edits of a cell, `edits`, that make it `new`, in its list of lines: those that stay are left alone."""
-        old, lines = [line.value for line in cell.lines], new.splitlines(keepends=True)
-        starts = list(itertools.accumulate(map(len, old), initial=cell.offset))
-        between = self._between(cell)
+        starts = list(itertools.accumulate((len(line.value) for line in cell.lines), initial=cell.offset))
+        between, count = self._between(cell), len(cell.lines)
+        raw = self._raw(cell)
         # So that what is inserted or deleted are whole lines of the file, where each line has one of its own.
         lead = between[between.rfind("\n") + 1 :] if "\n" in between else ""
-        matcher = difflib.SequenceMatcher(None, old, lines, autojunk=False)
-        for kind, i1, i2, j1, j2 in matcher.get_opcodes():
-            if kind == "equal":
-                continue
-            because = [edit for edit in edits if edit.start <= starts[i2] and starts[i1] <= edit.end] or edits
-            written = self._written(cell, lines[j1:j2])
-            if kind == "replace":
+        for i1, i2, lines, near in _changed_lines([line.value for line in cell.lines], starts, new, edits):
+            because = [edit for edit in near if edit.start <= starts[i2] and starts[i1] <= edit.end] or near
+            written = self._written(raw, lines)
+            if i1 < i2 and lines:
                 start, end, text = cell.lines[i1].start, cell.lines[i2 - 1].end, between.join(written)
-            elif i2 < len(old):
+            elif i2 < count:
                 # The separator behind each line comes and goes with it.
                 shifts = all(self.json.endswith(lead, 0, cell.lines[index].start) for index in (i1, i2))
                 shift = len(lead) if shifts else 0
@@ -218,7 +235,7 @@ class Notebook:
         return Edit(start, end, text, names, hints)
 
     def _cell_of(self, edit: Edit) -> int:
-        offsets = [cell.offset for cell in self.cells]
+        offsets = self._offsets
         index = bisect.bisect_right(offsets, edit.start) - 1
         is_import = edit.text.lstrip().startswith(("import ", "from "))
         at_start = edit.start == edit.end == offsets[index] and index > 0
@@ -242,7 +259,7 @@ class Notebook:
 
     def _as_json(self, cell: _Cell, text: str) -> str:
         """The whole source of a cell, in the form that it has."""
-        written = self._written(cell, text.splitlines(keepends=True) if cell.is_list else [text])
+        written = self._written(self._raw(cell), text.splitlines(keepends=True) if cell.is_list else [text])
         if not cell.is_list:
             return written[0]
         if not cell.lines:
@@ -251,11 +268,31 @@ class Notebook:
         closing = self.json[cell.lines[-1].end : cell.end]
         return opening + self._between(cell).join(written) + closing
 
-    def _written(self, cell: _Cell, lines: Iterable[str]) -> list[str]:
+    def _raw(self, cell: _Cell) -> dict[str, str]:
+        """The JSON strings of the lines of a cell."""
+        return {line.value: self.json[line.start : line.end] for line in cell.lines}
+
+    def _written(self, raw: Mapping[str, str], lines: Iterable[str]) -> list[str]:
         """Lines as JSON strings, with the escapes that the notebook has."""
-        raw = {line.value: self.json[line.start : line.end] for line in cell.lines}
-        ascii_only = self.json.isascii() and "\\u" in self.json
-        return [raw.get(line) or json.dumps(line, ensure_ascii=ascii_only) for line in lines]
+        return [raw.get(line) or json.dumps(line, ensure_ascii=self._is_escaped) for line in lines]
+
+    @cached_property
+    def _is_escaped(self) -> bool:
+        return self.json.isascii() and "\\u" in self.json
+
+    @cached_property
+    def _offsets(self) -> list[int]:
+        """Where the cells begin in the module."""
+        return [cell.offset for cell in self.cells]
+
+    @cached_property
+    def _source(self) -> SourceText:
+        return SourceText(self.module.data.decode(), "utf-8", False)
+
+    @cached_property
+    def _json_lines(self) -> list[int]:
+        """Where the lines of the file end."""
+        return [match.start() for match in re.finditer("\n", self.json)]
 
     def _between(self, cell: _Cell) -> str:
         """What separates the lines of a cell."""
@@ -268,13 +305,9 @@ class Notebook:
 
     def _line(self, line: int) -> tuple[int, int]:
         """The number of the cell that holds a line of the module, and the line in that cell."""
-        start = 1
-        for cell in self.cells:
-            count = cell.text.count("\n") + 1
-            if line < start + count:
-                return cell.number, line - start + 1
-            start += count
-        raise AssertionError(f"no cell has line {line}")
+        index = max(0, bisect.bisect_right(self._offsets, self._source.line_starts[line - 1]) - 1)
+        first, _ = self._source.position(self.cells[index].offset)
+        return self.cells[index].number, line - first + 1
 
     def _placed(self, item: Any) -> Any:
         assert isinstance(item, Refusal | LeftAlone | HintError | CompatUse)
@@ -292,7 +325,7 @@ class Notebook:
 
     def _line_in_words(self, line: int) -> str:
         """A line of the module, as messages name it."""
-        if not 0 < line <= sum(cell.text.count("\n") + 1 for cell in self.cells):
+        if not 0 < line <= len(self._source.line_starts):
             return f"line {line}"
         number, line = self._line(line)
         return f"line {line} of cell {number}"
@@ -308,14 +341,9 @@ def read_notebooks(files: Iterable[SourceFile]) -> tuple[dict[str, Notebook], di
                 notebooks[file.path] = Notebook.read(file)
             except NotANotebook as problem:
                 results[file.path] = unchanged(file, str(problem))
+            except Exception as error:
+                results[file.path] = unchanged(file, failure_of(error))
     return notebooks, results
-
-
-@dataclass(frozen=True)
-class _List:
-    items: tuple[Any, ...]
-    start: int
-    end: int
 
 
 def _skip(text: str, position: int) -> int:
@@ -324,30 +352,100 @@ def _skip(text: str, position: int) -> int:
     return found.end()
 
 
-def _parse(text: str, position: int) -> tuple[Any, int]:
-    """Parse one JSON value at a position; strings and lists keep their offsets. The text is known to be valid JSON."""
-    character = text[position]
-    if character == '"':
-        value, end = _DECODER.raw_decode(text, position)
-        return _Text(value, position, end), end
-    if character in "[{":
-        closing, start = "]" if character == "[" else "}", position
-        items: list[Any] = []
-        position = _skip(text, position + 1)
-        while text[position] != closing:
-            key = None
-            if character == "{":
-                key, position = _parse(text, position)
-                position = _skip(text, _skip(text, position) + 1)
-            item, position = _parse(text, position)
-            items.append(item if key is None else (key.value, item))
-            position = _skip(text, position)
-            if text[position] == ",":
-                position = _skip(text, position + 1)
-        return (_List(tuple(items), start, position + 1) if character == "[" else dict(items)), position + 1
-    found = _NUMBER_OR_WORD.match(text, position)
-    assert found is not None
-    return None, found.end()
+def _changed_lines(
+    old: Sequence[str], starts: Sequence[int], new: str, edits: Sequence[Edit]
+) -> Iterator[tuple[int, int, Sequence[str], Sequence[Edit]]]:
+    """The lines of a cell that edits change: first and last, what they become, and the edits around there.
+
+    Only lines with an edit are compared, so that long cells take no longer than they are.
+    """
+    groups: list[tuple[int, int, list[Edit]]] = []
+    last = len(old) - 1
+    for edit in edits:
+        first, behind = (min(bisect.bisect_right(starts, each) - 1, last) for each in (edit.start, edit.end))
+        if groups and first < groups[-1][1]:
+            begin, end, before = groups.pop()
+            groups.append((begin, max(end, behind + 1), [*before, edit]))
+        else:
+            groups.append((first, behind + 1, [edit]))
+    shift = -starts[0]
+    for begin, end, near in groups:
+        start = starts[begin] + shift
+        shift += sum(len(edit.text) - (edit.end - edit.start) for edit in near)
+        lines = new[start : starts[end] + shift if end < len(old) else None].splitlines(keepends=True)
+        if (end - begin) * len(lines) > _MOST_COMPARED:
+            yield begin, end, lines, near
+            continue
+        matcher = difflib.SequenceMatcher(None, old[begin:end], lines, autojunk=False)
+        for kind, i1, i2, j1, j2 in matcher.get_opcodes():
+            if kind != "equal":
+                yield begin + i1, begin + i2, lines[j1:j2], near
+
+
+_Place = tuple[int, int]
+
+
+def _members(text: str, position: int) -> dict[str, _Place]:
+    """Where the values of a JSON object are, which begins at a position; the last one of a name counts, as for `json`.
+
+    The text is known to be valid JSON. What is in a value is not looked at: it may be nested as deeply as it likes.
+    """
+    found: dict[str, _Place] = {}
+    position = _skip(text, position + 1)
+    while text[position] != "}":
+        name, position = _DECODER.raw_decode(text, position)
+        start = _skip(text, _skip(text, position) + 1)
+        _, position = _DECODER.raw_decode(text, start)
+        found[name] = start, position
+        position = _behind_comma(text, position)
+    return found
+
+
+def _items(text: str, position: int) -> Iterator[_Place]:
+    """Where the items of a JSON list are, which begins at a position."""
+    position = _skip(text, position + 1)
+    while text[position] != "]":
+        _, end = _DECODER.raw_decode(text, position)
+        yield position, end
+        position = _behind_comma(text, end)
+
+
+def _behind_comma(text: str, position: int) -> int:
+    position = _skip(text, position)
+    return _skip(text, position + 1) if text[position] == "," else position
+
+
+def _check(data: object) -> None:
+    """Hold a document against the schema of notebooks.
+
+    Raises:
+        NotANotebook: If it is none, or of an older format.
+    """
+    # Only runs that read a notebook pay for this.
+    import fastjsonschema
+
+    try:
+        _schema()(data)
+    except fastjsonschema.JsonSchemaValueException as error:
+        raise NotANotebook(
+            f"not a notebook of format 4 ({error.message}); save it with a Jupyter of today first"
+        ) from None
+
+
+@functools.cache
+def _schema() -> Callable[[object], object]:
+    import fastjsonschema
+
+    check: Callable[[object], object] = fastjsonschema.compile(
+        json.loads(_SCHEMA.read_text(encoding="utf-8")), formats={}, use_default=False
+    )
+    return check
+
+
+def _language(metadata: Mapping[str, Any]) -> str:
+    """The language of the code cells, in lower case."""
+    kernel, info = metadata.get("kernelspec", {}), metadata.get("language_info", {})
+    return str(kernel.get("language") or info.get("name") or _PYTHON).lower()
 
 
 def masked(text: str) -> str:
@@ -359,17 +457,18 @@ def masked(text: str) -> str:
     shown = [_masked_line(line) for line in lines]
     if _is_python("\n".join(shown)):
         return "\n".join(shown)
-    # A line such as `% width` or `!= height` may go on with an expression.
-    for index, line in enumerate(lines):
-        if shown[index] != line and not _is_complete("\n".join(shown[:index])):
-            shown[index] = line
+    # A line such as `% width` or `!= height` may go on with an expression. Each answer takes as long as the cell is.
+    hidden = [index for index, line in enumerate(lines) if shown[index] != line]
+    for index in hidden[:_MOST_LINES_ASKED]:
+        if not _is_complete("\n".join(shown[:index])):
+            shown[index] = lines[index]
     return "\n".join(shown if _is_python("\n".join(shown)) else map(_comment, lines))
 
 
 def _is_python(text: str) -> bool:
     try:
         parse_quietly(text)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, TooDeep):
         return False
     return True
 
@@ -381,7 +480,7 @@ def _is_complete(text: str) -> bool:
     except SyntaxError as error:
         said = str(error)
         return not ("never closed" in said or "unterminated" in said or text.rstrip(" ").endswith("\\"))
-    except ValueError:
+    except (ValueError, TooDeep):
         return True
     return True
 
@@ -419,6 +518,6 @@ def _comment(line: str) -> str:
 def _ends_with_import(text: str) -> bool:
     try:
         body = parse_quietly(masked(text)).body
-    except SyntaxError:
+    except (SyntaxError, ValueError, TooDeep):
         return False
     return bool(body) and isinstance(body[-1], ast.Import | ast.ImportFrom)

@@ -267,7 +267,7 @@ class _File:
             level = len(home or b"") - len(inner)
             for module in {inner, *(each for each, _ in names if home is None)}:
                 top = os.fsdecode(module.partition(b".")[0])
-                if not level and (top in sys.stdlib_module_names or top.encode() in _ROOTS):
+                if not level and (top in sys.stdlib_module_names or os.fsencode(top) in _ROOTS):
                     continue
                 start = self._above(level) if level else root
                 if level or not top or any(there(os.path.join(start, top + end)) for end in (".py", "/__init__.py")):
