@@ -14,7 +14,7 @@ NO_CODE = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, toke
 # What stands in a gap within brackets; a second one has a comment of its own line.
 IN_BRACKETS = {
     "comment": "  # one, (two], \"three' # x=4\n",
-    "banner": f"  {'#' * 3000}\n",
+    "banner": f"  {'#' * 300}\n",
     "own line": "\n  # (one, 'two\n",
     "line break": "\n",
     "backslash": " \\\n",

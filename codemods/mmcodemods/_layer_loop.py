@@ -13,7 +13,7 @@ from mmcodemods._task import TaskCodemod
 from mmrewrite.analysis.computed_attributes import is_computed_attribute, runs_code, runs_code_on
 from mmrewrite.analysis.outlining import Outline
 from mmrewrite.analysis.schedule_fit import stage_axis
-from mmrewrite.codemod.base import spaced
+from mmrewrite.codemod.base import enclosed, spaced
 from mmrewrite.codemod.fragment import without_cuts
 from mmrewrite.codemod.layout import indentation
 from mmrewrite.codemod.site import Site
@@ -105,7 +105,7 @@ class LoopCodemod(TaskCodemod):
             value = cst.ensure_type(kept.value, cst.Call).args[0].value
         else:
             value = cst.ensure_type(kept, cst.Assign).value
-        assigned = cst.Assign(targets=[cst.AssignTarget(cst.Name(name))], value=value)
+        assigned = cst.Assign(targets=[cst.AssignTarget(cst.Name(name))], value=enclosed(value))
         return updated_node.with_changes(body=[assigned])
 
     def leave_For(self, original_node: cst.For, updated_node: cst.For) -> cst.For | cst.FunctionDef:
@@ -203,7 +203,7 @@ def index(site: Site, loop: ast.For) -> Count:
 
 
 def _checked(site: Site, loop: ast.For, found: Count) -> Count:
-    for node in ast.walk(ast.parse(found.total)):
+    for node in ast.walk(ast.parse(f"({found.total})")):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("len", "min"):
             _check_builtin(site, loop, node.func.id)
     stored = {
@@ -221,7 +221,7 @@ def _checked(site: Site, loop: ast.For, found: Count) -> Count:
 
 
 def _names(text: str) -> set[str]:
-    return {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    return {node.id for node in ast.walk(ast.parse(f"({text})")) if isinstance(node, ast.Name)}
 
 
 def _count(site: Site, loop: ast.For, total_of: Callable[[Site, ast.expr], str]) -> Count:

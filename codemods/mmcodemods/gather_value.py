@@ -17,12 +17,12 @@ See https://docs.jax.dev/en/latest/faq.html#controlling-data-and-computation-pla
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import libcst as cst
 
 from mmrewrite.analysis.placed_values import evaluations
-from mmrewrite.codemod.base import MeshCodemod, expression
+from mmrewrite.codemod.base import MeshCodemod
 from mmrewrite.directives.vocabulary import CALL, STATEMENT
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
@@ -53,7 +53,7 @@ class GatherValue(MeshCodemod):
                 self.site.error("`gather` does not say what; name the value that the statement reads: `gather(model)`")
             for argument in self.hint.arguments:
                 self._check(argument.value, argument.text)
-            wanted = [expression(argument.text) for argument in self.hint.arguments]
+            wanted = {dotted_name(argument.value) for argument in self.hint.arguments}
             self._reads = tuple(_reads(self.site.fragment(self.site.statement).node, wanted))
         self.site.transform(self.site.statement, self)
 
@@ -100,9 +100,17 @@ class GatherValue(MeshCodemod):
                 yield Refusal(found.facts.path, line, column, found.advice, "gather_value")
 
 
-def _reads(node: cst.CSTNode, wanted: Sequence[cst.BaseExpression]) -> Iterator[cst.CSTNode]:
+def _dotted(node: cst.CSTNode) -> str | None:
+    """`state.params`, whatever stands between its names."""
+    if isinstance(node, cst.Attribute):
+        value = _dotted(node.value)
+        return f"{value}.{node.attr.value}" if value is not None else None
+    return node.value if isinstance(node, cst.Name) else None
+
+
+def _reads(node: cst.CSTNode, wanted: Collection[str | None]) -> Iterator[cst.CSTNode]:
     """Where a statement reads some names, and not where it binds or only spells them, as `model` in `f(model=x)`."""
-    if isinstance(node, cst.Name | cst.Attribute) and any(node.deep_equals(each) for each in wanted):
+    if isinstance(node, cst.Name | cst.Attribute) and _dotted(node) in wanted and _dotted(node) is not None:
         yield node
     elif isinstance(node, cst.AnnAssign | cst.AugAssign | cst.Arg | cst.Attribute):
         if node.value is not None:

@@ -16,6 +16,7 @@ from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reach
 from mmrewrite.results import Refusal
+from mmrewrite.source.brackets import bracketless_text, needs_brackets
 from mmrewrite.source.libcst_parser import parse_expression
 
 
@@ -79,6 +80,8 @@ def expression(code: cst.BaseExpression | str) -> cst.BaseExpression:
     """Parse the source text of an expression; a node is returned as it is."""
     if not isinstance(code, str):
         return code
+    if "\n" in code or "\r" in code:
+        code = bracketless_text(code)
     first, *rest = code.split(".")
     if not all(name.isidentifier() and not keyword.iskeyword(name) for name in (first, *rest)):
         return parse_expression(code)
@@ -87,6 +90,14 @@ def expression(code: cst.BaseExpression | str) -> cst.BaseExpression:
     for name in rest:
         node = cst.Attribute(node, cst.Name(name))
     return node
+
+
+def enclosed(value: cst.BaseExpression) -> cst.BaseExpression:
+    """A value from the brackets of a call, with some of its own where its lines need them."""
+    code = cst.Module([]).code_for_node(value)
+    if ("\n" in code or "\r" in code) and needs_brackets(code):
+        return value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+    return value
 
 
 def spaced(space: cst.BaseParenthesizableWhitespace | cst.MaybeSentinel) -> cst.BaseParenthesizableWhitespace:

@@ -20,6 +20,7 @@ from mmrewrite.directives.vocabulary import closest, nearest
 from mmrewrite.project.axis_names import given_names
 from mmrewrite.project.facts import Facts, Mesh
 from mmrewrite.project.project import Project
+from mmrewrite.source.brackets import expression_text
 from mmrewrite.source.functions import function_around
 from mmrewrite.source.names import Scope, dotted_name, numbered
 from mmrewrite.source.spans import span
@@ -119,9 +120,10 @@ class Site:
         return self.facts.names.resolve(node, scope or self.scope)
 
     def text(self, node: ast.expr | ast.stmt) -> str:
-        """The source of a node, as it stands without the hints that are consumed."""
+        """The source of a node without the hints that go; that of an expression can be written in brackets."""
         start, end = span(self.facts.source, node)
-        return without_cuts(self.facts.source, start, end, self.draft.cuts)
+        text = without_cuts(self.facts.source, start, end, self.draft.cuts)
+        return expression_text(text) if isinstance(node, ast.expr) else text
 
     def unindented(self, text: str, statement: ast.stmt) -> str:
         """Text of a statement for use in a new one, whose lines are indented again; refuses strings over several

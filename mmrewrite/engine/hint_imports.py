@@ -63,10 +63,12 @@ def removed_imports(facts: Facts, importers: HintImporters) -> Iterator[Unused]:
     for first, last in whole:
         statement = next(each for each in removals if each.lineno >= first)
         removals[statement] += _spacing(facts.source, first, last)
+    names = [alias.asname or alias.name.partition(".")[0] for aliases in unused.values() for alias in aliases]
+    strings = list(listed(facts, names)) if names else []
     for statement, mine in removals.items():
-        names = tuple(alias.asname or alias.name.partition(".")[0] for alias in unused[statement])
         nodes: list[ast.AST] = [*unused[statement]]
-        for value, items in listed(facts, names):
+        while strings:
+            value, items = strings.pop(0)
             mine += _entries(facts.source, value, items)
             nodes += items
         is_whole = len(unused[statement]) == len(together[statement])

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from mmrewrite.codemod.comments import comments_of, is_for_tools, lost
-from mmrewrite.codemod.layout import begins_its_line, indentation
+from mmrewrite.codemod.layout import begins_its_line, indentation, own_span
 from mmrewrite.engine.edits import apply_edits, ordered_edits
 from mmrewrite.project.facts import Facts
 from mmrewrite.results import Edit, HintReference
@@ -47,10 +47,14 @@ def kept_comments(
         if holder is None:
             continue
         index = found.index(holder)
+        if is_for_tools(comment) and comment in holder.text:
+            continue
         if not is_for_tools(comment):
             found.insert(index, _above(facts, found, offset, comment, holder))
-        elif holder.text.strip():
+        elif holder.text.strip() and _ends_line(source, holder):
             found[index] = replace(holder, text=_beside(source, holder, comment))
+        elif holder.text.strip():
+            found.insert(index, _above(facts, found, offset, comment, holder))
         else:
             told = HintReference(*source.position(offset), f"{comment} (goes with its code)")
             found[index] = replace(holder, hints=(*holder.hints, told))
@@ -87,18 +91,23 @@ def _above(facts: Facts, edits: Sequence[Edit], offset: int, comment: str, holde
 
 def _statement_at(facts: Facts, offset: int) -> ast.stmt:
     """The innermost statement around an offset, or the one before it on the line where that begins."""
-    line, _ = facts.source.position(offset)
+    source, (line, _) = facts.source, facts.source.position(offset)
     block: Sequence[ast.stmt] = facts.tree.body
-    statement = None
-    while inner := [each for each in on_line(block, line) if span(facts.source, each)[1] > offset][:1]:
-        (statement,) = inner
+    statement = block[0]
+    while block:
+        inner = on_line(block, line)
+        if not inner:
+            # A decorator that is a hint is no part of the tree.
+            below = next((each for each in block if first_line(each) > line), None)
+            statement = below if isinstance(below, ast.FunctionDef | ast.ClassDef) else statement
+            break
+        # A comment behind a statement is about that.
+        statement = next((each for each in inner if span(source, each)[1] > offset), inner[-1])
         blocks = [getattr(statement, name, None) or [] for name in ("body", "orelse", "finalbody")]
         blocks += [each.body for name in ("handlers", "cases") for each in getattr(statement, name, [])]
-        # A lambda and a conditional expression have a body as well, but are no statements.
-        block = next(
-            (each for each in blocks if any(span(facts.source, one)[0] <= offset for one in on_line(each, line))), []
-        )
-    assert statement is not None
+        begun = [each for each in blocks if each and span(source, each[0])[0] <= offset]
+        is_below_head = bool(blocks[0]) and own_span(source, statement)[1] <= offset
+        block = begun[-1] if begun else blocks[0] if is_below_head else ()
     while not begins_its_line(facts.source, statement):
         holder = facts.names.parents.get(statement)
         siblings = [
@@ -115,6 +124,12 @@ def _statement_at(facts: Facts, offset: int) -> ast.stmt:
 
 def _all(holder: ast.stmt) -> list[ast.stmt]:
     return [each for each in ast.iter_child_nodes(holder) if isinstance(each, ast.stmt)]
+
+
+def _ends_line(source: SourceText, edit: Edit) -> bool:
+    """Whether the first line of what an edit writes ends with it, or in a comment."""
+    rest = source.text[edit.end : source.line_end(source.position(edit.end)[0])].strip()
+    return source.newline in edit.text or not rest or rest.startswith("#")
 
 
 def _beside(source: SourceText, edit: Edit, comment: str) -> str:

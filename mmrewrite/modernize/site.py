@@ -18,7 +18,7 @@ from mmrewrite.modernize.uses import ModuleUses, OldNameUse
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.results import CompatUse, Edit, HintReference
-from mmrewrite.source.brackets import tokens_between
+from mmrewrite.source.brackets import expression_text, tokens_between
 from mmrewrite.source.names import Scope, absolute_import, dotted_name
 from mmrewrite.source.spans import span
 
@@ -258,9 +258,10 @@ class OldNameSite:
         return self.facts.names.resolve(node, scope or self.module.scope_of(node))
 
     def text(self, node: ast.AST) -> str:
-        """The source of a node, as it stands."""
+        """The source of a node; that of an expression can be written in brackets."""
         start, end = self.span(node)
-        return self.source.text[start:end]
+        text = self.source.text[start:end]
+        return expression_text(text) if isinstance(node, ast.expr) else text
 
     def span(self, node: ast.AST) -> tuple[int, int]:
         """Offsets of a node's first character and of the one after its last."""

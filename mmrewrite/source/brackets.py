@@ -122,16 +122,35 @@ def split_items(
     return tuple(places), tuple(commas)
 
 
+def expression_text(text: str) -> str:
+    """The text of an expression as it can be written in other brackets: on one line if it has comments."""
+    source = SourceText(text, "utf-8", has_bom=False)
+    has_comments = "#" in text and any(token.is_comment for token in tokens_between(source, 0, len(text)))
+    return on_one_line(source, 0, len(text)) if has_comments else text
+
+
+def bracketless_text(text: str) -> str:
+    """The text of an expression as it can be written anywhere: on one line if it needs brackets around its lines."""
+    return on_one_line(SourceText(text, "utf-8", has_bom=False), 0, len(text)) if needs_brackets(text) else text
+
+
+def needs_brackets(text: str) -> bool:
+    """Whether an expression has lines that end outside of its own brackets."""
+    depth = 0
+    for token in tokens_between(SourceText(text, "utf-8", has_bom=False), 0, len(text)):
+        if not token.is_code and not depth:
+            return True
+        depth += token.depth
+    return False
+
+
 def on_one_line(source: SourceText, start: int, end: int) -> str:
-    """The text of an expression without its line breaks; as it stands where it has comments or strings over lines."""
-    found = tokens_between(source, start, end)
-    if any(token.is_comment or (token.is_code and len(token.text.splitlines()) > 1) for token in found):
-        return source.text[start:end]
-    code = [token for token in found if token.is_code]
+    """The text of an expression without line breaks but those in strings, and without comments."""
+    code = [token for token in tokens_between(source, start, end) if token.is_code]
     text = ""
     for number, token in enumerate(code):
         space = source.text[code[number - 1].end : token.start] if number else ""
-        is_broken = not set(space).isdisjoint("\r\n")
+        is_broken = not set(space) <= {" ", "\t", "\f"}
         if is_broken and token.depth < 0 and text.endswith(",") and not _is_single(code[:number]):
             text = text[:-1]
         at_bracket = bool(number) and (token.depth < 0 or code[number - 1].depth > 0)
@@ -163,6 +182,9 @@ def without_items(
     if len(gone) == count and not brackets.comments:
         yield brackets.opening + 1, brackets.closing
         return
+    # Where all goes behind an item, and the last has no comma, that of the item goes.
+    end = next((index + 1 for index in reversed(range(count)) if index not in gone), 0)
+    ends_open = count if brackets.commas[-1] is not None or not end else end
     index = 0
     while index < count:
         last = index
@@ -170,7 +192,16 @@ def without_items(
             # Neighbours go in one piece, unless a comment stands between them.
             while last + 1 in gone and not _has_comment(brackets, brackets.items[last][1], brackets.items[last + 1][0]):
                 last += 1
-            yield _removal(source, brackets, index, last, stops)
+            if index >= ends_open:
+                comma, (start, _), (_, stop) = brackets.commas[index - 1], brackets.items[index], brackets.items[last]
+                assert comma is not None
+                apart = _has_comment(brackets, comma, start)
+                stop = max(
+                    [stop, *(stops[each] for each in stops if brackets.items[index][0] < each and last + 1 == count)]
+                )
+                yield from [(comma, comma + 1), (start, stop)] if apart else [(comma, stop)]
+            else:
+                yield _removal(source, brackets, index, last, stops)
         index = last + 1
 
 
@@ -192,7 +223,7 @@ def _removal(
             return start, following
         line_end = source.line_end(source.position(stop)[0])
         rest = text[stop:line_end]
-        if not rest.strip() and (comma is not None or not first):
+        if not rest.strip():
             # With the line break above: an argument that is new may go below.
             above = source.text[:line]
             return len(above) - (2 if above.endswith("\r\n") else 1), stop
@@ -203,7 +234,7 @@ def _removal(
         return before, end
     if following is not None and is_plain_behind:
         return start, following
-    return start, stop if behind in leaving else behind
+    return start, behind if comma is not None and behind not in leaving else stop
 
 
 def _has_comment(brackets: Brackets, start: int, end: int) -> bool:

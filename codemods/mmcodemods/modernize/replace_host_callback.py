@@ -29,7 +29,7 @@ from collections.abc import Mapping
 from typing import ClassVar, NoReturn
 
 from mmrewrite.modernize.codemod import ModernizeCodemod
-from mmrewrite.modernize.edits.arguments import append_argument, insert_argument, remove_keyword
+from mmrewrite.modernize.edits.arguments import append_argument, insert_argument, remove_keyword, remove_keywords
 from mmrewrite.source.brackets import text_before, tokens_between
 
 _HOME = "jax.experimental.host_callback"
@@ -116,12 +116,9 @@ class ReplaceHostCallback(ModernizeCodemod):
             if not isinstance(value, ast.Constant) or not isinstance(value.value, str | int | float):
                 self._refuse(f"`{word}=` is computed")
             shown.append(f"{word}: {value.value}")
-            remove_keyword(self.site, keywords[word])
         line = " ".join(shown).replace("{", "{{").replace("}", "}}")
         text = json.dumps(f"{line}\n{{}}" if line else "{}")
         insert_argument(self.site, call, call.args[0], text)
-        if "threshold" in keywords:
-            remove_keyword(self.site, keywords["threshold"])
         self._write(call, "jax.debug.print", call.args[0], keywords)
 
     def _wrap_host_function(self, function: ast.expr, *, taps: bool) -> None:
@@ -141,8 +138,7 @@ class ReplaceHostCallback(ModernizeCodemod):
         """Write a call without result, and what its value was in a statement behind it."""
         site, statement = self.site, self.site.module.parents.get(call)
         result = keywords.get("result")
-        if result is not None:
-            remove_keyword(site, result)
+        remove_keywords(site, call, keywords.values())
         append_argument(site, call, "ordered=True")
         site.replace(self.use.node, site.spell(function))
         if isinstance(statement, ast.Expr):

@@ -29,7 +29,7 @@ from typing import ClassVar
 from mmrewrite.modernize.analysis.mapped_gradients import Mapped, MappedFunctions
 from mmrewrite.modernize.analysis.multimesh_uses import is_carried, is_without_mesh
 from mmrewrite.modernize.codemod import ModernizeCodemod
-from mmrewrite.modernize.edits.arguments import append_argument, make_positional, name_argument, value_of
+from mmrewrite.modernize.edits.arguments import append_argument, make_positional, name_argument, value_start
 from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.source.names import dotted_name
@@ -125,7 +125,7 @@ class ReplaceShardMap(ModernizeCodemod):
         """Write the complement of `auto` among the axes of the mesh."""
         manual = f"frozenset({self.site.text(mesh)}.axis_names) - "
         self.site.rename_keyword(auto, "axis_names")
-        _, value = value_of(self.site, auto)
+        value = value_start(self.site, auto)
         self.site.edit(value, value, manual)
         self.site.meant.wrap(auto.value, manual, "")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 
 from mmrewrite.codemod.layout import leading_space
 from mmrewrite.modernize.site import OldNameSite
@@ -58,23 +59,34 @@ def append_argument(site: OldNameSite, call: ast.Call, argument: str) -> None:
 
 def make_positional(site: OldNameSite, keyword: ast.keyword) -> None:
     """Pass a named argument by its position, which is where it stands."""
-    start, value = value_of(site, keyword)
-    site.edit(start, value, "")
+    found = tokens_between(site.source, *site.span(keyword))
+    name, sign, value, *_ = (token for token in found if token.is_code)
+    if any(token.is_comment and token.start < value.start for token in found):
+        site.edit(name.start, name.end, "")
+        site.edit(sign.start, sign.end, "")
+    else:
+        site.edit(name.start, value.start, "")
     site.meant.unname(keyword)
 
 
-def value_of(site: OldNameSite, keyword: ast.keyword) -> tuple[int, int]:
-    """Offsets of the name of a named argument, and of the value with its parentheses, or of a comment before that."""
-    name, _, value, *_ = tokens_between(site.source, *site.span(keyword))
-    return name.start, value.start
+def value_start(site: OldNameSite, keyword: ast.keyword) -> int:
+    """Offset of the value of a named argument, with its parentheses."""
+    _, _, value, *_ = (token for token in tokens_between(site.source, *site.span(keyword)) if token.is_code)
+    return value.start
 
 
 def remove_keyword(site: OldNameSite, keyword: ast.keyword) -> None:
-    """Remove a named argument with a comma, and with its line; its comments stay."""
+    """Remove a named argument, as `remove_keywords` does."""
     call = site.module.parents[keyword]
     assert isinstance(call, ast.Call)
-    site.meant.remove(keyword)
-    gone = [arguments_of(call).index(keyword)]
+    remove_keywords(site, call, [keyword])
+
+
+def remove_keywords(site: OldNameSite, call: ast.Call, keywords: Collection[ast.keyword]) -> None:
+    """Remove named arguments of a call with their commas, and with their lines; comments stay."""
+    for keyword in keywords:
+        site.meant.remove(keyword)
+    gone = [index for index, argument in enumerate(arguments_of(call)) if argument in keywords]
     for start, end in without_items(site.source, call_brackets(site.source, call), gone):
         site.edit(start, end, "")
 

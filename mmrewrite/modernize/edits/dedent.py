@@ -13,12 +13,10 @@ def with_items(site: OldNameSite, statement: ast.With) -> tuple[tuple[int, int],
     """Offsets of the items of a `with`, with the parentheses around each and their `as`.
 
     Raises:
-        SiteRefused: If there are parentheses around all of several, or comments between them.
+        SiteRefused: If there are parentheses around all of several.
     """
-    head, ends = _head(site, statement), [_end(site, item) for item in statement.items]
-    items, _ = split_items(head, ends)
-    has_comment = any(token.is_comment for token in head)
-    if len(items) < len(statement.items) or (len(items) > 1 and has_comment):
+    items, _ = split_items(_head(site, statement), [_end(site, item) for item in statement.items])
+    if len(items) < len(statement.items):
         site.refuse("parentheses around the items of this `with` are in the way; write the items plainly")
     return items
 
@@ -72,7 +70,7 @@ def make_above(site: OldNameSite, statement: ast.With, made: str) -> None:
     """Make the value of the first of several items in a statement above, which begins with `made`.
 
     Raises:
-        SiteRefused: If there are parentheses or comments around the items.
+        SiteRefused: If there are parentheses around all items.
     """
     source, node = site.source, site.node
     assert isinstance(node, ast.expr)
@@ -87,7 +85,7 @@ def drop_item(site: OldNameSite, statement: ast.With, item: ast.withitem) -> Non
     """Remove one of several items.
 
     Raises:
-        SiteRefused: If there are parentheses or comments around the items.
+        SiteRefused: If there are parentheses around all items.
     """
     items, index = with_items(site, statement), statement.items.index(item)
     if index + 1 < len(items):
