@@ -206,9 +206,10 @@ def prove(
             raise ValueError(f"Argument {position} has shape {shape_of(other)} in the whole batch, not {expected}.")
     outs, edits = run.run(part, whole, ins, hoists=not as_written)
     found = [_verdict(value, can_hoist=not as_written) for value in outs]
-    sums = [position for position, verdict in enumerate(found) if verdict.kind == "sum"]
-    divided = averages(part, edits, sums)
-    verdicts = tuple(replace(each, is_average=position in divided) for position, each in enumerate(found))
+    divided = averages(part, edits)
+    verdicts = tuple(
+        replace(each, is_average=each.kind == "sum" and position in divided) for position, each in enumerate(found)
+    )
     draws, repeated_draws, own = (
         tuple(dict.fromkeys(lines)) for lines in (run.draws, run.repeated_draws, run.own_statistics)
     )
