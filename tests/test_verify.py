@@ -456,7 +456,7 @@ def test_short_types_are_held_to_float64(
     assert ran == ["", "", *["--bits 64 --throughout"] * 2, *["disturbed --epsilon 0.0078125"] * (len(near) - 1)]
 
 
-@pytest.mark.parametrize("near", [(True,), (False, False)])
+@pytest.mark.parametrize("near", [(True,), (False, False, False)])
 def test_equal_in_float64_is_not_equal_with_random_numbers(
     monkeypatch: pytest.MonkeyPatch, near: Sequence[bool]
 ) -> None:
@@ -471,7 +471,10 @@ def test_equal_in_float64_is_not_equal_with_random_numbers(
         "--on-one-device --bits 64 --throughout",
         "--bits 64 --throughout",
     ]
-    assert ran[6:] == ["disturbed --epsilon 0.0078125"] * (len(near) - 1)
+    # The original's errors, and what moves in the same microbatches.
+    assert (
+        ran[6:] == ["disturbed --epsilon 0.0078125", "disturbed --on-one-device --epsilon 0.0078125"][: len(near) - 1]
+    )
 
 
 def test_a_mistake_in_a_short_type_is_one_however_small(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ second what only short types make wrong, such as a sum in bfloat16 that stops gr
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -304,23 +304,28 @@ class _Judgement:
             # each is held to its own run in float64.
             base, its_reference = self._first, wide.before
             reference = runs.original(bits=64, kept=wide.kept, throughout=wide.throughout, saved=self._first)
-        found = runs.compared(
-            base, self._second, reference=reference, its_reference=its_reference, shortest=self._shortest
-        ).rows
-        if all(found.get(key, {}).get("near", True) for key in keys):
-            return found
-        disturbed = self._disturbed
-        if disturbed is None:
-            one = self.reference == "microbatched" and not self._is_short
-            disturbed = runs.disturbed(epsilon=self._shortest if self._is_short else None, on_one_device=one)
-        return runs.compared(
-            base,
-            self._second,
-            spread=disturbed,
-            reference=reference,
-            its_reference=its_reference,
-            shortest=self._shortest,
-        ).rows
+        for spread, its_spread in self._disturbances(base, its_reference is not None):
+            found = runs.compared(
+                base,
+                self._second,
+                spread=spread,
+                its_spread=its_spread,
+                reference=reference,
+                its_reference=its_reference,
+                shortest=self._shortest,
+            ).rows
+            if all(found.get(key, {}).get("near", True) for key in keys):
+                break
+        return found
+
+    def _disturbances(self, base: ProgramRun, draws: bool) -> Iterator[tuple[ProgramRun | None, ProgramRun | None]]:
+        """Runs with disturbed arguments, as far as they are asked for: of the original, and of what is computed."""
+        yield None, None
+        epsilon = self._shortest if self._is_short else None
+        spread = self._disturbed or self._runs.disturbed(epsilon=epsilon, on_one_device=base is not self._first)
+        yield spread, None if draws else spread
+        if draws:
+            yield spread, self._runs.disturbed(epsilon=epsilon, on_one_device=True)
 
     def leave_to_tolerance(self) -> None:
         """Where nothing could be run in float64, what short types allow is all that is known."""

@@ -242,6 +242,7 @@ class ProgramRuns:
         after: ProgramRun,
         *,
         spread: ProgramRun | None = None,
+        its_spread: ProgramRun | None = None,
         reference: ProgramRun | None = None,
         its_reference: ProgramRun | None = None,
         shortest: float = 0.0,
@@ -252,6 +253,7 @@ class ProgramRuns:
             before: The one that is right.
             after: The other.
             spread: The first with disturbed arguments.
+            its_spread: What the second is to compute, with disturbed arguments.
             reference: The first in float64, by which the rows have errors.
             its_reference: What the second is to compute, in float64, if it has random numbers of its own.
             shortest: The spacing of the shortest type that the programs compute in.
@@ -260,6 +262,7 @@ class ProgramRuns:
             "--rtol": self.settings.rtol,
             "--atol": self.settings.atol,
             "--spread": spread and spread.folder,
+            "--its-spread": its_spread and its_spread.folder,
             "--reference": reference and reference.folder,
             "--its-reference": its_reference and its_reference.folder,
             "--epsilon": shortest or None,

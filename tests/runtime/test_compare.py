@@ -286,3 +286,12 @@ def test_a_lucky_loss_is_held_to_the_types_of_the_program_and_to_other_arguments
     # With random numbers of its own, each program has a reference of its own.
     (found,) = nearness(run(1.0), run(2.0), exact, run(2.0)).values()
     assert found.near and found.errors.rewritten == 0
+
+
+def test_an_element_that_moves_by_half_of_its_size_does_not_count():
+    # What an optimizer makes of the sign of a gradient that is near to zero.
+    exact, other = np.array([0.1, -0.1, 0.1]), np.array([0.1, 0.1, 0.1], np.float32)
+    one_device = exact.astype(np.float32)
+    assert near({0: errors(one_device, other, exact)}) == {0: False}
+    for spread, is_near in (([0, 0.2, 0], True), ([0.2, 0, 0.2], False), ([0, 0.01, 0], False)):
+        assert near({0: errors(one_device, other, exact, spread=np.array(spread))}) == {0: is_near}

@@ -203,13 +203,17 @@ class Errors:
         if not self.has_digits:
             return self.rewritten <= _OF_NOISE * self.original
         luck = (self.epsilon if self.epsilon > SHORT else max(self.epsilon, shortest)) / max(self.size, 1) ** 0.5
-        return self.rewritten <= _OF_ERROR * max(self.original, typical) + self.epsilon / 4 + 0.75 * luck and (
-            self.rewritten_largest <= _OF_LARGEST * max(self.original_largest, typical) + self.epsilon + luck
-        )
+        allowed = _OF_ERROR * max(self.original, typical) + self.epsilon / 4 + 0.75 * luck
+        largest = _OF_LARGEST * max(self.original_largest, typical) + self.epsilon + luck
+        return bool(self.rewritten <= allowed and self.rewritten_largest <= largest)
 
 
 def errors(
-    original: np.ndarray, rewritten: np.ndarray, reference: np.ndarray, its_reference: np.ndarray | None = None
+    original: np.ndarray,
+    rewritten: np.ndarray,
+    reference: np.ndarray,
+    its_reference: np.ndarray | None = None,
+    spread: np.ndarray | None = None,
 ) -> Errors:
     """How far an array of both programs, each in the types that it names, is from what float64 makes of it.
 
@@ -219,10 +223,15 @@ def errors(
         reference: That of the original program in float64.
         its_reference: That of the rewritten program's computation in float64, where it computes with other random
             numbers; else `reference`.
+        spread: How far each element moves if the arguments of that computation are disturbed. One that moves by half of
+            its size has no digit either, as where an optimizer takes the sign of a gradient, and does not count.
     """
-    first, second = _off(original, reference), _off(rewritten, reference if its_reference is None else its_reference)
+    its_reference = reference if its_reference is None else its_reference
+    first, second = _off(original, reference), _off(rewritten, its_reference)
     # Where the original is not finite and should be, nothing can be farther off.
     counts = np.isfinite(first)
+    if spread is not None:
+        counts &= ~((spread >= _NO_DIGIT * np.abs(_wide(its_reference))) & (second <= _OF_SPREAD * spread))
     size = np.abs(_wide(reference))
     size = np.where(np.isfinite(size), size, 0.0)
     largest = float(np.max(size, initial=0.0)) or 1.0
@@ -361,6 +370,7 @@ def nearness(
     reference: Sequence[Leaf],
     its_reference: Sequence[Leaf] = (),
     disturbed: Sequence[Leaf] = (),
+    its_disturbed: Sequence[Leaf] = (),
     shortest: float = 0.0,
 ) -> dict[tuple[str, str], Nearness]:
     """The judgement on every float array that all of these runs have, by role and name.
@@ -371,9 +381,11 @@ def nearness(
         reference: The original in float64.
         its_reference: What the rewritten program computes, in float64, if that has random numbers of its own.
         disturbed: The original with disturbed arguments, whose errors are the original's as well.
+        its_disturbed: What the rewritten program computes, with disturbed arguments.
         shortest: The spacing of the shortest type that the programs compute in.
     """
     moved = {("result", leaf.name): leaf.array for leaf in disturbed if leaf.role == "farthest"}
+    spreads = {("result", leaf.name): leaf.array for leaf in its_disturbed if leaf.role == "result"}
     after, exact, its_exact = (
         {(leaf.role, leaf.name): leaf.array for leaf in _with_unchanged(leaves, original)}
         for leaves in (rewritten, reference, its_reference or reference)
@@ -387,7 +399,10 @@ def nearness(
         if any(array is None or array.shape != leaf.shape or not _is_float(array) for array in arrays):
             continue
         one, other, wide, its_wide = (array for array in arrays if array is not None)
-        found[key] = errors(one, other, wide, its_wide)
+        spread = spreads.get(key)
+        if spread is not None and spread.shape != leaf.shape:
+            spread = None
+        found[key] = errors(one, other, wide, its_wide, spread)
         far = moved.get(key)
         if far is not None and far.shape == leaf.shape:
             more = errors(far, other, wide, its_wide)
@@ -488,21 +503,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--atol", type=float)
     parser.add_argument("--epsilon", type=float, default=0.0, help="the spacing of the shortest type of the steps")
     parser.add_argument("--spread", help="what the original run saved of disturbed arguments")
+    parser.add_argument("--its-spread", help="what it saved of those of what the rewritten program is to compute")
     parser.add_argument("--reference", help="what the original saved in float64")
     parser.add_argument("--its-reference", help="what the rewritten program is to compute, in float64, if not that")
     options = parser.parse_args(arguments)
     runs: list[list[Leaf]] = []
-    for folder in (options.original, options.rewritten, options.spread, options.reference, options.its_reference):
+    for folder in (
+        options.original,
+        options.rewritten,
+        options.spread,
+        options.its_spread,
+        options.reference,
+        options.its_reference,
+    ):
         try:
             runs.append([] if folder is None else load(folder))
         except (OSError, ValueError, KeyError, TypeError) as error:
             json.dump({"error": f"what a program saved cannot be read: {type(error).__name__}: {error}"}, sys.stdout)
             return 2
-    original, rewritten, spread, reference, its_reference = runs
+    original, rewritten, spread, its_spread, reference, its_reference = runs
     arrays = [leaf.array for leaf in (*original, *rewritten) if leaf.array is not None]
     spacings = [options.epsilon, *(spacing(array.dtype) for array in arrays if _is_float(array))]
     epsilon = min(max(spacings), _COARSEST)
-    judged = nearness(original, rewritten, reference, its_reference, spread, epsilon)
+    judged = nearness(original, rewritten, reference, its_reference, spread, its_spread, epsilon)
     rows = []
     for row in compare(original, rewritten, Tolerance(options.rtol, options.atol), spread):
         found = row.as_json()

@@ -71,7 +71,8 @@ def run(
         BadEntryPoint: If the function cannot be imported or fails.
     """
     step, given, names = step_and_arguments(entry, arguments, saved)
-    MeshFunction.watch = plans = []
+    plans: list[Any] = []
+    MeshFunction.watch = plans
 
     def call(example: Sequence[Any]) -> Any:
         record = Recorded(folder)
