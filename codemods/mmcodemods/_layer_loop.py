@@ -10,10 +10,11 @@ from types import MappingProxyType
 import libcst as cst
 
 from mmcodemods._task import TaskCodemod
+from mmrewrite.analysis.annotations import annotation_of, is_annotated, result_of
 from mmrewrite.analysis.computed_attributes import is_computed_attribute, runs_code, runs_code_on
 from mmrewrite.analysis.outlining import Outline
 from mmrewrite.analysis.schedule_fit import stage_axis
-from mmrewrite.codemod.base import enclosed, spaced
+from mmrewrite.codemod.base import enclosed, expression, spaced
 from mmrewrite.codemod.fragment import without_cuts
 from mmrewrite.codemod.layout import indentation
 from mmrewrite.codemod.site import Site
@@ -46,8 +47,7 @@ class LoopCodemod(TaskCodemod):
 
     kinds = frozenset((FOR,))
     _position: Count | None = None
-    _function: str | None = None
-    _parameters: tuple[str, ...] = ()
+    _function: LoopFunction | None = None
     # Names for the values that the loop keeps, by the statements that compute them.
     _values: Mapping[cst.CSTNode, str] = MappingProxyType({})
 
@@ -88,7 +88,7 @@ class LoopCodemod(TaskCodemod):
         for each, name in zip(outline.collected, names, strict=True):
             before, after = each.keep
             below += f"\n{unit}{before}{name}{after}"
-        self._function, self._parameters = function, outline.parameters
+        self._function = LoopFunction.at(site, function, outline.parameters, (*outline.results, *names))
         site.insert_blank_above(loop)
         site.transform(loop, self)
         site.wrap_block(None, f"return {results}", below, loop)
@@ -111,7 +111,7 @@ class LoopCodemod(TaskCodemod):
     def leave_For(self, original_node: cst.For, updated_node: cst.For) -> cst.For | cst.FunctionDef:
         """`for block in blocks` becomes `for i, block in enumerate(blocks)`, or `def layer(x, block)`."""
         if self._function is not None:
-            return function_around(updated_node, self._function, self._parameters)
+            return self._function.around(updated_node)
         if self._position is None:
             return updated_node
         header = f"for {self._position.target} in {self._position.iterable}: pass"
@@ -125,10 +125,36 @@ class LoopCodemod(TaskCodemod):
         )
 
 
-def function_around(loop: cst.For, name: str, parameters: Sequence[str]) -> cst.FunctionDef:
-    """`for i in range(n):` as `def layer(x, i):`, with the same block."""
-    params = cst.Parameters([cst.Param(cst.Name(parameter)) for parameter in parameters])
-    return cst.FunctionDef(name=cst.Name(name), params=params, body=loop.body)
+@dataclass(frozen=True)
+class LoopFunction:
+    """The head of the function that a loop's body becomes, with annotations where the code around has them."""
+
+    name: str
+    parameters: Sequence[str]
+    annotations: Sequence[str] = ()
+    result: str | None = None
+
+    @classmethod
+    def at(cls, site: Site, name: str, parameters: Sequence[str], results: Sequence[str]) -> LoopFunction:
+        """The head of a function that takes some of the names at a site, and returns some."""
+        if not is_annotated(site):
+            return cls(name, parameters)
+        annotations = tuple(annotation_of(site, parameter) for parameter in parameters)
+        return cls(name, parameters, annotations, result_of(site, results))
+
+    def around(self, loop: cst.For) -> cst.FunctionDef:
+        """`for i in range(n):` as `def layer(x, i):`, with the same block."""
+        annotations = [cst.Annotation(expression(each)) for each in self.annotations] or [None] * len(self.parameters)
+        params = [
+            cst.Param(cst.Name(parameter), annotation=annotation)
+            for parameter, annotation in zip(self.parameters, annotations, strict=True)
+        ]
+        return cst.FunctionDef(
+            name=cst.Name(self.name),
+            params=cst.Parameters(params),
+            body=loop.body,
+            returns=cst.Annotation(expression(self.result)) if self.result is not None else None,
+        )
 
 
 def stage_details(site: Site, *, counted: bool) -> dict[str, str]:

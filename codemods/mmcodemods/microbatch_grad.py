@@ -35,6 +35,7 @@ from typing import TypeVar
 import libcst as cst
 
 from mmrewrite.analysis.accumulation_loops import refuse_cutting
+from mmrewrite.analysis.annotations import annotation_of, is_fully_annotated
 from mmrewrite.analysis.batch_arguments import choose_batch
 from mmrewrite.analysis.gradients import find_gradient
 from mmrewrite.analysis.losses import (
@@ -48,7 +49,7 @@ from mmrewrite.analysis.outside_writes import writes_of, writes_outside
 from mmrewrite.analysis.random_keys import UnnamedKey, unnamed_keys
 from mmrewrite.analysis.schedule_fit import check_schedule
 from mmrewrite.analysis.searched_schedule import runtime_arguments
-from mmrewrite.codemod.base import MeshCodemod
+from mmrewrite.codemod.base import MeshCodemod, expression
 from mmrewrite.project.reach import Reach
 
 Item = TypeVar("Item", cst.Arg, cst.Param)
@@ -70,6 +71,7 @@ class MicrobatchGrad(MeshCodemod):
         self.loop: cst.Call | None = None
         self.uses: list[cst.Call] = []
         self.function: cst.Lambda | None = None
+        self.annotations: list[str] = []
         check_schedule(self.site)
         refuse_one_program(self.site)
         calls = list(self.site.calls(self.site.statement))
@@ -123,6 +125,8 @@ class MicrobatchGrad(MeshCodemod):
                     self.refuse("the loss is a `lambda` made elsewhere; write it as a `def`")
                 self.function = function
             else:
+                if is_fully_annotated(loss.node):
+                    self.annotations = [annotation_of(self.site, each, loss.scope) for each in self.batch.appended]
                 self.site.transform(loss.node, self)
 
     def refuse_optimizers(self, calls: list[ast.Call]) -> None:
@@ -282,12 +286,13 @@ class MicrobatchGrad(MeshCodemod):
     def with_parameters(self, parameters: cst.Parameters) -> cst.Parameters:
         """Parameters with the appended names after the positional ones."""
         equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
-        added = [
-            cst.Param(cst.Name(name), default=cst.Name(name), equal=equal)
-            if self.batch.has_defaults
-            else cst.Param(cst.Name(name))
-            for name in self.batch.appended
-        ]
+        added = [cst.Param(cst.Name(name)) for name in self.batch.appended]
+        if self.annotations:
+            equal = cst.AssignEqual()
+            kinds = [cst.Annotation(expression(each)) for each in self.annotations]
+            added = [each.with_changes(annotation=kind) for each, kind in zip(added, kinds, strict=True)]
+        if self.batch.has_defaults:
+            added = [each.with_changes(default=each.name, equal=equal) for each in added]
         return parameters.with_changes(params=extended(parameters.params, added, "whitespace_after_param"))
 
 

@@ -27,7 +27,7 @@ import ast
 
 import libcst as cst
 
-from mmcodemods._layer_loop import function_around
+from mmcodemods._layer_loop import LoopFunction
 from mmrewrite.analysis.accumulation_loops import carried_names, refuse_cutting
 from mmrewrite.analysis.losses import changes_collections
 from mmrewrite.analysis.one_program import refuse_one_program
@@ -68,13 +68,11 @@ class MicrobatchLoop(MeshCodemod):
                 "traced for one alone; return what it keeps there, and add it up in the loop"
             )
         carried = ", ".join(names)
-        self.function = self.site.local_name("accumulate")
+        function = self.site.local_name("accumulate")
         is_plain = isinstance(loop.target, ast.Name)
         item = self.site.text(loop.target) if is_plain else self.site.local_name("item")
-        self.parameters = [item, *names]
-        arguments = ", ".join(
-            [self.function, *(f"{name}={text}" for name, text in runtime_arguments(self.site).items())]
-        )
+        self.function = LoopFunction.at(self.site, function, (item, *names), names)
+        arguments = ", ".join([function, *(f"{name}={text}" for name, text in runtime_arguments(self.site).items())])
         items = self.site.unindented(self.site.text(loop.iter), loop)
         # Without parentheses the items of a tuple would become arguments of their own.
         if isinstance(loop.iter, ast.Tuple) and not items.startswith("("):
@@ -87,4 +85,4 @@ class MicrobatchLoop(MeshCodemod):
 
     def leave_For(self, original_node: cst.For, updated_node: cst.For) -> cst.FunctionDef:
         """`for i in range(n):` becomes `def accumulate(i, grads):`."""
-        return function_around(updated_node, self.function, self.parameters)
+        return self.function.around(updated_node)

@@ -19,6 +19,7 @@ import re
 from typing import NoReturn
 
 from mmcodemods._task import TaskCodemod
+from mmrewrite.analysis.annotations import is_annotated
 from mmrewrite.codemod.site import HintMistake
 from mmrewrite.directives.collect import Argument
 from mmrewrite.directives.vocabulary import ANYWHERE, nearest
@@ -60,7 +61,10 @@ class RegisterByName(TaskCodemod):
             return
         function = self.site.new_name(f"place_{slug(literal(regex)) or 'scope'}")
         task = f"{runtime}.Task({self.name_of_match(literal(regex), match)}mesh_slice={mesh_slice})"
-        callback = f"def {function}({match}, backprop):\n{self.site.draft.unit}return {task}"
+        head = f"{function}({match}, backprop)"
+        if is_annotated(self.site):
+            head = f"{function}({match}: str, backprop: bool) -> {runtime}.Task"
+        callback = f"def {head}:\n{self.site.draft.unit}return {task}"
         self.write(f"{callback}\n\n\n{call}callback={function})", mesh, apart=True)
 
     def check_pattern(self, argument: Argument) -> int | None:

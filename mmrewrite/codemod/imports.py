@@ -90,6 +90,14 @@ class Imports:
         jax = self.existing("jax", scope, line)
         return f"{jax}.named_scope" if jax else self.member("jax", "named_scope", ("named_scope", "jax_named_scope"))
 
+    def any_type(self, scope: Scope, line: int) -> str:
+        """`typing.Any`, under whatever name the module has for it."""
+        found = self.existing("typing.Any", scope, line)
+        if found:
+            return found
+        typing = self.existing("typing", scope, line)
+        return f"{typing}.Any" if typing else self.member("typing", "Any", ("Any", "AnyType"))
+
     def member(self, module: str, name: str, aliases: tuple[str, ...]) -> str:
         """A name that `from module import name` brings in, under the first alias that is free.
 

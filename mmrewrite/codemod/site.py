@@ -245,6 +245,11 @@ class Site:
         """`jax.named_scope` under the name that the module has for it."""
         return self.draft.imports.named_scope(self.scope, self.line)
 
+    @property
+    def any_type(self) -> str:
+        """`typing.Any` under the name that the module has for it."""
+        return self.draft.imports.any_type(self.scope, self.line)
+
     def loop_index(self, loop: ast.For, *candidates: str) -> str:
         """A name for the index of `loop` that the function does not use, but for loops beside this one."""
         scope = self.scope.function if self.scope.kind != "class" else self.scope
