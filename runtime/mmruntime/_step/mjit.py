@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
 from jax.sharding import Mesh
 
@@ -14,7 +14,7 @@ from mmruntime._calling.convention import Convention
 from mmruntime._calling.layouts import mesh_of_layouts
 from mmruntime._core import mesh as _mesh
 from mmruntime._core.multimesh import MultiMesh, device_list
-from mmruntime._step.initializer import Initializer, initializer
+from mmruntime._step.initializer import initializer
 from mmruntime._step.lifted_function import LiftedFunction
 from mmruntime._step.mesh_function import MeshFunction
 from mmruntime._step.signature import chosen_arguments, function_name
@@ -23,33 +23,19 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-@overload
-def mjit(
-    fun: Callable[P, R],
-    *,
-    mesh: MultiMesh | Mesh | None = None,
-    devices: Sequence[Any] | None = None,
-    donate_argnums: int | Sequence[int] | None = (),
-    donate_argnames: str | Iterable[str] | None = (),
-    static_argnums: int | Sequence[int] | None = (),
-    static_argnames: str | Iterable[str] | None = (),
-    out_like: None = None,
-    like: Callable[..., Any] | None = None,
-    in_shardings: Any = None,
-    out_shardings: Any = None,
-    donate: str = "none",
-    axis_name: Hashable | None = None,
-    in_axes: Any = 0,
-    out_axes: Any = 0,
-    axis_size: int | None = None,
-    static_broadcasted_argnums: int | Sequence[int] | None = (),
-) -> MeshFunction[P, R]: ...
+class _OptionsOfLike(TypedDict, total=False):
+    """Options of the functions that `like=` takes, beside those of `jax.jit`."""
+
+    donate: str
+    axis_name: Hashable | None
+    in_axes: Any
+    out_axes: Any
+    axis_size: int | None
+    static_broadcasted_argnums: int | Sequence[int] | None
 
 
-@overload
-def mjit(fun: Callable[P, R], *, out_like: MeshFunction[..., Any]) -> Initializer[P, R]: ...
-
-
+# With `out_like` the result is an `Initializer` that callers only call. An overload that said so would cost all others
+# their types: mypy drops those of an overloaded function in `functools.partial`, and that is how steps are decorated.
 @_compat.api_boundary
 def mjit(
     fun: Callable[P, R],
@@ -64,8 +50,8 @@ def mjit(
     like: Callable[..., Any] | None = None,
     in_shardings: Any = None,
     out_shardings: Any = None,
-    **options: Any,
-) -> MeshFunction[P, R] | Initializer[P, R]:
+    **of_like: Unpack[_OptionsOfLike],
+) -> MeshFunction[P, R]:
     """Compile a step for a mesh: each of its tasks becomes programs on the task's own submesh.
 
     Values, gradients and results are those of `jax.jit(fun)`, up to the rounding of reordered sums.
@@ -91,7 +77,7 @@ def mjit(
         in_shardings: As of `jax.jit`, as constraints on the arguments: None, a `PartitionSpec` or a `NamedSharding` of
             axes that the mesh has, or that its `logical_axes` maps, in a tree that is a prefix of theirs.
         out_shardings: The same for the results.
-        **options: Those of the function in `like=`: `donate` of Equinox's; `axis_name`, `in_axes`, `out_axes` and
+        **of_like: Options of the function in `like=`: `donate` of Equinox's; `axis_name`, `in_axes`, `out_axes` and
             `axis_size` of `jax.pmap` and `eqx.filter_pmap`; `static_broadcasted_argnums` of `jax.pmap`. Others are
             refused with advice.
 
@@ -109,7 +95,10 @@ def mjit(
     """
     _check.function("mjit", "fun", fun)
     layouts = {"in_shardings": in_shardings, "out_shardings": out_shardings}
-    options |= {name: value for name, value in layouts.items() if value is not None}
+    options: dict[str, Any] = {
+        **of_like,
+        **{name: value for name, value in layouts.items() if value is not None},
+    }
     kind, inside = kind_of(like)
     for name in (*options, *inside):
         if not is_option(name) and name in _INSTEAD:
@@ -139,7 +128,7 @@ def mjit(
                 f"mjit: out_like= allows no other options, got {', '.join(also)}. The mesh is the step's; bind static "
                 "arguments with functools.partial."
             )
-        return initializer(fun, out_like)
+        return cast("MeshFunction[P, R]", initializer(fun, out_like))
     if mesh is not None and devices is not None:
         raise ValueError("mjit: give mesh= or devices=, not both; a mesh has its devices.")
     if devices is not None:
@@ -203,5 +192,5 @@ _INSTEAD = {
 def _not_taken(name: str, label: str) -> TypeError:
     if name in _INSTEAD:
         return TypeError(f"mjit: {name}= {_INSTEAD[name].format(label=label)}")
-    known = [each for each in inspect.signature(mjit).parameters if each not in ("fun", "options")]
+    known = [each for each in inspect.signature(mjit).parameters if each not in ("fun", "of_like")]
     return _check.unknown("mjit", "option", name, known)
