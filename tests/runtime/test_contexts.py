@@ -1,8 +1,11 @@
 """The switches: what each does, when it is decided, and that it is restored."""
 
 import contextlib
+import fnmatch
 import gc
 import itertools
+import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +14,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import mmruntime as mm
+from mmruntime import _compat
 from mmruntime._core import switches as _contexts
 
 pytestmark = pytest.mark.both_versions("meshes and contexts of JAX")
@@ -447,3 +451,87 @@ def test_leaks_are_those_of_the_program(reduce, is_leak) -> None:
     finally:
         KEPT.clear()
     assert ("Leaked trace" in found) == is_leak == bool(found)
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "runtime.md"
+# The table of the page: patterns of names, and what is said of them.
+ROWS = [
+    (re.findall("`(.*?)`", row[1]), row[2])
+    for row in re.finditer(
+        r"^\| ((?:`|all others).*?) \| (.*) \|$", PAGE.read_text().split("## Settings of JAX")[1], re.M
+    )
+]
+
+
+def said_of(setting: str) -> str:
+    return next(said for names, said in ROWS if not names or any(fnmatch.fnmatch(setting, name) for name in names))
+
+
+def test_the_page_says_of_each_setting_when_a_step_is_planned_anew() -> None:
+    compared = {name for name in _compat.setting_names() if name in jax.config.values}
+    said = {name for name in jax.config.values if "planned anew" in said_of(name)}
+    own = {"jax_disable_jit", "jax_scan3", "jax_enable_pgle", "jax_pgle_profiling_runs"}
+    own |= {name for name in jax.config.values if name.startswith("jax_error_checking")}
+    assert sorted(compared - own) == sorted(said)
+
+
+def test_other_settings_change_a_step_that_is_traced_as_little_as_jit() -> None:
+    """Those that are on or off, and may change while JAX runs."""
+    traced: list[int] = []
+
+    def fun(x):
+        traced.append(1)
+        return jnp.sin(x) * 2
+
+    one_device = mm.MultiMesh(axis_sizes=(1,), axis_names=("data",))
+    plain, steps = jax.jit(fun), [mm.mjit(fun, mesh=mesh) for mesh in (make_mesh(), one_device)]
+    expected = [np.asarray(call(X)) for call in (plain, *steps) for _ in range(3)][::3]
+    count, tried = len(traced), 0
+    for name, before in sorted(jax.config.values.items()):
+        if not isinstance(before, bool) or said_of(name) != ROWS[-1][1]:
+            continue
+        with contextlib.suppress(RuntimeError):
+            try:
+                jax.config.update(name, not before)
+                for call, value in zip((plain, *steps), expected, strict=True):
+                    np.testing.assert_array_equal(call(X), value, name)
+                tried += 1
+            finally:
+                jax.config.update(name, before)
+    assert tried > 20
+    assert len(traced) == count
+
+
+def test_misses_of_the_cache_of_plans_are_explained(caplog) -> None:
+    step = mm.mjit(lambda p, x: x * p["scale"], mesh=make_mesh())
+    scale = np.float32(2)
+    with jax.explain_cache_misses(True):
+        step({"scale": scale}, X)
+        step({"scale": scale}, X[:4])
+        step({"scale": scale}, X)
+        with jax.default_matmul_precision("highest"):
+            step({"scale": scale}, X)
+    found = [record.getMessage() for record in caplog.records if record.name == "mmruntime"]
+    assert [message.partition("planned anew: ")[2] for message in found if "planned anew" in message] == [
+        "it is the first call.",
+        "x is float32[4], and was float32[8].",
+        "jax_default_matmul_precision is highest, and was None.",
+    ]
+
+
+def test_settings_that_cannot_be_kept_are_refused_by_their_names() -> None:
+    mesh = make_mesh()
+    try:
+        jax.config.update("jax_error_checking_behavior_nan", "raise")
+        with pytest.raises(ValueError, match=r"under jax_error_checking_behavior_nan JAX keeps .* Set it to 'ignore'"):
+            mm.mjit(jnp.log, mesh=mesh)(X)
+    finally:
+        jax.config.update("jax_error_checking_behavior_nan", "ignore")
+    try:
+        jax.config.update("jax_scan3", True)
+        with pytest.raises(ValueError, match=r"under jax_scan3 JAX rewrites the loop at .* Switch it off"):
+            mm.mjit(
+                lambda x: mm.microbatch(jax.value_and_grad(lambda x: (x * x).sum()), size=2, argnum=0)(x), mesh=mesh
+            )(X)
+    finally:
+        jax.config.update("jax_scan3", False)

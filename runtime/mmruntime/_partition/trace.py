@@ -320,6 +320,10 @@ def _is_mapped_only(eqn: Any) -> bool:
 
 def _transformed(eqn: Any) -> str:
     """The message about a transformation around a microbatch loop."""
+    if getattr(jax.config, "jax_scan3", False):
+        return (
+            f"microbatch: under jax_scan3 JAX rewrites the loop{at_line(eqn)}, so that it cannot be cut. Switch it off."
+        )
     return (
         f"microbatch: the loop{at_line(eqn)} was itself differentiated, which cannot be pipelined. Put jax.grad or "
         "jax.value_and_grad inside: mm.microbatch(jax.value_and_grad(loss), ...)."

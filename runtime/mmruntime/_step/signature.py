@@ -129,8 +129,8 @@ def new_to(call: Call, earlier: Iterable[Any], arguments: Sequence[str]) -> str:
             found += [f"{name} is {now}, and was {then}" for name, now, then in changed if now != then]
         return [*found, "other tasks are registered"] if registered != old else found
 
-    every = [differences(key) for key in earlier] or [["it is the first call"]]
-    return "; ".join(min(every, key=len))
+    every = sorted((differences(key) for key in earlier), key=len)
+    return "; ".join(every[0]) if every else "it is the first call"
 
 
 def _shown(leaf: Any) -> str:
