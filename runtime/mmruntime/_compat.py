@@ -719,9 +719,7 @@ def leave_out_frames(error: BaseException) -> None:
         error.add_note(note)
 
 
-def name_trace(
-    function: Any, what: str, label: str, code: types.CodeType | None, arguments: Sequence[str]
-) -> None:
+def name_trace(function: Any, what: str, label: str, code: types.CodeType | None, arguments: Sequence[str]) -> None:
     """Have JAX, where it traces a function of ours, speak of another one and of its arguments.
 
     Args:
@@ -788,7 +786,9 @@ def called_function(eqn: Any) -> str:
             return ""
         for module in _PUBLIC.get(place, ()):
             # A method, as of `x.std()`, is the function with an underscore.
-            found = functools.reduce(lambda at, part: getattr(at, part, None), module.split(".")[1:], _ROOTS[module[:3]])
+            found = functools.reduce(
+                lambda at, part: getattr(at, part, None), module.split(".")[1:], _ROOTS[module[:3]]
+            )
             if callable(getattr(found, name.lstrip("_"), None)):
                 return f"{module}.{name.lstrip('_')}"
     return ""

@@ -394,7 +394,7 @@ def test_mistakes_are_told_of_the_users_function(place, free_promotion):
     for wrong in MISTAKES:
         if wrong in FITTING.get(place, ()):
             continue
-        with pytest.raises(Exception) as error:  # noqa: PT011  (JAX's own, of many kinds)
+        with pytest.raises(Exception) as error:
             place(wrong)
         frames = traceback.extract_tb(error.value.__traceback__)
         assert not [frame for frame in frames if "mmruntime" in frame.filename], wrong
@@ -443,7 +443,7 @@ def test_a_written_number_of_examples_is_told_what_to_write(name, free_promotion
 
 def test_other_mistakes_are_told_of_no_sizes(free_promotion):
     for wrong in (branches, raises, lambda p, x: p["none"], lambda p, x: jnp.ones((2, 2)) @ p):
-        with pytest.raises(Exception) as error:  # noqa: PT011
+        with pytest.raises(Exception) as error:
             in_microbatch(wrong)
         text = "\n".join(error.value.__notes__)
         assert "fails in a microbatch of 2 of 8 examples, and for the whole batch of 8 as well.\n" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import warnings
@@ -398,7 +399,9 @@ def test_gradients_that_fail_elsewhere_than_the_loss_say_where_the_cause_is(loss
     def judged(params, batch):
         return loss(batch @ params)
 
-    text = rf"(?s)kept for .*result\[1\] of .*\sIf that is a gradient of result\[0\], the cause is there: .*`{operation}`"
+    text = (
+        rf"(?s)kept for .*result\[1\] of .*\sIf that is a gradient of result\[0\], the cause is there: .*`{operation}`"
+    )
     with pytest.raises(ValueError, match=text):
         mm.microbatch(jax.value_and_grad(judged), count=2, argnum=1, reduce="exact")(jnp.ones(3), jnp.ones((8, 3)))
 
@@ -425,7 +428,7 @@ def test_all_reasons_are_told_at_once_by_what_is_called():
             loss, found = judged(params, batch)
             return loss, {name: found[name] for name in keep}
 
-        with pytest.raises(ValueError) as error:  # noqa: PT011
+        with pytest.raises(ValueError) as error:
             mm.microbatch(kept, count=2, argnum=1, reduce="exact")(jnp.ones(3), jnp.ones((8, 3)))
         return str(error.value).splitlines()
 
@@ -467,6 +470,30 @@ def test_what_is_unproved_is_told_by_what_is_called(called, function, transform)
     assert re.findall(r", in `(j[\w.]*)`", str(error.value))[:1] == [called][: bool(called)]
 
 
+def test_means_of_what_is_not_nan_are_told_what_to_write():
+    def judged(params, batch, mean):
+        return mean((batch["x"] @ params) ** 2, batch["keep"])
+
+    params, batch = jnp.ones(3), {"x": jnp.sin(jnp.arange(24.0)).reshape(8, 3), "keep": jnp.arange(8) % 3 > 0}
+
+    def by_nan(x, keep):
+        return jnp.nanmean(jnp.where(keep, x, jnp.nan))
+
+    def gradient(mean):
+        step = mm.microbatch(
+            jax.value_and_grad(functools.partial(judged, mean=mean)), count=2, argnum=1, reduce="exact"
+        )
+        return step(params, batch)
+
+    with pytest.raises(ValueError, match=r"in `jnp\.nanmean`, divides by .* write jnp\.mean\(x, where=mask\)"):
+        gradient(by_nan)
+    expected = jax.value_and_grad(judged)(params, batch, by_nan)
+    assert_close(gradient(lambda x, keep: jnp.mean(x, where=keep)), expected, 1e-6)
+    assert_close(
+        mm.microbatch(judged, count=2, argnum=1, reduce="exact")(params, batch, mean=by_nan), expected[0], 1e-6
+    )
+
+
 def test_how_a_function_of_totals_is_put_together_can_still_be_said():
     def judged(params, batch):
         mean = (batch @ params).mean()
@@ -500,6 +527,7 @@ _AFTERWARDS = {
     "cumsum": (lambda z: jnp.cumsum(z, 0), "cumsum"),
     "std": (lambda z: jnp.std(z, 0), "sub"),
     "median": (lambda z: jnp.median(z, 0), "broadcast_in_dim"),
+    "nanvar": (lambda z: jnp.nanvar(jnp.where(z > 0, z, jnp.nan), 0), "le"),
     "top_k": (lambda z: jax.lax.top_k(z.T, 2)[0].mean(), "top_k"),
     "slice": (lambda z: z[:2], "slice"),
 }
@@ -531,7 +559,7 @@ def test_metrics_of_a_few_numbers_of_each_example_are_computed_after_the_loop(na
 def test_losses_of_such_metrics_are_refused(name):
     """Their gradients need what comes after the loop in it."""
     metric, operation = _AFTERWARDS[name]
-    step, arguments = _with_metric(metric, 3)
+    _, arguments = _with_metric(metric, 3)
     gradient = jax.value_and_grad(lambda *each: metric(each[1] @ each[0]).sum())
     with pytest.raises(ValueError, match=rf"kept for result\[0\], result\[1\] of .*`{operation}`"):
         mm.microbatch(gradient, count=4, argnum=1, reduce="exact")(*arguments)

@@ -1,6 +1,6 @@
 """What is computed once after the loop, of totals over the whole batch and of a few numbers of each example.
 
-Of totals a perplexity, an F1, the norm of a gradient; of numbers of each example a standard deviation, a median, a rank.
+Of totals a perplexity, an F1, the norm of a gradient; of numbers of each example a standard deviation or a median.
 """
 
 from __future__ import annotations

@@ -52,7 +52,17 @@ def because(reason: Reason | None) -> str:
     operation = f" (`{reason.primitive}`)" if reason.primitive and f"`{reason.primitive}`" not in reason.problem else ""
     call = f", in `{reason.call}`," if reason.call else ""
     place = f"{reason.line}{call} {reason.problem}" if reason.line else f"the function {reason.problem}"
-    return f"{place}{operation}.{f' {reason.advice}' if reason.advice else ''}"
+    advice = _INSTEAD.get(reason.call, reason.advice)
+    return f"{place}{operation}.{f' {advice}' if advice else ''}"
+
+
+# What to write for functions that are exact in another form.
+_INSTEAD = {
+    "jnp.nanmean": (
+        "It counts which values are not NaN, and parameters may decide that. Where the batch alone does, write "
+        "jnp.mean(x, where=mask), whose count is computed once."
+    )
+}
 
 
 def listed(names: Sequence[str]) -> str:

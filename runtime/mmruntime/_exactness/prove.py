@@ -415,10 +415,9 @@ class _Frame:
         eqn = Equation(part, whole, now, self.run, may_hoist=self.hoists)
         eqn.edits.update(hoisted)
         outs = self._outs(eqn, now)
-        can_wait = self.run.waits and self.run.outermost is self and may_run_afterwards(
-            part, whole, ins, self.run.num_examples
-        )
-        if can_wait and not all(value.is_proved or value.hoistable for value in outs):
+        is_lacking = not all(value.is_proved or value.hoistable for value in outs)
+        can_wait = is_lacking and self.run.waits and self.run.outermost is self
+        if can_wait and may_run_afterwards(part, whole, ins, self.run.num_examples):
             self.after.append(index)
             outs = [value if value.is_proved else value.but(kind=Kind.AFTER) for value in outs]
         elif any(value.rounded is not None for value in ins) and not (eqn.name in _MOVES or eqn.name in _WITH_JAXPRS):
@@ -575,7 +574,9 @@ class _Frame:
             if value.reason is not None and any(not each.line for each in value.reason.every):
                 own = _reason(eqn.part, "")
                 found = [
-                    each if each.line else replace(each, primitive=each.primitive or own.primitive, line=own.line, call=own.call)
+                    each
+                    if each.line
+                    else replace(each, primitive=each.primitive or own.primitive, line=own.line, call=own.call)
                     for each in value.reason.every
                 ]
                 return value.but(reason=every_reason(found))

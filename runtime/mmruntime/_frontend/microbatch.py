@@ -96,13 +96,14 @@ def microbatch(
             microbatches make them up, and an error names the line where examples meet in another way. What the batch
             alone decides, such as the number of tokens, is computed once on the whole batch.
             Or "sum" (if left out), "mean" (the sum divided by the number of microbatches), "concat" (for results with
-            one entry per example along `dim`, that of the first argument, which are joined in order), "max", "min", or a pytree of all these that
-            is a prefix of the result. What is given is held against the proof, and raises where that says otherwise.
+            one entry per example along `dim`, that of the first argument, which are joined in order), "max", "min", or
+            a pytree of all these that is a prefix of the result. What is given is held against the proof, and raises
+            where that says otherwise.
         rng: Position (or positions) of PRNG keys among the arguments, counted as `argnum`. The microbatch's index is
-            folded into each key (`jax.random.fold_in`); without `rng` every microbatch gets the same key. An nnx object,
-            such as an `nnx.Rngs` or a model with dropout, stands for the keys of its random streams. Their counts
-            advance as in one call of `fun` on the whole batch. `()` says that one key for all microbatches is meant
-            where random numbers are drawn from keys that are not named: it is not logged then.
+            folded into each key (`jax.random.fold_in`); without `rng` every microbatch gets the same key. An nnx
+            object, such as an `nnx.Rngs` or a model with dropout, stands for the keys of its random streams. Their
+            counts advance as in one call of `fun` on the whole batch. `()` says that one key for all microbatches is
+            meant where random numbers are drawn from keys that are not named: it is not logged then.
         check: Whether a `reduce` that is given and not "exact" is held against the proof as well.
         batch_stats: "microbatch" for `reduce="exact"` of a function with batch normalisation: where a sum or mean over
             examples would have to be that of the whole batch, each microbatch uses its own, and results that come of it

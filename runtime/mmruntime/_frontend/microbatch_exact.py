@@ -185,9 +185,9 @@ def trace_both(
     whole_size = np.shape(leaves[0])[dims[0]]
     sizes = f"a microbatch of {whole_size // count} of {whole_size} examples", f"the whole batch of {whole_size}"
     written_size = (
-        f" A number of examples that is written into it, as in jnp.arange({whole_size}), fits one of them at most: take "
-        "it from the shape of an argument, as in jnp.arange(x.shape[0]). Pass arrays with a row for each example as "
-        "arguments that argnum= cuts; select among all examples outside of the function; or give a size= or count= "
+        f" A number of examples that is written into it, as in jnp.arange({whole_size}), fits one of them at most: "
+        "take it from the shape of an argument, as in jnp.arange(x.shape[0]). Pass arrays with a row for each example "
+        "as arguments that argnum= cuts; select among all examples outside of the function; or give a size= or count= "
         "that it takes."
     )
     whole: Any = None
@@ -365,8 +365,8 @@ def check_exact(traced: TracedFunction, proof: Proof, kinds: Sequence[str], para
         further = f"If that is a gradient of {traced.names[0]}, the cause is there: {because(loss.reason)} "
     elif _is_beside(proof.verdicts):
         further = (
-            "A metric beside the loss is computed afterwards where it reads sums, and up to 1 KiB of each example: return "
-            "what it is computed from, such as an array with an entry for each example, and compute it there. "
+            "A metric beside the loss is computed afterwards where it reads sums, and up to 1 KiB of each example. "
+            "Otherwise return what it is computed from, such as an array with an entry for each example. "
         )
     elif all(with_own[position].is_proved for position in wanted):
         further = (

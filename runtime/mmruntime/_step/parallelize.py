@@ -11,10 +11,10 @@ import numpy as np
 from mmruntime import _check, _compat
 from mmruntime._core import mesh as _mesh
 from mmruntime._core.multimesh import MultiMesh, device_list
+from mmruntime._frontend.labels import parameters_of
 from mmruntime._step.initializer import Initializer, initializer
 from mmruntime._step.mesh_function import MeshFunction
 from mmruntime._step.mjit import mjit
-from mmruntime._frontend.labels import parameters_of
 from mmruntime._step.signature import function_name
 
 R = TypeVar("R")

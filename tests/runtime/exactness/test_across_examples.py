@@ -171,7 +171,8 @@ PROVED = (
     "a condition on the batch", "a weighted mean", "a masked mean", "the number of examples", "the number squared",
     "the number in a power", "examples turned round", "an index of an axis", "bytes that wrap round",
     "a rounded quotient", "frequencies", "a backward pass with a norm", "a checkpoint", "a static number",
-    "all but the first", "a penalty",
+    "all but the first", "a penalty", "segments by the batch", "every other example", "tiles", "a running sum",
+    "windows", "padding", "numbers joined", "dimensions exchanged",
 )  # fmt: skip
 
 

@@ -305,9 +305,9 @@ def _is_addition(eqn: Any, to: Any) -> bool:
 def while_loop(eqn: Equation) -> list[AbstractValue]:
     """A loop whose number of iterations does not depend on the examples, or one for each example by itself.
 
-    Of `jax.vmap` of a loop, the condition has the shape of the mapped dimensions, with which all that is carried begins:
-    it goes on while any entry does, and an entry that is done stays as it is. So it is what its own loop gives, also
-    where another microbatch, or the whole batch, goes on for longer.
+    Of `jax.vmap` of a loop, the condition has the shape of the mapped dimensions, with which the shape of all that is
+    carried begins. JAX goes on while any entry does, and leaves an entry that is done as it is. So each example has
+    what its own loop gives, also where the whole batch goes on for longer than a microbatch.
     """
     for index, value in enumerate(eqn.ins):
         if value.kind in (Kind.INDEX, Kind.COLUMNS):
