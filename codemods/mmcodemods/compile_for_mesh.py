@@ -39,7 +39,7 @@ from mmrewrite.analysis.one_program import inlined_steps
 from mmrewrite.analysis.placed_values import evaluations
 from mmrewrite.analysis.plain_steps import PlainStep, plain_steps
 from mmrewrite.analysis.set_meshes import set_meshes
-from mmrewrite.codemod.base import MeshCodemod
+from mmrewrite.codemod.base import MeshCodemod, behind, expression, has_comments
 from mmrewrite.codemod.refused import SiteRefused
 from mmrewrite.directives.collect import Hint
 from mmrewrite.directives.vocabulary import DEF, DIRECTIVES, STATEMENT, Role
@@ -98,15 +98,35 @@ class CompileForMesh(MeshCodemod):
         """`jax.jit(step, ...)` becomes `mm.mjit(step, mesh=mesh, ...)`."""
         if isinstance(self.site.statement, ast.FunctionDef | ast.AsyncFunctionDef) or original_node is not self.target:
             return updated_node
-        function = updated_node.args[0].value
-        return self.generated(f"{self.site.runtime}.mjit", function, **self.arguments)
+        wrapper, function = f"{self.site.runtime}.mjit", updated_node.args[0]
+        if has_comments(updated_node) and function.keyword is None:
+            return self.with_options(updated_node.with_changes(func=expression(wrapper)))
+        return self.generated(wrapper, function.value, **self.arguments)
 
     def leave_FunctionDef(self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef) -> cst.FunctionDef:
         """`@jax.jit` becomes `@functools.partial(mm.mjit, mesh=mesh)`."""
         decorators = list(updated_node.decorators)
-        call = self.generated(self.site.partial, f"{self.site.runtime}.mjit", **self.arguments)
+        old, wrapper = decorators[self.position].decorator, f"{self.site.runtime}.mjit"
+        call = self.generated(self.site.partial, wrapper, **self.arguments)
+        if isinstance(old, cst.Call) and has_comments(old) and old.args and old.args[0].keyword is None:
+            function = old.args[0].with_changes(value=expression(wrapper))
+            call = self.with_options(call.with_changes(args=[function, *old.args[1:]]))
         decorators[self.position] = decorators[self.position].with_changes(decorator=call)
         return updated_node.with_changes(decorators=decorators)
+
+    def with_options(self, call: cst.Call) -> cst.Call:
+        """The call with the mesh behind its function, and with its options where they stand, as there are comments."""
+        function, *old = call.args
+        kept = [each for each in old if each.keyword is not None and self._is_same(each)]
+        names = {each.keyword.value for each in kept if each.keyword is not None}
+        new = {name: text for name, text in self.arguments.items() if name not in names}
+        return call.with_changes(args=[*behind(function, self.generated("f", **new).args), *kept])
+
+    def _is_same(self, option: cst.Arg) -> bool:
+        """Whether an option is one of the new call, with the same value."""
+        text = self.arguments.get(option.keyword.value) if option.keyword is not None else None
+        code = cst.Module([]).code_for_node(option.value)
+        return text is not None and ast.dump(ast.parse(f"({text}\n)")) == ast.dump(ast.parse(f"({code}\n)"))
 
     @classmethod
     def review(cls, project: Project, reach: Reach, modules: Sequence[Facts]) -> Iterator[Refusal]:

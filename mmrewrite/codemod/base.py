@@ -100,6 +100,34 @@ def enclosed(value: cst.BaseExpression) -> cst.BaseExpression:
     return value
 
 
+def has_comments(node: cst.CSTNode) -> bool:
+    """Whether there are comments in the text of a node."""
+    return isinstance(node, cst.Comment) or any(map(has_comments, node.children))
+
+
+def behind(argument: cst.Arg, added: Sequence[cst.Arg]) -> list[cst.Arg]:
+    """An argument and others behind it, on its line or each on one: what stood behind its line stands behind them."""
+    none = cst.SimpleWhitespace("")
+    if not added or not isinstance(argument.comma, cst.Comma):
+        comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+        space = argument.whitespace_after_arg
+        items = [argument, *added]
+        items = [each.with_changes(comma=comma, whitespace_after_arg=none) for each in items[:-1]] + items[-1:]
+        items[-1] = items[-1].with_changes(whitespace_after_arg=space)
+        return items
+    space = argument.comma.whitespace_after
+    plain = space
+    if isinstance(space, cst.ParenthesizedWhitespace):
+        plain = space.with_changes(
+            first_line=space.first_line.with_changes(whitespace=none, comment=None), empty_lines=[]
+        )
+        own, space = space.with_changes(empty_lines=[]), space.with_changes(first_line=plain.first_line)
+        argument = argument.with_changes(comma=argument.comma.with_changes(whitespace_after=own))
+    items = [each.with_changes(comma=cst.Comma(whitespace_after=plain)) for each in added]
+    items[-1] = items[-1].with_changes(comma=cst.Comma(whitespace_after=space))
+    return [argument, *items]
+
+
 def spaced(space: cst.BaseParenthesizableWhitespace | cst.MaybeSentinel) -> cst.BaseParenthesizableWhitespace:
     """The space after a keyword such as `return`, which may have had none because of parentheses: `return(x)`."""
     if isinstance(space, cst.BaseParenthesizableWhitespace) and not space.empty:

@@ -17,6 +17,7 @@ import libcst as cst
 
 from mmrewrite.codemod.layout import indentation, own_span, unwrap, wrap
 from mmrewrite.results import HintReference
+from mmrewrite.source.alignment import aligned
 from mmrewrite.source.libcst_parser import parse_module
 from mmrewrite.source.line_breaking import fit, longest_line
 from mmrewrite.source.text import SourceText
@@ -126,7 +127,8 @@ class Fragment:
         assert isinstance(changed, cst.BaseStatement)
         self.changed = changed
         width = max(width, self.longest)
-        code = fit(_replace(self.tree, changed).code, runtime, width, unit, newline)
+        code = aligned(self.tree.code, _replace(self.tree, changed).code)
+        code = fit(code, runtime, width, unit, newline)
         return unwrap(code, self.indent, self.header)
 
 

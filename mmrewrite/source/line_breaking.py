@@ -6,10 +6,11 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from mmrewrite.source.brackets import call_brackets, text_before
 from mmrewrite.source.newer_syntax import parse_any
 from mmrewrite.source.text import SourceText
 
@@ -17,7 +18,7 @@ _TAB_COLUMNS = 4
 
 
 @dataclass(frozen=True)
-class _Brackets:
+class _Breakable:
     """The inside of a pair of brackets as (start, end) offsets, and the spans of its comma-separated items.
 
     `is_around` is whether what is generated stands in front of them, as in the last ones of `mm.f(x)(y)`, or in them.
@@ -49,7 +50,13 @@ def fit(code: str, runtime: str | None, width: int, unit: str, newline: str) -> 
             return code
         brackets = next((found for found in _unbroken(source, runtime, width) if _line(source, found) in long), None)
         if brackets is None:
-            return code
+            place = next(_between_items(source, long), None) if runtime is None else None
+            if place is None:
+                return code
+            begin = source.line_starts[source.position(place[0])[0] - 1]
+            lead = source.text[begin : begin + len(source.text[begin:]) - len(source.text[begin:].lstrip(" \t"))]
+            code = f"{code[: place[0]]}{newline}{lead}{code[place[1] :]}"
+            continue
         line = source.line(source.position(brackets.start)[0])
         own = line[: len(line) - len(line.lstrip())]
         inside = source.text[brackets.start : brackets.end]
@@ -57,6 +64,19 @@ def fit(code: str, runtime: str | None, width: int, unit: str, newline: str) -> 
             inside = _one_each(source, brackets, own + unit, newline)
         broken = f"{newline}{own}{unit}{inside}{newline}{own}"
         code = source.text[: brackets.start] + broken + source.text[brackets.end :]
+
+
+def _between_items(source: SourceText, long: Set[int]) -> Iterator[tuple[int, int]]:
+    """The space before the last of several arguments on a line that is too long and begins with one of them."""
+    for node in ast.walk(parse_any(source.text)):
+        if isinstance(node, ast.Call) and not long.isdisjoint(range(node.lineno, (node.end_lineno or 0) + 1)):
+            brackets = call_brackets(source, node)
+            for (first, _), (start, _), comma in zip(brackets.items, brackets.items[1:], brackets.commas, strict=False):
+                line, _ = source.position(start)
+                items = [each for each, _ in brackets.items if source.position(each)[0] == line]
+                is_last = items[-1] == start and source.position(first)[0] == line
+                if line in long and is_last and comma is not None and not text_before(source, items[0]).strip():
+                    yield comma + 1, start
 
 
 def _parses(code: str) -> bool:
@@ -77,7 +97,7 @@ def _columns(line: str) -> int:
     return len(line.rstrip("\r\n").expandtabs(_TAB_COLUMNS))
 
 
-def _one_each(source: SourceText, brackets: _Brackets, indent: str, newline: str) -> str:
+def _one_each(source: SourceText, brackets: _Breakable, indent: str, newline: str) -> str:
     lines, position = [], brackets.start
     for (_, end), following in zip(brackets.items, [*brackets.items[1:], None], strict=True):
         stop = source.text.index(",", end) if following is not None else brackets.end
@@ -86,12 +106,12 @@ def _one_each(source: SourceText, brackets: _Brackets, indent: str, newline: str
     return f"{newline}{indent}".join(f"{line}," for line in lines)
 
 
-def _line(source: SourceText, brackets: _Brackets) -> int:
+def _line(source: SourceText, brackets: _Breakable) -> int:
     """The line that becomes shorter when brackets are broken."""
     return source.position(brackets.items[0][0] if brackets.is_opened(source) else brackets.start)[0]
 
 
-def _is_plain(source: SourceText, brackets: _Brackets, width: int) -> bool:
+def _is_plain(source: SourceText, brackets: _Breakable, width: int) -> bool:
     """Whether the items of brackets lie on one line, in no other brackets of that line, and begin within `width`.
 
     The brackets themselves may stand on the lines above and below.
@@ -107,7 +127,7 @@ def _is_plain(source: SourceText, brackets: _Brackets, width: int) -> bool:
     )
 
 
-def _head(source: SourceText, brackets: _Brackets) -> int:
+def _head(source: SourceText, brackets: _Breakable) -> int:
     """Columns of a line up to the opening bracket."""
     line, _ = source.position(brackets.start)
     return _columns(source.text[source.line_starts[line - 1] : brackets.start])
@@ -123,7 +143,7 @@ def _pairs(source: SourceText) -> Iterator[tuple[int, int]]:
             yield opened.pop(), source.line_starts[token.start[0] - 1] + token.start[1]
 
 
-def _unbroken(source: SourceText, runtime: str | None, width: int) -> Iterator[_Brackets]:
+def _unbroken(source: SourceText, runtime: str | None, width: int) -> Iterator[_Breakable]:
     """Brackets that may be broken, outer ones first."""
     for brackets, is_call in _all_brackets(source, runtime):
         if runtime is not None:
@@ -134,20 +154,20 @@ def _unbroken(source: SourceText, runtime: str | None, width: int) -> Iterator[_
             yield brackets
 
 
-def _begins_line(source: SourceText, brackets: _Brackets) -> bool:
+def _begins_line(source: SourceText, brackets: _Breakable) -> bool:
     """Whether brackets begin their line, apart from the name of an argument."""
     begin = source.line_starts[source.position(brackets.start)[0] - 1]
     return re.fullmatch(r"\s*(\w+\s*=\s*)?[(\[]", source.text[begin : brackets.start]) is not None
 
 
-def _all_brackets(source: SourceText, runtime: str | None) -> Iterator[tuple[_Brackets, bool]]:
+def _all_brackets(source: SourceText, runtime: str | None) -> Iterator[tuple[_Breakable, bool]]:
     """The brackets of calls and of tuples among their arguments, each with whether it is a call's."""
     queue: list[ast.AST] = [parse_any(source.text)]
     while queue:
         node = queue.pop(0)
         if isinstance(node, ast.Call) and (_is_generated(node, runtime) or _holds_generated(node, runtime)):
             parts: Sequence[ast.expr | ast.keyword] = sorted([*node.args, *node.keywords], key=_place)
-            opening = source.text.index("(", _end(source, node.func)) + 1
+            opening = call_brackets(source, node).opening + 1
             for brackets in _brackets(source, opening, _end(source, node) - 1, parts):
                 is_own = runtime is None or (_is_generated(node, runtime) and not isinstance(node.func, ast.Call))
                 yield replace(brackets, is_around=not is_own), True
@@ -159,14 +179,16 @@ def _all_brackets(source: SourceText, runtime: str | None) -> Iterator[tuple[_Br
         queue.extend(ast.iter_child_nodes(node))
 
 
-def _brackets(source: SourceText, start: int, end: int, parts: Sequence[ast.expr | ast.keyword]) -> Iterator[_Brackets]:
+def _brackets(
+    source: SourceText, start: int, end: int, parts: Sequence[ast.expr | ast.keyword]
+) -> Iterator[_Breakable]:
     items = tuple((_start(source, part), _end(source, part)) for part in parts)
     between = "".join(
         source.text[stop:begin] for (_, stop), (begin, _) in pairwise([(start, start), *items, (end, end)])
     )
     # The brackets of `f(x for x in y)` are those of the generator.
     if items and items[0][0] >= start and "#" not in between:
-        yield _Brackets(start, end, items)
+        yield _Breakable(start, end, items)
 
 
 def _is_generated(node: ast.Call, runtime: str | None) -> bool:

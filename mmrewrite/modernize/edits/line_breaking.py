@@ -12,6 +12,7 @@ from mmrewrite.codemod.layout import begins_its_line, fit_statement, indent_unit
 from mmrewrite.engine.edits import apply_edits
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.results import Edit
+from mmrewrite.source.alignment import aligned
 from mmrewrite.source.line_breaking import longest_line
 from mmrewrite.source.text import SourceText
 
@@ -41,11 +42,12 @@ def break_grown_calls(edits: Sequence[Edit], module: ModuleUses, width: int) -> 
         inside = edits[grown.first : grown.last]
         old = source.text[grown.start : grown.end]
         new = apply_edits(source.text, inside, grown.start, grown.end)
-        limit = max(width, longest_line(indentation(source, grown.statement) + old))
+        own = indentation(source, grown.statement)
+        limit = max(width, longest_line(own + old))
         indent = _indent(source, edits, grown)
-        if longest_line(indent + new) <= limit:
-            continue
-        broken = fit_statement(new, indent, None, limit, unit, source.newline, header=grown.is_header)
+        broken = aligned(own + old, own + new).removeprefix(own) if indent == own else new
+        if longest_line(indent + broken) > limit:
+            broken = fit_statement(broken, indent, None, limit, unit, source.newline, header=grown.is_header)
         if broken != new:
             found += [*edits[position : grown.first], _merged(inside, grown.start, old, broken)]
             position = grown.last
