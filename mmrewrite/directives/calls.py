@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from mmrewrite.directives.carrier import PACKAGE
 from mmrewrite.directives.vocabulary import CALL, DIRECTIVES, FOR, IGNORE, OTHER, STATEMENT, SWITCHES, WITH, kind_of
+from mmrewrite.source.brackets import tokens_between
 from mmrewrite.source.functions import own_expressions, placed_expressions
 from mmrewrite.source.names import Binding, Module, Scope, absolute_import, member_of
 from mmrewrite.source.newer_syntax import parse_any, tokens
@@ -245,14 +246,31 @@ class _Finder:
         name = self.name(node.func if isinstance(node, ast.Call) else node, scope)
         if name is None:
             return
-        start, end = span(self.source, node)
         if _stands_alone(name):
             self.handled.update((node, getattr(node, "func", node)))
             self.misused(node, f"`{name}` is a statement of its own: `hints.{DIRECTIVES[name].example}`")
             return
-        sign = self.source.text.rindex("@", 0, start)
         extent = self.extent(statement) if name in (*SWITCHES, IGNORE) else None
-        self.add(name, node, statement, kind_of(statement), (self.line_removal(sign, end),), extent=extent)
+        removal = self.line_removal(*self.decorator_place(statement, node))
+        self.add(name, node, statement, kind_of(statement), (removal,), extent=extent)
+
+    def decorator_place(self, statement: ast.stmt, node: ast.expr) -> tuple[int, int]:
+        """Offsets of a decorator, with its sign and the parentheses around it."""
+        decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
+        following = decorators[decorators.index(node) + 1 :][:1]
+        begin = self.sign_before(span(self.source, node)[0])
+        end = self.sign_before(span(self.source, following[0])[0]) if following else span(self.source, statement)[0]
+        found = tokens_between(self.source, begin + 1, end)
+        return begin, [token for token in found if token.is_code][-1].end
+
+    def sign_before(self, start: int) -> int:
+        """Offset of the `@` before a decorator: only brackets and comments stand between them."""
+        line, _ = self.source.position(start)
+        text = self.source.text[self.source.line_starts[line - 1] : start]
+        while "@" not in text.partition("#")[0]:
+            line -= 1
+            text = self.source.line(line)
+        return self.source.line_starts[line - 1] + text.index("@")
 
     def extent(self, statement: ast.stmt) -> tuple[int, int]:
         """All lines of a statement, decorators included."""

@@ -7,10 +7,9 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
 
-from mmrewrite.source.brackets import call_brackets, text_before
+from mmrewrite.source.brackets import Brackets, brackets_of, call_brackets, text_before
 from mmrewrite.source.newer_syntax import parse_any
 from mmrewrite.source.text import SourceText
 
@@ -98,12 +97,7 @@ def _columns(line: str) -> int:
 
 
 def _one_each(source: SourceText, brackets: _Breakable, indent: str, newline: str) -> str:
-    lines, position = [], brackets.start
-    for (_, end), following in zip(brackets.items, [*brackets.items[1:], None], strict=True):
-        stop = source.text.index(",", end) if following is not None else brackets.end
-        lines.append(source.text[position:stop].strip().removesuffix(","))
-        position = stop + 1
-    return f"{newline}{indent}".join(f"{line}," for line in lines)
+    return f"{newline}{indent}".join(f"{source.text[start:end]}," for start, end in brackets.items)
 
 
 def _line(source: SourceText, brackets: _Breakable) -> int:
@@ -167,28 +161,23 @@ def _all_brackets(source: SourceText, runtime: str | None) -> Iterator[tuple[_Br
         node = queue.pop(0)
         if isinstance(node, ast.Call) and (_is_generated(node, runtime) or _holds_generated(node, runtime)):
             parts: Sequence[ast.expr | ast.keyword] = sorted([*node.args, *node.keywords], key=_place)
-            opening = call_brackets(source, node).opening + 1
-            for brackets in _brackets(source, opening, _end(source, node) - 1, parts):
+            own = call_brackets(source, node)
+            if _is_breakable(source, own, parts):
                 is_own = runtime is None or (_is_generated(node, runtime) and not isinstance(node.func, ast.Call))
-                yield replace(brackets, is_around=not is_own), True
-            values = (part.value if isinstance(part, ast.keyword) else part for part in parts)
-            for value in values:
+                yield _Breakable(own.opening + 1, own.closing, own.items, is_around=not is_own), True
+            for value in (part.value if isinstance(part, ast.keyword) else part for part in parts):
                 if isinstance(value, ast.Tuple) and source.text[_start(source, value)] == "(":
-                    inner = _brackets(source, _start(source, value) + 1, _end(source, value) - 1, value.elts)
-                    yield from ((brackets, False) for brackets in inner)
+                    inner = brackets_of(source, (_start(source, value), _end(source, value)), value.elts)
+                    if inner is not None and _is_breakable(source, inner, value.elts):
+                        yield _Breakable(inner.opening + 1, inner.closing, inner.items), False
         queue.extend(ast.iter_child_nodes(node))
 
 
-def _brackets(
-    source: SourceText, start: int, end: int, parts: Sequence[ast.expr | ast.keyword]
-) -> Iterator[_Breakable]:
-    items = tuple((_start(source, part), _end(source, part)) for part in parts)
-    between = "".join(
-        source.text[stop:begin] for (_, stop), (begin, _) in pairwise([(start, start), *items, (end, end)])
-    )
+def _is_breakable(source: SourceText, brackets: Brackets, parts: Sequence[ast.expr | ast.keyword]) -> bool:
+    """Whether there are items in brackets, and no comments between them."""
     # The brackets of `f(x for x in y)` are those of the generator.
-    if items and items[0][0] >= start and "#" not in between:
-        yield _Breakable(start, end, items)
+    is_own = bool(brackets.items) and _start(source, parts[0]) > brackets.opening
+    return is_own and all(any(a <= start < b for a, b in brackets.items) for start, _ in brackets.comments)
 
 
 def _is_generated(node: ast.Call, runtime: str | None) -> bool:

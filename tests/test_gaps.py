@@ -1,0 +1,142 @@
+"""Comments, line breaks and parentheses between any two tokens: the rewritten program is the same, and has them all."""
+
+from __future__ import annotations
+
+import ast
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import test_fixtures
+import test_modernize
+from program_gaps import IN_BRACKETS, KINDS, comments, gaps, inserted
+
+from mmrewrite.results import Rewrite
+from mmrewrite.source.text import SourceText
+
+pytestmark = [pytest.mark.python, pytest.mark.family]
+
+# A hint that is a call has no place for comments of its own, which the user is told.
+INSIDE_A_HINT = "a comment inside a hint would be lost"
+FOLDERS = [*((folder, "hints") for folder in test_fixtures.CASES), *((each, "modernize") for each in test_modernize.CASES)]
+
+
+def is_readable(data: bytes) -> bool:
+    """Whether a program is plain UTF-8 that this Python can parse."""
+    try:
+        ast.parse(data.decode())
+    except (UnicodeDecodeError, SyntaxError, ValueError):
+        return False
+    return not data.startswith("\N{BYTE ORDER MARK}".encode())
+
+
+class Program:
+    """The modules of a fixture, and what becomes of them."""
+
+    def __init__(self, folder: Path, engine: str) -> None:
+        self.case: Any = (test_fixtures if engine == "hints" else test_modernize).read_case(folder)
+        self.is_modernized = engine == "modernize"
+        self.before: dict[str, bytes] = self.case.before
+        self.paths = [path for path, data in self.before.items() if path.endswith(".py") and is_readable(data)]
+
+    def rewrite(self, files: dict[str, bytes]) -> dict[str, Rewrite]:
+        if self.is_modernized:
+            return test_modernize.modernize(files, self.case.settings)
+        return test_fixtures.rewrite(files)
+
+    def check(self, path: str, insertions: list[tuple[int, str]]) -> bool:
+        """Compare the result with that of the program as it was. Returns whether the insertions can be made."""
+        text = self.before[path].decode()
+        made = inserted(text, insertions)
+        if made is None:
+            return False
+        start = time.process_time()
+        plain = self.rewrite(self.before)
+        between = time.process_time()
+        results = self.rewrite({**self.before, path: made.encode()})
+        assert time.process_time() - between < 20 * (between - start) + 2
+        assert [each.failure for each in results.values()] == [each.failure for each in plain.values()]
+        told = [error.message for each in results.values() for error in each.errors]
+        if not any(message.startswith(INSIDE_A_HINT) for message in told):
+            for name, result in results.items():
+                if name.endswith(".py"):
+                    assert meaning(result.result) == meaning(plain[name].result)
+        gone = lost(text, plain[path]) if not plain[path].failed else Counter[str]()
+        assert lost(made, results[path]) - gone == Counter()
+        return True
+
+
+def lost(text: str, result: Rewrite) -> Counter[str]:
+    """The comments that are neither in the result nor named by an edit."""
+    after = comments(SourceText.decode(result.result).text)
+    told = "\n".join([*after, *(hint.text for edit in result.edits for hint in edit.hints)])
+    return Counter({each: n for each, n in (Counter(comments(text)) - Counter(after)).items() if each not in told})
+
+
+def meaning(data: bytes) -> str:
+    """A program as a tree, in which every import takes one name and those that stand together are sorted."""
+    tree = ast.parse(SourceText.decode(data).text)
+    for node in ast.walk(tree):
+        for name in ("body", "orelse", "finalbody"):
+            if isinstance(getattr(node, name, None), list):
+                setattr(node, name, list(sorted_imports(getattr(node, name))))
+    return ast.dump(tree)
+
+
+def sorted_imports(block: list[ast.stmt]) -> Iterator[ast.stmt]:
+    run: list[ast.stmt] = []
+    for statement in block:
+        if isinstance(statement, ast.Import):
+            run += [ast.Import([alias]) for alias in statement.names]
+        elif isinstance(statement, ast.ImportFrom):
+            run += [ast.ImportFrom(statement.module, [alias], statement.level) for alias in statement.names]
+        # A statement that goes leaves `pass` behind where a comment stays on its line.
+        elif not isinstance(statement, ast.Pass):
+            yield from sorted(run, key=ast.dump)
+            run = []
+            yield statement
+    yield from sorted(run, key=ast.dump)
+
+
+def sample(places: list[list[tuple[int, str]]], seed: str, count: int) -> list[list[tuple[int, str]]]:
+    return random.Random(seed).sample(places, min(count, len(places)))
+
+
+def name_of(value: object) -> str:
+    return f"{value.parent.name}/{value.name}" if isinstance(value, Path) else str(value)
+
+
+@pytest.mark.parametrize(("folder", "engine"), FOLDERS, ids=name_of)
+def test_a_comment_at_every_place_at_once(folder: Path, engine: str) -> None:
+    program = Program(folder, engine)
+    for path in program.paths:
+        places = gaps(program.before[path].decode(), "comment")
+        program.check(path, [each for place in places for each in place])
+
+
+@pytest.mark.parametrize(("folder", "engine"), FOLDERS, ids=name_of)
+def test_something_at_one_place(folder: Path, engine: str) -> None:
+    """Of the places that can have something of each kind, one; another kind in each program."""
+    program = Program(folder, engine)
+    kinds = [*KINDS]
+    for number, path in enumerate(program.paths):
+        kind = kinds[(len(name_of(folder)) + number) % len(kinds)]
+        for place in sample(gaps(program.before[path].decode(), kind), name_of(folder), 1):
+            program.check(path, place)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("folder", "engine"), FOLDERS, ids=name_of)
+def test_something_at_every_place(folder: Path, engine: str, kind: str) -> None:
+    program = Program(folder, engine)
+    for path in program.paths:
+        places = gaps(program.before[path].decode(), kind)
+        for place in places:
+            program.check(path, place)
+        if kind in IN_BRACKETS and kind not in ("backslash", "banner"):
+            program.check(path, [each for place in places for each in place])
