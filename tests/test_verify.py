@@ -440,7 +440,7 @@ ERROR = "error against float64: original 0.1, rewritten 0.2"
         # By luck, the original may be nearer than it would be with other arguments.
         ((False, True), None),
         # A sum that stops growing in bfloat16 is right in float64.
-        ((False, False), f"they differ; both agree in float64, and this one rounds more: {ERROR}"),
+        ((False, False), f"they differ; both agree in float64, and the rewritten program rounds more: {ERROR}"),
     ],
 )
 def test_short_types_are_held_to_float64(

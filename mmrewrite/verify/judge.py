@@ -292,7 +292,8 @@ class _Judgement:
             error = {name: judgement[name] for name in ("error_measure", "original_error", "rewritten_error")}
             problem = None
             if not judgement["near"]:
-                agree = "both agree in float64, and this one rounds more: " if key in self._same else ""
+                does = "overflows" if error["rewritten_error"] is None else "rounds more"
+                agree = f"both agree in float64, and the rewritten program {does}: " if key in self._same else ""
                 problem = _joined(self._problems[key], f"{agree}{error_text(error)}")
             row |= error | {"problem": problem, "rounding": problem is None}
 

@@ -327,7 +327,7 @@ def test_mistakes_in_short_types_are_found():
         for mistake in set(kinds) - set(everywhere):
             row = rows[f"['{name}']['{mistake}']"]
             assert row["rewritten_error"] > 1.6 * row["original_error"]
-            assert "both agree in float64, and this one rounds more: " in row["problem"]
+            assert "both agree in float64, and the rewritten program rounds more: " in row["problem"]
 
 
 SIGNS = ROUNDING.replace("0.1 * g / (jnp.abs(g) + 1e-8)", "0.1 * jnp.sign(g)")
