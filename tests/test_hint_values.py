@@ -115,9 +115,9 @@ class TestNumbers:
                 "5",
             ),
             (
-                "microbatch(size=2, argnum=-1)",
-                NO_ARGUMENT.format(-1),
-                "-1",
+                "microbatch(size=2, argnum=-3)",
+                NO_ARGUMENT.format(-3),
+                "-3",
             ),
             (
                 "microbatch(size=2, argnum=(1, 2))",
