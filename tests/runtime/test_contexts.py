@@ -455,11 +455,10 @@ def test_leaks_are_those_of_the_program(reduce, is_leak) -> None:
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "runtime.md"
 # The table of the page: patterns of names, and what is said of them.
+SECTION = PAGE.read_text(encoding="utf-8").partition("## Settings of JAX")[2].partition("\n## ")[0]
 ROWS = [
     (re.findall("`(.*?)`", row[1]), row[2])
-    for row in re.finditer(
-        r"^\| ((?:`|all others).*?) \| (.*) \|$", PAGE.read_text().split("## Settings of JAX")[1], re.M
-    )
+    for row in re.finditer(r"^\| ((?:`|all others).*?) \| (.*) \|$", SECTION, re.MULTILINE)
 ]
 
 
@@ -495,6 +494,7 @@ def test_other_settings_change_a_step_that_is_traced_as_little_as_jit() -> None:
                 jax.config.update(name, not before)
                 for call, value in zip((plain, *steps), expected, strict=True):
                     np.testing.assert_array_equal(call(X), value, name)
+                    assert len(traced) == count, (name, call)
                 tried += 1
             finally:
                 jax.config.update(name, before)

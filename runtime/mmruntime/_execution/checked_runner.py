@@ -134,7 +134,7 @@ class CheckedRunner:
         for slot in item.frees:
             known.pop(slot, None)
 
-    def _problem(self, outputs: Sequence[Any], position: int, known: dict[int, InvalidValue]) -> _Problem:
+    def _problem(self, outputs: Sequence[Any], position: int, known: dict[int, InvalidValue]) -> _InvalidResult:
         """What is known here of an invalid result."""
         atom, slot = self._step.outvars[position], self._program.outputs[position]
         slots = [slot] if slot is not None else []
@@ -148,12 +148,14 @@ class CheckedRunner:
             is_given = not is_var(atom) or atom in inputs or atom in self._step.constants
             origin = str(_given(inputs.get(atom, "") if is_var(atom) else "")) if is_given else ""
         kind = kind_of_invalid(outputs[position], self._kinds)
-        return _Problem(str(kind), origin, self._results[position])
+        return _InvalidResult(str(kind), origin, self._results[position])
 
-    def _problem_of_all(self, group: Group, problem: _Problem | None, sent: Sequence[InvalidValue]) -> _Problem | None:
+    def _problem_of_all(
+        self, group: Group, problem: _InvalidResult | None, sent: Sequence[InvalidValue]
+    ) -> _InvalidResult | None:
         """The problem of which most is known, the same in all processes of a step; None if all results are valid."""
         name = f"checked/{group.key}/{group.calls}"
-        found = [_Problem(*each) for each in self._shared(group, f"{name}/results", problem) if each is not None]
+        found = [_InvalidResult(*each) for each in self._shared(group, f"{name}/results", problem) if each is not None]
         if jax.process_index() == group.members[0]:
             # All have read what was left for the call before.
             Exchange().drop(f"checked/{group.key}/{group.calls - 1}")
@@ -173,7 +175,7 @@ class CheckedRunner:
         return found
 
 
-class _Problem(NamedTuple):
+class _InvalidResult(NamedTuple):
     """An invalid result: nan or inf, its origin in words if that is known here, and its name."""
 
     kind: str
