@@ -182,7 +182,7 @@ def test_a_failure_is_raised_and_no_thread_stays(monkeypatch):
 
         def run_watched(self, inputs, watch):
             for index in range(3):
-                watch(index, [], 0.0)
+                watch(index, [], [], 0.0)
             if self.error:
                 raise ValueError("in the middle of issuing")
 
