@@ -14,13 +14,14 @@ from mmrewrite.analysis.annotations import annotation_of, is_annotated, result_o
 from mmrewrite.analysis.computed_attributes import is_computed_attribute, runs_code, runs_code_on
 from mmrewrite.analysis.outlining import Outline
 from mmrewrite.analysis.schedule_fit import stage_axis
-from mmrewrite.codemod.base import enclosed, expression, spaced
+from mmrewrite.codemod.base import enclosed, spaced
 from mmrewrite.codemod.fragment import without_cuts
 from mmrewrite.codemod.layout import indentation
 from mmrewrite.codemod.site import Site
 from mmrewrite.directives.arguments import whole_number
 from mmrewrite.directives.vocabulary import FOR
 from mmrewrite.source.libcst_parser import parse_statement
+from mmrewrite.source.line_breaking import longest_line
 
 # Iterators have no `len`, and to evaluate one again may find it exhausted.
 _ONCE_ONLY = frozenset(f"builtins.{name}" for name in ("map", "filter", "iter", "zip", "enumerate", "reversed"))
@@ -127,34 +128,27 @@ class LoopCodemod(TaskCodemod):
 
 @dataclass(frozen=True)
 class LoopFunction:
-    """The head of the function that a loop's body becomes, with annotations where the code around has them."""
+    """The function that a loop's body becomes: its head, with annotations where the code around has them."""
 
-    name: str
-    parameters: Sequence[str]
-    annotations: Sequence[str] = ()
-    result: str | None = None
+    head: str
 
     @classmethod
     def at(cls, site: Site, name: str, parameters: Sequence[str], results: Sequence[str]) -> LoopFunction:
-        """The head of a function that takes some of the names at a site, and returns some."""
+        """The function at a site that takes some of its names, and returns some."""
         if not is_annotated(site):
-            return cls(name, parameters)
-        annotations = tuple(annotation_of(site, parameter) for parameter in parameters)
-        return cls(name, parameters, annotations, result_of(site, results))
+            return cls(f"def {name}({', '.join(parameters)}):")
+        annotated = [f"{parameter}: {annotation_of(site, parameter)}" for parameter in parameters]
+        begin, unit = indentation(site.facts.source, site.statement), site.draft.unit
+        together, each = ", ".join(annotated), "".join(f"\n{unit}{one}," for one in annotated)
+        ways = (together, f"\n{unit}{together}\n", f"{each}\n") if annotated else (together,)
+        heads = [f"def {name}({inside}) -> {result_of(site, results)}:" for inside in ways]
+        widths = (longest_line("\n".join(begin + line for line in head.splitlines())) for head in heads)
+        fitting = (head for head, width in zip(heads, widths, strict=True) if width <= site.draft.width)
+        return cls(next(fitting, heads[-1]))
 
     def around(self, loop: cst.For) -> cst.FunctionDef:
         """`for i in range(n):` as `def layer(x, i):`, with the same block."""
-        annotations = [cst.Annotation(expression(each)) for each in self.annotations] or [None] * len(self.parameters)
-        params = [
-            cst.Param(cst.Name(parameter), annotation=annotation)
-            for parameter, annotation in zip(self.parameters, annotations, strict=True)
-        ]
-        return cst.FunctionDef(
-            name=cst.Name(self.name),
-            params=cst.Parameters(params),
-            body=loop.body,
-            returns=cst.Annotation(expression(self.result)) if self.result is not None else None,
-        )
+        return cst.ensure_type(parse_statement(f"{self.head} pass"), cst.FunctionDef).with_changes(body=loop.body)
 
 
 def stage_details(site: Site, *, counted: bool) -> dict[str, str]:

@@ -33,7 +33,7 @@ def annotation_of(site: Site, name: str, scope: Scope | None = None) -> str:
     scope = scope or site.scope
     owner = scope.owner(name)
     found = _declared(owner, name) if owner is not None else None
-    if found is None or not all(_means_the_same(site, node, scope) for node in ast.walk(found)):
+    if found is None or found.lineno != found.end_lineno or not _means_the_same(site, found, scope):
         return site.any_type
     return site.text(found)
 
@@ -53,9 +53,19 @@ def _declared(owner: Scope, name: str) -> ast.expr | None:
     return None
 
 
-def _means_the_same(site: Site, node: ast.AST, scope: Scope) -> bool:
-    """Whether a part of an annotation says in the new function what it says where it stands, for every value."""
-    if isinstance(node, ast.BinOp) or (isinstance(node, ast.expr) and site.resolve(node) in _UNIONS):
-        return False
-    owner = scope.owner(node.id) if isinstance(node, ast.Name) else None
-    return owner is None or owner.kind == "module"
+def _means_the_same(site: Site, annotation: ast.expr, scope: Scope) -> bool:
+    """Whether an annotation says in the new function what it says where it stands, for every value."""
+    for node in ast.walk(annotation):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            try:
+                quoted = ast.parse(node.value, mode="eval").body
+            except SyntaxError:
+                return False
+            if not _means_the_same(site, quoted, scope):
+                return False
+        if isinstance(node, ast.BinOp) or (isinstance(node, ast.expr) and site.resolve(node) in _UNIONS):
+            return False
+        owner = scope.owner(node.id) if isinstance(node, ast.Name) else None
+        if owner is not None and owner.kind != "module":
+            return False
+    return True

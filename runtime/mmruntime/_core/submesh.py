@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from jax.sharding import Mesh
 
@@ -44,8 +45,9 @@ def _axis(task: Task, multimesh: MultiMesh, name: str) -> str:
     """The axis of the mesh in use that a slice names: that of the name, else the first that the task maps it to."""
     if name in multimesh.shape:
         return name
-    pairs = multimesh.logical_axes if task.logical_axes is None else task.logical_axes
-    mapped: list[str] = [device for logical, device in pairs or () if logical == name and device is not None]
+    # `Task` has made pairs of what it was given.
+    pairs = multimesh.logical_axes if task.logical_axes is None else cast("Pairs", task.logical_axes)
+    mapped = [device for logical, device in pairs or () if logical == name and device is not None]
     return next((device for device in mapped if device in multimesh.shape), name)
 
 
