@@ -212,3 +212,14 @@ def test_installed_version_is_the_one_of_the_source() -> None:
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("mmrewrite is not installed here")
     assert installed == mmrewrite.__version__
+
+
+def test_both_wheels_need_the_same_versions() -> None:
+    """`.ci/lowest` tests the lowest that the one allows."""
+    whole, runtime = (
+        tomllib.loads((ROOT / name).read_text(encoding="utf-8"))["project"]
+        for name in ("pyproject.toml", "runtime/pyproject.toml")
+    )
+    extras = whole["optional-dependencies"]
+    assert runtime["dependencies"] == extras["runtime"]
+    assert ["mmrewrite[runtime]", *runtime["optional-dependencies"]["flax"]] == extras["flax"]
