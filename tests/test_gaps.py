@@ -22,7 +22,10 @@ pytestmark = [pytest.mark.python, pytest.mark.family]
 
 # A hint that is a call has no place for comments of its own, which the user is told.
 INSIDE_A_HINT = "a comment inside a hint would be lost"
-FOLDERS = [*((folder, "hints") for folder in test_fixtures.CASES), *((each, "modernize") for each in test_modernize.CASES)]
+FOLDERS = [
+    *((folder, "hints") for folder in test_fixtures.CASES),
+    *((each, "modernize") for each in test_modernize.CASES),
+]
 
 
 def is_readable(data: bytes) -> bool:

@@ -340,7 +340,7 @@ class MeantTree:
     def _imported(self, statement: ast.Import | ast.ImportFrom) -> Iterator[_Imported]:
         home = (statement.level, statement.module) if isinstance(statement, ast.ImportFrom) else None
         for alias in (each for item in statement.names for each in self._become(item)):
-            yield (home, alias.name, alias.asname), hasattr(statement, "is_added")
+            yield (home, alias.name, alias.asname), hasattr(statement, "is_added") or hasattr(statement, "was")
 
     def _is_kept(self, one: ast.stmt, other: ast.stmt) -> bool:
         """Whether a statement on which nothing is changed has the same text as before."""

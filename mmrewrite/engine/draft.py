@@ -21,6 +21,7 @@ from mmrewrite.engine.hint_importers import HintImporters
 from mmrewrite.engine.hint_imports import removed_imports
 from mmrewrite.engine.kept_comments import kept_comments
 from mmrewrite.engine.settings import HintSettings
+from mmrewrite.engine.sorted_imports import with_sorted_imports
 from mmrewrite.project.facts import RUNTIME, Facts
 from mmrewrite.project.project import Project
 from mmrewrite.results import Edit, HintError, HintReference, Refusal
@@ -74,6 +75,7 @@ def _checked_edits(draft: Draft, active: Sequence[Hint], importers: HintImporter
     facts, edits = draft.facts, ordered_edits(_edits(draft))
     if not edits:
         return edits
+    edits = with_sorted_imports(facts, edits, draft.width)
     starts = {hint.start for hint in active}
     cuts = [_cut(facts, comment, starts) for comment in facts.hints.comments if not starts.isdisjoint(_starts(comment))]
     edits = kept_comments(facts, edits, cuts)

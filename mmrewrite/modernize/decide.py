@@ -13,6 +13,7 @@ from mmrewrite.engine.kept_comments import kept_comments
 from mmrewrite.engine.notebook import read_notebooks
 from mmrewrite.engine.outcome import Outcome, outcomes_apart, rewritten, unread
 from mmrewrite.engine.self_check import SecondRun, self_check
+from mmrewrite.engine.sorted_imports import with_sorted_imports
 from mmrewrite.modernize.ambiguous_names import members_of_passed, members_of_reexported, names_by_star, unclear_uses
 from mmrewrite.modernize.analysis.held_modules import HeldModules
 from mmrewrite.modernize.analysis.mesh_regions import MeshRegions
@@ -536,6 +537,7 @@ def _draft(
     broken |= {_left(module, *found) for found in imports.from_gone_modules()}
     draft.edits += tuple(imports.edits())
     edits = ordered_edits(without_repeats(draft.edits))
+    edits = with_sorted_imports(module.facts, edits, context.settings.width)
     edits = kept_comments(module.facts, break_grown_calls(edits, module, context.settings.width))
     if edits:
         source = module.facts.source

@@ -59,22 +59,22 @@ def aligned(old: str, new: str) -> str:
         return new
     if max(len(before.all), len(after.all)) > _MOST:
         return new
-    texts = [[token.text for token in each.all] for each in (before, after)]
-    blocks = difflib.SequenceMatcher(None, *texts, autojunk=False).get_matching_blocks()
+    was, now = ([token.text for token in each.all] for each in (before, after))
+    blocks = difflib.SequenceMatcher(None, was, now, autojunk=False).get_matching_blocks()
     to_new = {block.a + number: block.b + number for block in blocks for number in range(block.size)}
     kept = set(to_new.values())
     shifts: dict[int, int] = {}
-    for was, number in to_new.items():
-        if not before.begins_line(was):
+    for origin, number in to_new.items():
+        if not before.begins_line(origin):
             continue
         # What is new may stand before it on its line, such as its name.
         first = number
         while not after.begins_line(first) and first - 1 not in kept:
             first -= 1
         line, column = after.places[first]
-        if not after.begins_line(first) or before.places[was][1] != column:
+        if not after.begins_line(first) or before.places[origin][1] != column:
             continue
-        below, bracket = before.below(was), before.around[was]
+        below, bracket = before.below(origin), before.around[origin]
         head = to_new.get(below) if below is not None else None
         if head is not None and not after.begins_line(head):
             head_line, head_column = after.places[head]

@@ -1,0 +1,90 @@
+"""The imports of a group in the order, and on the lines, of ruff's isort."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from mmrewrite.source.newer_syntax import parse_any
+from mmrewrite.source.text import SourceText
+
+_NUMBERS = re.compile(r"(\d+)")
+
+
+@dataclass(frozen=True)
+class ImportGroup:
+    """Import statements at module level with nothing but comments between them, by the offsets of their lines."""
+
+    start: int
+    end: int
+    text: str
+
+
+def import_groups(tree: ast.Module, source: SourceText) -> Iterator[ImportGroup]:
+    """The groups of imports of a module, in order."""
+    group: list[ast.stmt] = []
+    for statement in [*tree.body, None]:
+        is_import = isinstance(statement, ast.Import | ast.ImportFrom)
+        if group and (not is_import or not _is_below(source, group[-1], statement)):
+            start = source.line_starts[group[0].lineno - 1]
+            end = source.line_end(group[-1].end_lineno or group[-1].lineno)
+            yield ImportGroup(start, end, source.text[start:end])
+            group = []
+        if is_import and statement is not None:
+            group.append(statement)
+
+
+def _is_below(source: SourceText, above: ast.stmt, statement: ast.stmt | None) -> bool:
+    lines = range((above.end_lineno or above.lineno) + 1, statement.lineno if statement is not None else 0)
+    return all(source.line(line).strip() for line in lines)
+
+
+def arranged(text: str, width: int, unit: str, newline: str) -> str | None:
+    """A group of imports as isort writes it; None where it has comments, or several statements to a line."""
+    if "#" in text or ";" in text:
+        return None
+    plain: set[tuple[str, str | None]] = set()
+    members: dict[str, list[ast.alias]] = {}
+    renamed: list[tuple[str, ast.alias]] = []
+    for statement in parse_any(text).body:
+        if isinstance(statement, ast.Import):
+            plain |= {(alias.name, alias.asname) for alias in statement.names}
+        elif isinstance(statement, ast.ImportFrom):
+            home = "." * statement.level + (statement.module or "")
+            members.setdefault(home, []).extend(alias for alias in statement.names if alias.asname is None)
+            renamed += [(home, alias) for alias in statement.names if alias.asname is not None]
+    lines = [f"import {name}" + (f" as {local}" if local else "") for name, local in sorted(plain, key=_of_module)]
+    found: list[tuple[object, str]] = []
+    for home, aliases in members.items():
+        names = sorted({alias.name for alias in aliases}, key=_of_member)
+        if names:
+            found.append(((_natural(home), _of_member(names[0])), _from(home, names, width, unit, newline)))
+    for home, alias in renamed:
+        key = (_natural(home), _of_member(alias.name))
+        found.append((key, _from(home, [f"{alias.name} as {alias.asname}"], width, unit, newline)))
+    lines += [line for _, line in sorted(found, key=lambda item: item[0])]  # type: ignore[arg-type, return-value]
+    return "".join(f"{line}{newline}" for line in lines)
+
+
+def _from(home: str, names: Sequence[str], width: int, unit: str, newline: str) -> str:
+    line = f"from {home} import {', '.join(names)}"
+    if len(line) <= width:
+        return line
+    return f"from {home} import ({newline}" + "".join(f"{unit}{name},{newline}" for name in names) + ")"
+
+
+def _of_module(item: tuple[str, str | None]) -> tuple[object, ...]:
+    return _natural(item[0]), item[1] is not None, item[1] or ""
+
+
+def _of_member(name: str) -> tuple[object, ...]:
+    """Constants come first, then classes, then all others."""
+    kind = 0 if name.isupper() and len(name) > 1 else 1 if name[:1].isupper() else 2
+    return name != "*", kind, _natural(name)
+
+
+def _natural(name: str) -> tuple[object, ...]:
+    parts = _NUMBERS.split(name.lower())
+    return (*((int(part), "") if part.isdigit() else (-1, part) for part in parts), (-2, name))
