@@ -160,6 +160,26 @@ class NeverDone(ModernizeCodemod):
         self.site.wrap(self.use.node, "(", ")")
 
 
+class WithoutMeaning(ModernizeCodemod):
+    """An edit that does not say what it means, as one that goes to another place than it should."""
+
+    names = ("jax.old",)
+
+    def rewrite(self) -> None:
+        self.site.edit(*self.site.span(self.use.node), "jax.new")
+
+
+class WithoutText(ModernizeCodemod):
+    """An edit of another place than that which is meant."""
+
+    names = ("jax.old",)
+
+    def rewrite(self) -> None:
+        assert self.site.call is not None
+        self.site.replace(self.use.node, "jax.new")
+        self.site.meant.append_argument(self.site.call, "check=False")
+
+
 class Overlap(ModernizeCodemod):
     names = ("jax.old",)
 
@@ -173,6 +193,8 @@ class Overlap(ModernizeCodemod):
     ("codemod", "problem"),
     [
         (BreakSyntax, "the result does not parse: "),
+        (WithoutMeaning, "the edit at line 3 says something else than it means"),
+        (WithoutText, "the edit at line 3 says something else than it means"),
         (NeverDone, "a second run would change the file again"),
         (Overlap, "AssertionError: edits overlap at line 3, at edits.py:"),
     ],
