@@ -36,8 +36,8 @@ def unformatted(folder: Path) -> set[str]:
     return {line.partition(".py:")[0].replace("__", "/") for line in result.stdout.splitlines() if ".py:" in line}
 
 
-# A statement two lines below imports, imports in a class, a list of calls that grew, and helpers of the runtime that are
-# imported apart from its other names, which came from MultiMesh.
+# A statement two lines below imports, imports in a class, a list of calls that grew, and helpers of the runtime that
+# are imported apart from its other names, which came from MultiMesh.
 IN_OTHER_ORDER = {
     "declare_mesh/a_hint_above_stays",
     "move_names/class_members",

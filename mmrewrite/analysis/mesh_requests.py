@@ -357,7 +357,8 @@ class _RequestFinder:
         sharding, scope = self._value(node)
         if not isinstance(sharding, ast.Call) or self._facts.names.resolve(sharding.func, scope) != _SHARDING:
             return []
-        given = {**dict(enumerate(sharding.args)), **{keyword.arg: keyword.value for keyword in sharding.keywords}}
+        given: dict[int | str | None, ast.expr] = dict(enumerate(sharding.args))
+        given.update((keyword.arg, keyword.value) for keyword in sharding.keywords)
         mesh, spec = given.get(0, given.get("mesh")), given.get(1, given.get("spec"))
         if mesh is None or spec is None:
             return []
