@@ -132,7 +132,7 @@ class _Widening:
         elif "preferred_element_type" in params and not isinstance(
             params.get("precision"), jax.lax.DotAlgorithm | jax.lax.DotAlgorithmPreset
         ):
-            # XLA's CPU compiler (0.10, 0.12) takes a product of bfloat16 in float32 and then has no kernel for it, if it
+            # XLA's CPU compiler (0.10, 0.12) takes a product of bfloat16 in float32, and has no kernel for it if it
             # is transposed. None that it has is faster than that of float32.
             on_cpu = self.platform == "cpu"
             operands = [self._as_wide(atom, eqn) if on_cpu and _is_short(atom) else atom for atom in eqn.invars]
