@@ -357,9 +357,9 @@ class _RequestFinder:
         sharding, scope = self._value(node)
         if not isinstance(sharding, ast.Call) or self._facts.names.resolve(sharding.func, scope) != _SHARDING:
             return []
-        given: dict[int | str | None, ast.expr] = dict(enumerate(sharding.args))
-        given.update((keyword.arg, keyword.value) for keyword in sharding.keywords)
-        mesh, spec = given.get(0, given.get("mesh")), given.get(1, given.get("spec"))
+        given = dict(zip(("mesh", "spec"), sharding.args, strict=False))
+        given |= {keyword.arg: keyword.value for keyword in sharding.keywords if keyword.arg is not None}
+        mesh, spec = given.get("mesh"), given.get("spec")
         if mesh is None or spec is None:
             return []
         made, where = self._value(mesh)

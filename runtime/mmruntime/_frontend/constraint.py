@@ -21,13 +21,28 @@ T = TypeVar("T")
 
 
 # `logical` says what the names are: logical ones, mesh axes, or None for mesh axes where the mesh has them and logical
-# names elsewhere.
-def _bind(x: Any, *, names: tuple[Names, ...], logical: bool | None) -> Any:
-    return constraint_p.bind(x, names=names, logical=logical)
+# names elsewhere. `mapped` are dimensions that `jax.vmap` has put in, of which the constraint says nothing.
+def _bind(x: Any, *, names: tuple[Names, ...], logical: bool | None, mapped: tuple[int, ...] = ()) -> Any:
+    return constraint_p.bind(x, names=names, logical=logical, **({"mapped": mapped} if mapped else {}))
 
 
-def _bind_batched(x: Any, dimension: int, *, names: tuple[Names, ...], logical: bool | None) -> Any:
-    return constraint_p.bind(x, names=(*names[:dimension], (), *names[dimension:]), logical=logical)
+def _bind_batched(
+    x: Any, dimension: int, *, names: tuple[Names, ...], logical: bool | None, mapped: tuple[int, ...] = ()
+) -> Any:
+    global _is_mapped
+    _is_mapped = True
+    before = (*names[:dimension], (), *names[dimension:])
+    shifted = (each + (each >= dimension) for each in mapped)
+    return _bind(x, names=before, logical=logical, mapped=(dimension, *shifted))
+
+
+# Whether `jax.vmap` has mapped a constraint in this process.
+_is_mapped = False
+
+
+def may_be_mapped() -> bool:
+    """Whether there may be a constraint inside of a `jax.vmap`: seldom, and looking for it takes a while."""
+    return _is_mapped
 
 
 # The cotangent of a constrained value gets the same constraint, as under `jax.lax.with_sharding_constraint`.
@@ -61,7 +76,8 @@ def eager_layout(lay_out: LayOut) -> Iterator[None]:
         _LAY_OUT.reset(token)
 
 
-def _apply_now(x: Any, *, names: tuple[Names, ...], logical: bool | None) -> Any:
+def _apply_now(x: Any, *, names: tuple[Names, ...], logical: bool | None, mapped: tuple[int, ...] = ()) -> Any:
+    del mapped
     lay_out = _LAY_OUT.get()
     return x if lay_out is None else lay_out(x, names, logical=logical)
 

@@ -94,7 +94,9 @@ def collectives(text: str, made: Sequence[MadeEquation], num_devices: int) -> li
         names = _combined(operation["name"]) if operation else []
         places = set(frames.places(int(frame[1]))) if frame else set()
         size = _size(match["shape"], match["kind"], bool(match["start"]))
-        lines = {line for name in names for line in _lines(name, places, size, made, num_devices)}
+        # What a sum gives is not cut over the devices that it is over.
+        most = num_devices // 2 if match["kind"] == "all-reduce" else num_devices
+        lines = {line for name in names for line in _lines(name, places, size, made, most)}
         where = next(iter(lines)) or None if len(lines) == 1 else None
         found[match["kind"], size, where, _why(match["kind"], names)] += 1
     return [Collective(*key, count) for key, count in found.items()]
@@ -115,8 +117,8 @@ def _combined(name: str) -> list[str]:
     return [group["around"] + part for part in parts]
 
 
-def _lines(name: str, places: set[str], size: int, made: Sequence[MadeEquation], num_devices: int) -> set[str]:
-    """The user's lines of the equations that may be an operation.
+def _lines(name: str, places: set[str], size: int, made: Sequence[MadeEquation], most: int) -> set[str]:
+    """The user's lines of the equations that may be an operation, with a result in at most so many parts.
 
     XLA knows an operation's name, and the line that made it where that is in a call.
     """
@@ -124,13 +126,13 @@ def _lines(name: str, places: set[str], size: int, made: Sequence[MadeEquation],
     longest = max(known, key=len, default="")
     near = [each for each in made if (each.name == longest if known else _word(each.name) == _word(name))]
     near = [each for each in near if each.place in places] or near
-    near = [each for each in near if any(_may_be(own, size, num_devices) for own in each.sizes)] or near
+    near = [each for each in near if any(_may_be(own, size, most) for own in each.sizes)] or near
     return {each.line for each in near}
 
 
-def _may_be(whole: int, size: int, num_devices: int) -> bool:
+def _may_be(whole: int, size: int, most: int) -> bool:
     """Whether a result may have so many bytes on each device."""
-    return size > 0 and whole >= size and whole % size == 0 and num_devices % (whole // size) == 0
+    return size > 0 and whole % size == 0 and 1 <= whole // size <= most
 
 
 def _word(name: str) -> str:

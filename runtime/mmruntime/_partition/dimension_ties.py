@@ -12,14 +12,14 @@ from mmruntime._compat import is_var
 from mmruntime._frontend.constraint import constraint_p
 
 # Entry by entry, in operands of one shape or scalars.
-_ENTRY_BY_ENTRY = """
+_ENTRY_BY_ENTRY_NAMES = """
     abs acos acosh add add_any and asin asinh atan atan2 atanh cbrt ceil clamp complex conj convert_element_type copy
     copy_p cos cosh digamma div eq erf erf_inv erfc exp exp2 expm1 floor ge gt imag integer_pow is_finite le lgamma log
     log1p logistic lt max min mul ne neg nextafter not or population_count pow real reduce_precision rem round rsqrt
     select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh
     xor
 """
-_NAMES = frozenset(_ENTRY_BY_ENTRY.split())
+ENTRY_BY_ENTRY = frozenset(_ENTRY_BY_ENTRY_NAMES.split())
 _REDUCTIONS = (
     "argmax",
     "argmin",
@@ -51,7 +51,7 @@ class Tie:
 def ties(eqn: Any) -> list[Tie]:
     """The ties of an equation; none for equations that are not known."""
     name = eqn.primitive.name
-    if name in _NAMES or eqn.primitive is constraint_p:
+    if name in ENTRY_BY_ENTRY or eqn.primitive is constraint_p:
         return _same_shape(eqn)
     rule = _RULES.get(name)
     if rule is not None:

@@ -159,6 +159,11 @@ class AxisTranslator:
                     others = [tuple(name for name in carried if name not in mesh.shape) for carried in names]
                     self._note_unknown(others, pairs, lambda: f"the constraint at {_compat.source_lines(eqn)}")
                 spec = mesh_axes(names, mesh.shape)
+            if mapped := eqn.params.get("mapped", ()):
+                entries = [*spec, *[None] * (len(names) - len(spec))]
+                spec = PartitionSpec(
+                    *[PartitionSpec.UNCONSTRAINED if dim in mapped else entry for dim, entry in enumerate(entries)]
+                )
             self.axes |= spec_axes(spec)
             template = _compat.constraint_eqn(value, eqn.outvars[0], NamedSharding(mesh, spec))
             return eqn.replace(primitive=template.primitive, params=template.params)

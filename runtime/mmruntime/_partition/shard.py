@@ -307,4 +307,5 @@ def _value_names(step: Step) -> dict[Var, tuple[Names, ...]]:
 
 
 def _is_logical(eqn: Any) -> bool:
-    return eqn.primitive is constraint_p and bool(eqn.params["logical"])
+    """Whether an equation is a constraint by logical names that says how all dimensions are laid out."""
+    return eqn.primitive is constraint_p and bool(eqn.params["logical"]) and not eqn.params.get("mapped")

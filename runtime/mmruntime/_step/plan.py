@@ -38,6 +38,7 @@ from mmruntime._partition.idle_axes import warn_of_idle_axes
 from mmruntime._partition.input_layouts import InputLayouts, boxed_names, lay_out_inputs
 from mmruntime._partition.instructions import Program, build, build_whole
 from mmruntime._partition.loop_schedule import check_custom_schedules, schedule_loops
+from mmruntime._partition.mapped_constraints import warn_of_mapped_constraints
 from mmruntime._partition.pack_sums import pack_sums
 from mmruntime._partition.packed_types import check_packed_types
 from mmruntime._partition.place import Placement, place
@@ -159,6 +160,8 @@ def make_plan(
         leaf_names = tuple(argument_name(path, arguments) for path in places)
         step, out_tree = _trace(fun, call, multimesh, leaf_names)
         step = replace(step, carried=carried_state(call.tree, out_tree, step, donate))
+
+        warn_of_mapped_constraints(step, multimesh)
 
         # Where it runs; stacks of layers in parts, each on its stage.
         homes = argument_homes(step, call.leaves, multimesh)
