@@ -160,7 +160,7 @@ def _collected_warnings() -> Iterator[list[str]]:
     """A list of the warnings that are shown meanwhile, Python's with their lines, and those of the runtime's log."""
     found: list[str] = []
 
-    class Collector(logging.Handler):
+    class WarningHandler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             found.append(" ".join(record.getMessage().split()))
             if logging.lastResort is not None and not logging.getLogger().handlers:
@@ -185,7 +185,7 @@ def _collected_warnings() -> Iterator[list[str]]:
             shown(message, category, filename, lineno, file, line)
 
         warnings.showwarning = show
-        log, collector = logging.getLogger("mmruntime"), Collector(logging.WARNING)
+        log, collector = logging.getLogger("mmruntime"), WarningHandler(logging.WARNING)
         log.addHandler(collector)
         try:
             yield found
