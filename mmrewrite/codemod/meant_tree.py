@@ -224,6 +224,7 @@ class MeantTree:
         source: SourceText,
         text: str,
         quoted: Mapping[ast.Constant, ast.expr] = MappingProxyType({}),
+        stripped: Callable[[ast.Module], None] | None = None,
     ) -> None:
         """Hold the new text of a module against the tree that is meant.
 
@@ -232,11 +233,14 @@ class MeantTree:
             source: Its text.
             text: Its new text.
             quoted: The expressions that strings hold, such as annotations, with nodes that may be changed.
+            stripped: Takes out of the new text's tree what the tree of the module is without.
 
         Raises:
             TextDiffers: If it is another program.
         """
         new = _parsed(text)
+        if stripped is not None:
+            stripped(new)
         nodes = [*self._changes, *self._above, *self._below]
         lines = {getattr(node, name, None) for node in nodes for name in ("lineno", "end_lineno")}
         self._changed = sorted(line for line in lines if line is not None)

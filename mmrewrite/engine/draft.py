@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
+import functools
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +17,7 @@ from mmrewrite.codemod.meant_tree import MeantTree
 from mmrewrite.codemod.plain_code import plain_code
 from mmrewrite.codemod.refused import SiteRefused
 from mmrewrite.codemod.site import Draft, HintMistake, Insert, Site
+from mmrewrite.directives.calls import find_calls, strip_calls
 from mmrewrite.directives.collect import CommentHints, Hint
 from mmrewrite.engine.edits import apply_edits, ordered_edits
 from mmrewrite.engine.hint_importers import HintImporters
@@ -25,6 +28,7 @@ from mmrewrite.engine.sorted_imports import with_sorted_imports
 from mmrewrite.project.facts import RUNTIME, Facts
 from mmrewrite.project.project import Project
 from mmrewrite.results import Edit, HintError, HintReference, Refusal
+from mmrewrite.source.names import read_names
 from mmrewrite.source.spans import first_line, span
 
 
@@ -79,8 +83,20 @@ def _checked_edits(draft: Draft, active: Sequence[Hint], importers: HintImporter
     starts = {hint.start for hint in active}
     cuts = [_cut(facts, comment, starts) for comment in facts.hints.comments if not starts.isdisjoint(_starts(comment))]
     edits = kept_comments(facts, edits, cuts)
-    _meant(draft, active, importers).check(facts.tree, facts.source, apply_edits(facts.source.text, edits))
+    text = apply_edits(facts.source.text, edits)
+    # Calls that stay have left the module's tree as well.
+    stay = any(called.hint.start not in starts for called in facts.hints.calls)
+    stripped = functools.partial(_strip, facts, text) if stay else None
+    _meant(draft, active, importers).check(facts.tree, facts.source, text, stripped=stripped)
     return edits
+
+
+def _strip(facts: Facts, text: str, tree: ast.Module) -> None:
+    """Take the hint calls out of a new text's tree."""
+    names = read_names(tree, facts.file.module, facts.file.is_package)
+    names.follow = facts.names.follow
+    found = find_calls(dataclasses.replace(facts.source, text=text), names)
+    strip_calls(tree, found.calls, found.imports)
 
 
 def _starts(comment: CommentHints) -> Iterator[int]:
