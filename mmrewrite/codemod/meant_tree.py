@@ -289,6 +289,8 @@ class MeantTree:
             elif name in _BLOCKS and isinstance(mine, list):
                 block = self._block(mine)
                 yield self._without_imports(block, yours) if self._has_imports else (block, yours)
+            elif isinstance(one, ast.JoinedStr) and name == "values" and len(mine) == len(yours):
+                yield from _without_labels(mine, yours)
             elif isinstance(mine, list):
                 yield [each for item in mine for each in self._become(item)], yours
             elif isinstance(mine, ast.AST):
@@ -372,6 +374,31 @@ def _are_same(meant: Sequence[_Imported], found: Sequence[_Imported]) -> bool:
         else:
             return False
     return not kept and not added
+
+
+def _without_labels(was: Sequence[ast.expr], now: Sequence[ast.expr]) -> Iterator[tuple[Any, Any]]:
+    """The parts of an f-string, without the text that `{x=}` shows of an expression where it is another."""
+    for index, (one, other) in enumerate(zip(was, now, strict=True)):
+        old, new = (_without_label(each, values[index + 1 :]) for each, values in ((one, was), (other, now)))
+        if old is None or new is None or one.value == other.value:  # type: ignore[attr-defined]
+            yield one, other
+        else:
+            yield old, new
+
+
+def _without_label(text: ast.expr, following: Sequence[ast.expr]) -> str | None:
+    """The text before `x=`, where that shows the expression that follows; else None."""
+    if not (isinstance(text, ast.Constant) and following and isinstance(following[0], ast.FormattedValue)):
+        return None
+    shown, sign, rest = str(text.value).rpartition("=")
+    wanted = ast.dump(following[0].value)
+    for start in range(len(shown)) if sign and not rest.strip() else ():
+        try:
+            if ast.dump(_expression(shown[start:])) == wanted:
+                return shown[:start]
+        except (TextDiffers, AssertionError):
+            continue
+    return None
 
 
 def _place(item: _New) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from mmrewrite.codemod.layout import indent_unit
 from mmrewrite.engine.edits import apply_edits
 from mmrewrite.project.facts import Facts
 from mmrewrite.results import Edit
-from mmrewrite.source.import_order import ImportBlock, arranged, import_groups
+from mmrewrite.source.import_order import ImportLines, arranged, import_groups
 from mmrewrite.source.newer_syntax import parse_any
 from mmrewrite.source.text import SourceText
 
@@ -50,7 +50,7 @@ def _touches(edit: Edit, start: int, end: int) -> bool:
     return edit.start <= end and start <= edit.end
 
 
-def _edits_of(edits: Sequence[Edit], group: ImportBlock) -> tuple[list[Edit], int, int]:
+def _edits_of(edits: Sequence[Edit], group: ImportLines) -> tuple[list[Edit], int, int]:
     """The edits that make a group of the new text, and the part of the old text that it was made of."""
     inside, shift, start, end = list[Edit](), 0, None, 0
     for edit in edits:

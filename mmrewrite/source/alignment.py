@@ -7,7 +7,7 @@ import tokenize
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mmrewrite.source.brackets import Token, tokens_between
+from mmrewrite.source.brackets import Token, tokens_of
 from mmrewrite.source.text import SourceText
 
 # Statements with more tokens keep their lines as they are: to find the same tokens takes the square of their number.
@@ -25,7 +25,7 @@ class _Tokens:
     @classmethod
     def read(cls, text: str) -> _Tokens:
         source = SourceText(text, "utf-8", has_bom=False)
-        found = [token for token in tokens_between(source, 0, len(text)) if token.is_code or token.is_comment]
+        found = [token for token in tokens_of(source) if token.is_code or token.is_comment]
         around: list[int | None] = []
         opened: list[int] = []
         for number, token in enumerate(found):
@@ -49,7 +49,7 @@ class _Tokens:
 
 
 def aligned(old: str, new: str) -> str:
-    """The new text of a statement, in which lines that stood below the text after a bracket stand below it again."""
+    """The new code of a statement, in which lines that stood below the text after a bracket stand below it again."""
     if "\n" not in new or "\n" not in old or "\t" in new:
         return new
     try:

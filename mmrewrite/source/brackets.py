@@ -68,6 +68,18 @@ def tokens_between(source: SourceText, start: int, end: int) -> list[Token]:
     return found
 
 
+def tokens_of(source: SourceText) -> list[Token]:
+    """The tokens of a program."""
+    found = []
+    for token in tokens(source.text):
+        (row, column), (last, stop) = token.start, token.end
+        if row <= len(source.line_starts) and last <= len(source.line_starts):
+            begin, end = source.line_starts[row - 1] + column, source.line_starts[last - 1] + stop
+            is_comment = token.type == tokenize.COMMENT
+            found.append(Token(token.string, begin, end, token.type not in _NO_CODE, is_comment))
+    return found
+
+
 def arguments_of(call: ast.Call) -> list[ast.expr | ast.keyword]:
     """The arguments of a call in the order of the text."""
     return sorted((*call.args, *call.keywords), key=lambda item: (item.lineno, item.col_offset))

@@ -14,7 +14,7 @@ _NUMBERS = re.compile(r"(\d+)")
 
 
 @dataclass(frozen=True)
-class ImportBlock:
+class ImportLines:
     """Import statements at module level with nothing but comments between them, by the offsets of their lines."""
 
     start: int
@@ -22,7 +22,7 @@ class ImportBlock:
     text: str
 
 
-def import_groups(tree: ast.Module, source: SourceText) -> Iterator[ImportBlock]:
+def import_groups(tree: ast.Module, source: SourceText) -> Iterator[ImportLines]:
     """The groups of imports of a module, in order."""
     group: list[ast.stmt] = []
     for statement in [*tree.body, None]:
@@ -30,7 +30,7 @@ def import_groups(tree: ast.Module, source: SourceText) -> Iterator[ImportBlock]
         if group and (not is_import or not _is_below(source, group[-1], statement)):
             start = source.line_starts[group[0].lineno - 1]
             end = source.line_end(group[-1].end_lineno or group[-1].lineno)
-            yield ImportBlock(start, end, source.text[start:end])
+            yield ImportLines(start, end, source.text[start:end])
             group = []
         if is_import and statement is not None:
             group.append(statement)

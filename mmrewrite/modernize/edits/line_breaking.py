@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mmrewrite.codemod.layout import begins_its_line, fit_statement, indent_unit, indentation, own_span
+from mmrewrite.codemod.layout import begins_its_line, fit_statement, indent_unit, indentation, own_span, unwrap, wrap
 from mmrewrite.engine.edits import apply_edits
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.results import Edit
@@ -45,7 +45,10 @@ def break_grown_calls(edits: Sequence[Edit], module: ModuleUses, width: int) -> 
         own = indentation(source, grown.statement)
         limit = max(width, longest_line(own + old))
         indent = _indent(source, edits, grown)
-        broken = aligned(own + old, own + new).removeprefix(own) if indent == own else new
+        broken = new
+        if indent == own and source.newline in new:
+            was, now = (wrap(text, own, source.newline, grown.is_header) for text in (old, new))
+            broken = unwrap(aligned(was, now), own, grown.is_header)
         if longest_line(indent + broken) > limit:
             broken = fit_statement(broken, indent, None, limit, unit, source.newline, header=grown.is_header)
         if broken != new:
