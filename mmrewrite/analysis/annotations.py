@@ -33,9 +33,10 @@ def annotation_of(site: Site, name: str, scope: Scope | None = None) -> str:
     scope = scope or site.scope
     owner = scope.owner(name)
     found = _declared(owner, name) if owner is not None else None
-    if found is None or found.lineno != found.end_lineno or not _means_the_same(site, found, scope):
+    if found is None or not _means_the_same(site, found, scope):
         return site.any_type
-    return site.text(found)
+    # The head of a function has room for one line, and none for comments.
+    return site.text(found) if found.lineno == found.end_lineno else ast.unparse(found)
 
 
 def result_of(site: Site, names: Sequence[str]) -> str:

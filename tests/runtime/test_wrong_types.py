@@ -179,6 +179,7 @@ CASES = {
             "batch_stats": "none",
             "sync": "none",
             "all_gather": "none text nothing names",
+            "accumulate": "",
             "slices": "none integer",
         },
     ),
@@ -191,6 +192,7 @@ CASES = {
             "schedule": "none schedule auto",
             "sync": "none",
             "all_gather": "none text nothing names",
+            "accumulate": "",
         },
     ),
     "microbatch_loop": (
@@ -202,6 +204,7 @@ CASES = {
             "schedule": "none schedule auto",
             "sync": "none",
             "all_gather": "none text nothing names",
+            "accumulate": "",
         },
     ),
     "parallelize": (
@@ -236,7 +239,7 @@ CASES = {
             "like": "none",
             "in_shardings": "none nothing",
             "out_shardings": "none nothing",
-            "options": "",
+            "of_like": "",
         },
     ),
     "with_sharding_constraint": (
