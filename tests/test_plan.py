@@ -370,11 +370,13 @@ class TestPictures:
     def test_a_pipe_or_a_device_is_written_to_and_not_replaced(self) -> None:
         put()
         os.mkfifo("pipe")
-        end = os.open("pipe", os.O_RDONLY | os.O_NONBLOCK)
-        os.set_blocking(end, True)
+        # Open at both ends, so that the reader does not take its start for the end.
+        both = os.open("pipe", os.O_RDWR)
+        end = os.open("pipe", os.O_RDONLY)
         with subprocess.Popen(["cat"], stdin=end, stdout=subprocess.PIPE) as reader:
             os.close(end)
             assert run("--html", "pipe").exit_code == 0
+            os.close(both)
             assert reader.communicate()[0].startswith(b"<!doctype html")
         result = run("--html", "pipe")
         assert (result.exit_code, "pipe: not written: No such device" in result.stderr) == (2, True)
