@@ -415,17 +415,18 @@ class _Frame:
         eqn = Equation(part, whole, now, self.run, may_hoist=self.hoists)
         eqn.edits.update(hoisted)
         outs = self._outs(eqn, now)
+        may_wait = self.run.waits and self.run.outermost is self
         is_lacking = not all(value.is_proved or value.hoistable for value in outs)
-        can_wait = is_lacking and self.run.waits and self.run.outermost is self
-        if can_wait and may_run_afterwards(part, whole, ins, self.run.num_examples):
+        overflows = any(value.rounded is not None for value in ins) and eqn.name not in (*_MOVES, *_WITH_JAXPRS)
+        # What overflows in the whole batch does so before it is computed with: a dynamic loss scale looks for that.
+        if (is_lacking or overflows) and may_wait and may_run_afterwards(part, whole, ins, self.run.num_examples):
             self.after.append(index)
-            outs = [value if value.is_proved else value.but(kind=Kind.AFTER) for value in outs]
-        elif any(value.rounded is not None for value in ins) and not (eqn.name in _MOVES or eqn.name in _WITH_JAXPRS):
-            # What overflows in the whole batch does so before it is computed with: a dynamic loss scale looks for that.
-            if can_wait:
-                self.after.append(index)
-            kind = {"kind": Kind.AFTER} if can_wait else {}
-            outs = [value.but(rounded=None, **kind) for value in outs]
+            outs = [
+                value.but(kind=Kind.AFTER, rounded=None) if overflows or not value.is_proved else value
+                for value in outs
+            ]
+        elif overflows:
+            outs = [value.but(rounded=None) for value in outs]
         if (dtype := shorter_range(part)) is not None:
             outs = [value.but(rounded=dtype) if value.kind is Kind.SUM else value for value in outs]
         proved = False
@@ -617,15 +618,18 @@ _MOVES = frozenset(
 )
 
 
+# Types of less range than float32 that have infinities. Of the others, such as float8_e4m3fn, `reduce_precision` would
+# take the largest numbers for infinite.
+_OVERFLOWING = frozenset(("float16", "float8_e5m2", "float8_e4m3", "float8_e3m4"))
+
+
 def shorter_range(eqn: Any) -> Any:
-    """The type that an equation converts to a wider one, if it has less range than float32; None if it does not."""
+    """The type that an equation converts to float32 or more, if it overflows before that; None if it does not."""
     if eqn.primitive.name != "convert_element_type":
         return None
     source, target = eqn.invars[0].aval.dtype, eqn.outvars[0].aval.dtype
-    if not (jnp.issubdtype(source, jnp.floating) and jnp.issubdtype(target, jnp.floating)):
-        return None
-    ranges = [float(jnp.finfo(dtype).max) for dtype in (source, target)]  # type: ignore[no-untyped-call]
-    return source if ranges[0] < min(ranges[1], float(np.finfo(np.float32).max)) else None
+    is_wide = target.name in ("bfloat16", "float32", "float64")
+    return source if is_wide and getattr(source, "name", "") in _OVERFLOWING else None
 
 
 def _reason(eqn: Any, problem: str, advice: str = "") -> Reason:
