@@ -240,7 +240,9 @@ def test_what_no_equation_made_is_named() -> None:
             GOOD,
         ),
         r"the sum over microbatches, in microbatch 3 of 4": (
-            lambda params, x: mm.microbatch(lambda x: x.sum(dtype=x.dtype), size=2, reduce="sum")(x),
+            lambda params, x: mm.microbatch(
+                lambda x: x.sum(dtype=x.dtype), size=2, reduce="sum", accumulate="parameter"
+            )(x),
             GOOD,
         ),
     }

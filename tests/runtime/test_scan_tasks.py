@@ -107,6 +107,8 @@ def test_a_scan_with_one_task_is_that_tasks():
     assert [ids(leaf) for leaf in jax.tree.leaves(state["params"])] == [{1}] * 3
 
 
+# What they share runs on one submesh, and so do the updates of the other's parameters.
+@pytest.mark.filterwarnings("ignore:mjit. state of submesh:UserWarning")
 def test_tasks_that_need_each_other_from_turn_to_turn_stay_together_and_that_is_said():
     def loss(params, batch):
         def turn(state, x):

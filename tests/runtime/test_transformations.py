@@ -72,7 +72,8 @@ def test_vmap_keeps_constraints():
         placed = mm.task(block, mesh_slice={"stage": 1}, logical_axes=[("batch", "data"), ("model", "model")])
         return jax.vmap(placed, in_axes=(None, 0))(w, xs)
 
-    same(fun, stages(2, data=2, model=2), weights(1)[0], normal(3, 4, WIDTH))
+    with pytest.warns(UserWarning, match="is inside of a jax.vmap over examples"):
+        same(fun, stages(2, data=2, model=2), weights(1)[0], normal(3, 4, WIDTH))
 
 
 def test_forward_mode():
