@@ -153,9 +153,43 @@ class MeantTree:
         below.value = ast.Name(value.id, ast.Load()) if isinstance(value, ast.Name) else value
         self.change(statement, "split", lambda _: [ast.Expr(call), *([] if is_kept else [below])])
 
-    def unwrap(self, call: ast.Call) -> None:
-        """Put the first argument of a call in its place."""
-        self.change(call, "unwrap", lambda _: [call.args[0]])
+    def put_back(self, node: ast.AST, other: ast.AST) -> None:
+        """Replace a node by one that the tree has lost."""
+        self.change(node, "put back", lambda _: [other])
+
+    def wrap_in(self, value: ast.expr, call: ast.Call) -> None:
+        """Make a value the first argument of a call that the tree has lost."""
+
+        def wrapped(old: Any) -> ast.Call:
+            made = copy.copy(call)
+            _set_items(made, [old, *arguments_of(call)[1:]])
+            return made
+
+        self._change_value(value, ("in", call), wrapped)
+
+    def decorate(self, statement: ast.stmt, decorator: ast.expr) -> None:
+        """Give a definition a decorator that the tree has lost."""
+
+        def decorated(made: list[Any]) -> list[Any]:
+            every = [*made[-1].decorator_list, decorator]
+            made[-1].decorator_list = sorted(every, key=lambda each: (each.lineno, each.col_offset))
+            return made
+
+        self.change(statement, ("decorate", decorator), decorated)
+
+    def import_name(self, statement: ast.Import | ast.ImportFrom, alias: ast.alias, local: str) -> None:
+        """Have an import take a name that the tree has lost, or has under another name than the local one."""
+        asname = None if alias.name.partition(".")[0] == local or alias.name == local else local
+        if alias not in statement.names:
+            added = ast.alias(name=alias.name, asname=asname)
+
+            def longer(made: list[Any]) -> list[Any]:
+                made[-1].names = [*made[-1].names, added]
+                return made
+
+            self.change(statement, ("import", alias), longer)
+        elif alias.asname != asname:
+            self.set(alias, asname=asname)
 
     def put_in_call(self, statement: ast.stmt, value: ast.expr, function: str) -> None:
         """Replace a statement by a call of a function with a value of the statement."""
@@ -224,7 +258,6 @@ class MeantTree:
         source: SourceText,
         text: str,
         quoted: Mapping[ast.Constant, ast.expr] = MappingProxyType({}),
-        stripped: Callable[[ast.Module], None] | None = None,
     ) -> None:
         """Hold the new text of a module against the tree that is meant.
 
@@ -233,14 +266,11 @@ class MeantTree:
             source: Its text.
             text: Its new text.
             quoted: The expressions that strings hold, such as annotations, with nodes that may be changed.
-            stripped: Takes out of the new text's tree what the tree of the module is without.
 
         Raises:
             TextDiffers: If it is another program.
         """
         new = _parsed(text)
-        if stripped is not None:
-            stripped(new)
         nodes = [*self._changes, *self._above, *self._below]
         lines = {getattr(node, name, None) for node in nodes for name in ("lineno", "end_lineno")}
         self._changed = sorted(line for line in lines if line is not None)

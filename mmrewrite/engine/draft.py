@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
-import functools
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +15,7 @@ from mmrewrite.codemod.meant_tree import MeantTree
 from mmrewrite.codemod.plain_code import plain_code
 from mmrewrite.codemod.refused import SiteRefused
 from mmrewrite.codemod.site import Draft, HintMistake, Insert, Site
-from mmrewrite.directives.calls import find_calls, strip_calls
+from mmrewrite.directives.calls import HintCall
 from mmrewrite.directives.collect import CommentHints, Hint
 from mmrewrite.engine.edits import apply_edits, ordered_edits
 from mmrewrite.engine.hint_importers import HintImporters
@@ -28,7 +26,7 @@ from mmrewrite.engine.sorted_imports import with_sorted_imports
 from mmrewrite.project.facts import RUNTIME, Facts
 from mmrewrite.project.project import Project
 from mmrewrite.results import Edit, HintError, HintReference, Refusal
-from mmrewrite.source.names import read_names
+from mmrewrite.source.brackets import tokens_between
 from mmrewrite.source.spans import first_line, span
 
 
@@ -83,20 +81,8 @@ def _checked_edits(draft: Draft, active: Sequence[Hint], importers: HintImporter
     starts = {hint.start for hint in active}
     cuts = [_cut(facts, comment, starts) for comment in facts.hints.comments if not starts.isdisjoint(_starts(comment))]
     edits = kept_comments(facts, edits, cuts)
-    text = apply_edits(facts.source.text, edits)
-    # Calls that stay have left the module's tree as well.
-    stay = any(called.hint.start not in starts for called in facts.hints.calls)
-    stripped = functools.partial(_strip, facts, text) if stay else None
-    _meant(draft, active, importers).check(facts.tree, facts.source, text, stripped=stripped)
+    _meant(draft, active, importers).check(facts.tree, facts.source, apply_edits(facts.source.text, edits))
     return edits
-
-
-def _strip(facts: Facts, text: str, tree: ast.Module) -> None:
-    """Take the hint calls out of a new text's tree."""
-    names = read_names(tree, facts.file.module, facts.file.is_package)
-    names.follow = facts.names.follow
-    found = find_calls(dataclasses.replace(facts.source, text=text), names)
-    strip_calls(tree, found.calls, found.imports)
 
 
 def _starts(comment: CommentHints) -> Iterator[int]:
@@ -111,17 +97,23 @@ def _meant(draft: Draft, active: Sequence[Hint], importers: HintImporters | None
     for one in called:
         if one.call.alone:
             meant.remove(one.call.statement)
-        elif one.call.node in getattr(one.call.statement, "decorator_list", ()):
-            meant.remove(one.call.node)
-        elif one.call.removals and isinstance(one.call.node, ast.Call):
-            meant.unwrap(one.call.node)
+    # Inner ones first.
+    for one in reversed(facts.hints.calls):
+        if one not in called and one.call.call is None:
+            _put_back(meant, one.call)
+    gone: set[ast.AST] = set()
     for unused in removed_imports(facts, importers or HintImporters((), {facts.path: called})):
+        gone.update(unused.nodes)
         for node in unused.nodes:
             meant.remove(node)
         if unused.is_whole and facts.names.is_only(unused.statement):
             meant.replace(unused.statement, "pass")
         elif unused.is_whole:
             meant.remove(unused.statement)
+    for imported in facts.hints.imports:
+        if imported.alias not in gone:
+            local = tokens_between(facts.source, *span(facts.source, imported.alias))[-1].text
+            meant.import_name(imported.statement, imported.alias, local)
     for fragment in draft.fragments.values():
         if fragment.changed is not None and fragment.codemods:
             meant.restate(fragment.statement, plain_code(fragment.node), plain_code(fragment.changed))
@@ -282,6 +274,16 @@ def _cuts(
             _, names = _made_by([one.hint for one in importers.hints_of_importers(facts)], codemods)
         for removal in unused.removals:
             yield Cut(removal.start, removal.end, removal.text, hints, names, removal.spacing)
+
+
+def _put_back(meant: MeantTree, call: HintCall) -> None:
+    """Have a hint that is a call and stays be part of the tree, which is read without it."""
+    if call.alone and isinstance(call.statement, ast.Expr):
+        meant.put_back(call.statement.value, call.node)
+    elif isinstance(call.statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        meant.decorate(call.statement, call.node)
+    elif isinstance(call.node, ast.Call):
+        meant.wrap_in(call.node.args[0], call.node)
 
 
 def _made_by(

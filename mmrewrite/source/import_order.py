@@ -42,7 +42,7 @@ def _is_below(source: SourceText, above: ast.stmt, statement: ast.stmt | None) -
 
 
 def arranged(text: str, width: int, unit: str, newline: str) -> str | None:
-    """A group of imports as isort writes it; None where it has comments, or several statements to a line."""
+    """A group of imports as isort writes it; None if it has comments, `*`, or lines with several statements."""
     if "#" in text or ";" in text:
         return None
     plain: set[tuple[str, str | None]] = set()
@@ -53,6 +53,9 @@ def arranged(text: str, width: int, unit: str, newline: str) -> str | None:
             plain |= {(alias.name, alias.asname) for alias in statement.names}
         elif isinstance(statement, ast.ImportFrom):
             home = "." * statement.level + (statement.module or "")
+            if statement.names[0].name == "*":
+                # What it binds, an import above it would bind no more.
+                return None
             members.setdefault(home, []).extend(alias for alias in statement.names if alias.asname is None)
             renamed += [(home, alias) for alias in statement.names if alias.asname is not None]
     lines = [f"import {name}" + (f" as {local}" if local else "") for name, local in sorted(plain, key=_of_module)]
