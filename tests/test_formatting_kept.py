@@ -47,6 +47,8 @@ IN_OTHER_ORDER = {
     "replace_multimesh_jit/out_of_view",
     "replace_multimesh_jit/pjit",
     "replace_tree_functions/old_target",
+    # The head of a new function with six annotations.
+    "stage_loop/annotated_function",
 }
 
 

@@ -314,7 +314,9 @@ def test_gradients(name: str, check: bool) -> None:
     weights = np.stack([W, W[::-1]]) if name.startswith("layers") else W
     case = case_of(fun, (weights, FIRST if name == "masked mean" else X))
     is_sum = name in ("masked mean", "decay", "decay on each device")
-    assert set(case.words) == {"sum" if is_sum else "mean"}, case.proof.verdicts
+    # Of a rematerialised function that is checked, the size is not in the microbatch's program itself.
+    words = [{"sum"}] if is_sum else [{"mean"}, {"sum"}] if check and name == "rematerialized" else [{"mean"}]
+    assert set(case.words) in words, case.proof.verdicts
     assert_exact(case)
 
 
