@@ -257,6 +257,32 @@ def test_a_signal_ends_all_and_their_children(program, tmp_path, number):
     assert all(gone(int(pid)) for path in started for pid in path.read_text().split())
 
 
+def test_ctrl_c_shows_no_tracebacks_of_children(program, tmp_path):
+    command = program(
+        f"""
+        open({str(tmp_path)!r} + f"/{{me}}", "w").write("started")
+        try:
+            try:
+                time.sleep(60)
+            finally:
+                print("saved", file=sys.stderr, flush=True)
+        except KeyboardInterrupt:
+            if me == 0:
+                raise
+            raise RuntimeError("of another kind")
+        """
+    )
+    driver = drive(command, 2)
+    for index in range(2):
+        wait_for(tmp_path / str(index))
+    driver.send_signal(signal.SIGINT)
+    lines, outcome = outcome_of(driver)
+    assert outcome == [130, None, "", signal.SIGINT, 0]
+    assert [line for line in lines if line.startswith("[0]")] == ["[0] saved"]
+    assert [line for line in lines if line.startswith("[1]")][-1] == "[1] RuntimeError: of another kind"
+    assert not any(line.endswith("KeyboardInterrupt") for line in lines)
+
+
 def test_what_a_finished_process_left_is_ended(program, tmp_path):
     text = "import time; print('from a child', flush=True); time.sleep(60)"
     command = program(

@@ -16,11 +16,11 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from mmrewrite.launch.lines import Lines
+from mmrewrite.launch.lines import Lines, WithoutInterrupts
 from mmrewrite.launch.watchman import Watchman
 
 # How a process of `mmruntime` ends whose peers have failed (EX_TEMPFAIL): it is not the one to blame.
@@ -82,6 +82,7 @@ class _Process:
     ended_by_job: bool = False
     # Since when it is stopped, by SIGSTOP or a terminal.
     stopped: float | None = None
+    shown: WithoutInterrupts = field(default_factory=WithoutInterrupts)
 
 
 class Job:
@@ -220,6 +221,8 @@ class Job:
         self._show(process, is_error, lines.feed(data, time.monotonic()) if data else lines.end())
 
     def _show(self, process: _Process, is_error: bool, lines: Sequence[bytes]) -> None:
+        if is_error and self._interrupted == signal.SIGINT:
+            lines = process.shown.feed(lines)
         for line in lines:
             process.last_lines.append((is_error, line))
             self._write(process.index, is_error, line)
@@ -227,6 +230,9 @@ class Job:
     def _end_lines(self) -> None:
         for process, is_error, lines in self._streams:
             self._show(process, is_error, lines.end())
+        for process in self._processes:
+            for line in process.shown.end():
+                self._write(process.index, True, line)
 
     def _interrupt(self, number: int) -> None:
         """A signal to the launcher goes on to all; a second one leaves them no time."""

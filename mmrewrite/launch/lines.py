@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 # A line that grows longer than this is cut, so that memory stays bounded.
 LONGEST = 64 * 1024
 # Seconds between two states of a progress bar that are shown.
@@ -69,3 +71,35 @@ def _latest(text: bytes) -> bytes:
     """The last state that is not empty; bars are cleared by spaces."""
     states = [state for state in text.split(b"\r") if state.strip()]
     return states[-1] if states else b""
+
+
+_BEGIN = b"Traceback (most recent call last):"
+_BETWEEN = (
+    b"During handling of the above exception",
+    b"The above exception was the direct cause",
+    b"Exception ignored in",
+)
+
+
+class WithoutInterrupts:
+    """Leaves the tracebacks of Ctrl-C out of what a Python program writes: whoever pressed it knows where it ended."""
+
+    def __init__(self) -> None:
+        self._held: list[bytes] = []
+
+    def feed(self, lines: Iterable[bytes]) -> list[bytes]:
+        """The lines to show, once some more are there; those of a traceback wait for its last one."""
+        shown: list[bytes] = []
+        for line in lines:
+            if line.startswith((_BEGIN, *_BETWEEN)) or (self._held and (not line.strip() or line[:1].isspace())):
+                self._held.append(line)
+                continue
+            if not (self._held and line.startswith(b"KeyboardInterrupt")):
+                shown += [*self._held, line]
+            self._held = []
+        return shown
+
+    def end(self) -> list[bytes]:
+        """What waits for a last line that does not come."""
+        held, self._held = self._held, []
+        return held
