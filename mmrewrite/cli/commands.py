@@ -45,7 +45,7 @@ INTERRUPTED = 130
 class _HelpFormatter(click.HelpFormatter):
     def write_heading(self, heading: str) -> None:
         """Write a heading in the color of headings."""
-        super().write_heading(style.head(heading))
+        super().write_heading(style.visible(style.head(heading)))
 
 
 class _CommandContext(click.Context):

@@ -50,7 +50,9 @@ def report(error: Exception) -> int:
         _discard()
         return UNREAD
     try:
-        sys.stderr.write(_said(error))
+        from mmrewrite.cli.reports._style import visible
+
+        sys.stderr.write(visible(_said(error)))
         sys.stderr.flush()
     except OSError:
         # The disk is full, and the messages go there as well. The status still says that something is wrong.

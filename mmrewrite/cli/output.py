@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from mmrewrite.cli.reports import DEFAULT_FORMAT
 from mmrewrite.cli.reports._style import visible
 
+_AS_JSON = ("json", "sarif", "github-review")
+
 
 def print_output(output: str | bytes, output_format: str) -> None:
     """Print what a renderer has made: for machines and browsers in UTF-8, for people as the terminal takes it."""
-    if isinstance(output, bytes):
+    if isinstance(output, bytes) and not sys.stdout.isatty():
         # A patch, with the bytes of the files.
         click.echo(output, nl=False)
+    elif isinstance(output, bytes):
+        click.echo(visible(output.decode(errors="backslashreplace")), nl=False)
     elif output_format == DEFAULT_FORMAT:
         click.echo(visible(output), nl=False)
+    elif output_format in _AS_JSON:
+        # All that is not ASCII is written as escapes.
+        click.echo(encoded(output.replace("\x7f", "\\u007f")), nl=False)
     else:
-        click.echo(encoded(output), nl=False)
+        click.echo(encoded(visible(output)), nl=False)
 
 
 def encoded(output: str) -> bytes:

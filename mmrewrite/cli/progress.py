@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 
+from mmrewrite.cli.reports._style import one_line
 from mmrewrite.tracking import Item
 
 # Seconds before anything is shown: what is done by then needs no line.
@@ -119,6 +120,7 @@ class StatusLine:
     def _draw(self, text: str, seconds: float) -> None:
         end = f" {seconds:.0f} s"
         room = max(8, shutil.get_terminal_size().columns - len(end) - 1)
+        text = one_line(text)
         shown = text if len(text) <= room else f"{text[: room - 3]}..."
         self._write(f"\r{shown}{end}\x1b[K")
         self._is_drawn = True

@@ -24,7 +24,7 @@ _FITTING_COLUMNS = 3
 _SHOWN_ROWS = 40
 # What a cell has that says nothing, and a number of bytes, which stays on one line.
 _NOTHING = "-"
-_SIZE = re.compile(r"([\d.,]+) ((?:[KMGT]i)?B)")
+_SIZE = re.compile(r"(?<![\d.,])([\d.,]++) ((?:[KMGT]i)?B)")
 # Control characters other than tab and carriage return, and characters that have no width or turn the text around.
 _UNSEEN = re.compile(
     "[\\0-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f\\xad\\u061c\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u2069\\ufeff]"

@@ -5,7 +5,9 @@ Renderers always color; `click.echo` takes colors away where nobody would see th
 
 from __future__ import annotations
 
+import os
 import re
+from typing import Any
 
 import click
 
@@ -15,58 +17,74 @@ _ROW = re.compile(r"(?m)^(submesh \d+ +)\|([^|]*)\|$")
 _ACTION = re.compile(r"([FBIWR])\d* *|\.+", re.IGNORECASE)
 
 
-# What a terminal obeys and does not show, but for the codes of our own colors: names of files and comments are those of
-# strangers. Also the marks that turn the direction of writing, which make a text look like another one.
+# Between the first two characters of our own codes, up to where they are printed: a file that has such codes as well
+# cannot know it, so that of its codes none is obeyed.
+_OURS = os.urandom(8).hex()
+# What a terminal obeys and does not show: names of files and comments are those of strangers. Also the marks that turn
+# the direction of writing, which make a text look like another one.
 _OBEYED = re.compile(
-    r"\x1b(?!\[(?:0|1|2|3[1-6])m)|\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+    rf"\x1b(?!{_OURS}\[)|\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 )
 
 
 def visible(text: str) -> str:
-    """A text of which a terminal obeys nothing but lines, tabs and colors; the rest is shown as in Python's strings."""
+    """A text to print, of which a terminal obeys nothing but lines, tabs and our colors.
+
+    The rest is shown as in Python's strings.
+    """
+    return _shown(text).replace(_OURS, "")
+
+
+def _shown(text: str) -> str:
     return _OBEYED.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def one_line(text: str) -> str:
     """The same on one line: a name of a file may have several, which would look like messages of ours."""
-    return visible(text.replace("\n", "\\n").replace("\t", "\\t"))
+    return _shown(text.replace("\n", "\\n").replace("\t", "\\t"))
+
+
+def styled(text: str, **how: Any) -> str:
+    """A text between the codes that `click.style` gives it, to be printed by `visible`."""
+    before, _, after = click.style("|", **how).replace("\x1b", f"\x1b{_OURS}").partition("|")
+    return f"{before}{_shown(text)}{after}"
 
 
 def title(text: str) -> str:
     """The first line of a part."""
-    return click.style(text, bold=True)
+    return styled(text, bold=True)
 
 
 def head(text: str) -> str:
     """The head of a table, or a heading."""
-    return click.style(text, fg="cyan")
+    return styled(text, fg="cyan")
 
 
 def place(text: str) -> str:
     """A file, with line and column, on one line whatever the file is called."""
-    return click.style(one_line(text), bold=True)
+    return styled(one_line(text), bold=True)
 
 
 def name(text: str) -> str:
     """The name of a codemod."""
-    return click.style(text, fg="cyan")
+    return styled(text, fg="cyan")
 
 
 def error(text: str) -> str:
     """What went wrong."""
-    return click.style(text, fg="red")
+    return styled(text, fg="red")
 
 
 def doubt(text: str) -> str:
     """What the reader should look at, as what was refused."""
-    return click.style(text, fg="yellow")
+    return styled(text, fg="yellow")
 
 
 def verdict(text: str) -> str:
     """A verdict of `verify`: green is equal, yellow equal but for rounding or a tolerance, red everything else."""
     nearly = "rounding" in text or "tolerance" in text
     color = "green" if text == "equal" else "yellow" if nearly else "red"
-    return click.style(text, fg=color, bold=True if color == "red" else None)
+    return styled(text, fg=color, bold=True if color == "red" else None)
 
 
 def timeline(text: str) -> str:
@@ -76,4 +94,4 @@ def timeline(text: str) -> str:
 
 def _action(match: re.Match[str]) -> str:
     kind = match[1]
-    return click.style(match[0], dim=True) if kind is None else click.style(match[0], fg=_KINDS[kind.upper()])
+    return styled(match[0], dim=True) if kind is None else styled(match[0], fg=_KINDS[kind.upper()])

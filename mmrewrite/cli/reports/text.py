@@ -9,8 +9,6 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import click
-
 from mmrewrite.cli.reports import _style as style
 from mmrewrite.cli.reports._report import RewriteReport
 from mmrewrite.cli.reports._review import nothing_planned
@@ -46,7 +44,7 @@ def _colored(patch: bytes) -> str:
     colors = {"+": "green", "-": "red", "@": "cyan"}
     heads = ("diff ", "--- ", "+++ ")
     return "".join(
-        click.style(line, bold=True) if line.startswith(heads) else click.style(line, fg=colors.get(line[:1]))
+        style.styled(line, bold=True) if line.startswith(heads) else style.styled(line, fg=colors.get(line[:1]))
         for line in patch.decode(errors="replace").splitlines(keepends=True)
     )
 
@@ -88,15 +86,19 @@ def _init(initialized: Initialized) -> str:
     if initialized.is_written:
         return ""
     lines = initialized.content.splitlines(keepends=True)
-    return "".join(click.style(line, dim=True) if line.startswith("#") else line for line in lines)
+    return "".join(style.styled(line, dim=True) if line.startswith("#") else line for line in lines)
 
 
 def _run(event: RunLine | RunMessage) -> bytes:
     if isinstance(event, RunLine):
         prefix = f"[{event.process:{event.width}}]"
-        return (style.name(prefix) if event.color else prefix).encode() + b" %s\n" % event.data
+        return (style.visible(style.name(prefix)) if event.color else prefix).encode() + b" %s\n" % event.data
     speaker = "mmrewrite run:"
-    return f"{style.title(speaker) if event.color else speaker} {event.text}\n".encode() if event.text else b""
+    return (
+        f"{style.visible(style.title(speaker)) if event.color else speaker} {event.text}\n".encode()
+        if event.text
+        else b""
+    )
 
 
 def _upgrade(upgrade: Upgrade) -> str:
