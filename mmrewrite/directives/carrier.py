@@ -15,10 +15,12 @@ CARRIER = "# mm: "
 # What is no carrier but looks like one where a directive follows: `# MM: stages`, `# mm; stages`, `# mn: stages`. The
 # last of the separators is the colon of East Asian keyboards.
 _SEPARATOR = "(?:[:;,|!>-]|\N{FULLWIDTH COLON})"
+# Possessive, and with a bound on what is looked through again for each `#`: this is matched against all bytes of all
+# files, and must take no longer than these are.
 _NAMES = r"[mMnN]{1,3}|[mM][mM][rR](?:[eE][wW][rR][iI][tT][eE])?|[hH][iI][nN][tT][sS]?"
 _BEGINNING = (
-    rf"#[#:!*-]*[ \t]*(?=[mMnNhH])(?:[mM][mM]\b[ \t]*{_SEPARATOR}*[ \t]*(?=[a-zA-Z])|mm:|"
-    rf"(?:{_NAMES})[ \t]*:+[ \t]*(?=[a-zA-Z]))"
+    rf"#[#:!*-]{{0,80}}+[ \t]*+(?=[mMnNhH])(?:[mM][mM]\b[ \t]*+{_SEPARATOR}*+[ \t]*+(?=[a-zA-Z])|mm:|"
+    rf"(?:{_NAMES})[ \t]*+:++[ \t]*+(?=[a-zA-Z]))"
 )
 CARRIER_OR_NEAR = re.compile(_BEGINNING)
 _IN_BYTES = re.compile(_BEGINNING.encode())

@@ -40,7 +40,7 @@ _SCHEMA = Path(__file__).with_name("notebook.schema.json")
 _SPACE = re.compile(r"[ \t\r\n]*")
 _LINE_MAGIC = re.compile(r"^(\s*)([%!?][^\n]*|[\w.]+\?{1,2}\s*)$")
 _LINE = re.compile(r"\bline (\d+)\b")
-_CAPTURE = re.compile(r"^(\s*[\w., ]+=\s*)([%!][^\n]*)$")
+_CAPTURE = re.compile(r"^(\s*+[\w.,][\w., ]*+=\s*+)([%!][^\n]*)$")
 _MOST_LINES_ASKED = 100
 # Lines before times lines after an edit, up to which those that stay are looked for.
 _MOST_COMPARED = 1_000_000

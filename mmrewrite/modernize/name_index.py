@@ -95,7 +95,7 @@ class OldName:
             return f"write `{self.instead[0]}`, which is the same ({title} {self.instead[1]} and newer)"
         said = re.search(r"\buse[: ].*", self.message, re.IGNORECASE | re.DOTALL) or _SAYS_MORE.search(self.message)
         if said is not None:
-            for other in re.findall(r"\w+(?:\.\w+)+", said.group()):
+            for other in re.findall(r"(?<!\w)\w++(?:\.\w++)+", said.group()):
                 if other != self.name and other in old_names() and old_names()[other].is_gone:
                     return old_names()[other].advice
             words = re.sub(r"^in favou?r of ", "use ", said.group())

@@ -18,7 +18,7 @@ from mmrewrite.source.text import SourceText
 
 KIND = "traces"
 _MOST = 50
-_PLACE = re.compile(r" at (.+?)(?: as rewritten)?:(\d+)$")
+_PLACE = re.compile(r"^(?>.*? at )(.+?)(?: as rewritten)?:(\d+)$")
 
 
 @dataclass(frozen=True)

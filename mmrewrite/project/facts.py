@@ -35,7 +35,9 @@ Importing = Callable[[Callable[[bytes], bool]], "Iterable[SourceFile]"]
 _TOO_DEEP = "nested too deeply to be read; split its longest expressions"
 
 # An import of our package, also over lines that end in a backslash.
-_IMPORT = re.compile(rf"\b(?:from|import)\b(?:[^#\n]|\\\r?\n)*\b{PACKAGE}\b")
+_CONTINUED = re.compile(r"\\\r?\n")
+_IMPORT = re.compile(r"\b(?:from|import)\b")
+_OURS = re.compile(rf"\b{PACKAGE}\b")
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,8 +152,20 @@ def read_facts(
 
 def has_mark(file: SourceFile) -> bool:
     """Whether a file that passed the byte search may hold a hint."""
-    # Latin-1 decodes any bytes, and the pattern is ASCII.
-    return has_carrier(file.data) or _IMPORT.search(file.data.decode("latin-1")) is not None
+    return has_carrier(file.data) or _may_import(file.data)
+
+
+def _may_import(data: bytes) -> bool:
+    """Whether our package is named behind an `import` or a `from`, up to the end of the line or a comment."""
+    if PACKAGE.encode() not in data:
+        return False
+    # Latin-1 decodes any bytes, and the patterns are ASCII.
+    text = _CONTINUED.sub(" ", data.decode("latin-1"))
+    for part in text.replace("#", "\n").split("\n"):
+        found = _IMPORT.search(part) if PACKAGE in part else None
+        if found is not None and _OURS.search(part, found.end()) is not None:
+            return True
+    return False
 
 
 def place_of(file: SourceFile) -> str:

@@ -22,9 +22,9 @@ _SHORT, _FEW = 5000, 300
 # Strings that this does not recognize, such as those of newer syntax, are read as code, which makes them no shallower.
 _TOKEN = re.compile(
     r"""(?P<skipped>\#[^\r\n]*|\\\r?\n|\\\r)
-    |(?P<string>(?P<prefix>[A-Za-z]{,3})(?:\"{3}(?:\\.|.)*?\"{3}|'{3}(?:\\.|.)*?'{3}
-        |"(?:\\.|[^"\\\r\n])*"|'(?:\\.|[^'\\\r\n])*'))
-    |(?P<open>[(\[{])|(?P<close>[)\]}])|(?P<cut>[,;])|(?P<line>\r\n|[\r\n])|(?P<word>\w+)|(?P<other>[^\s\w])""",
+    |(?P<string>(?P<prefix>[A-Za-z]{,3})(?:\"{3}(?:[^"\\]|\\.|"(?!""))*+\"{3}|'{3}(?:[^'\\]|\\.|'(?!''))*+'{3}
+        |"(?:\\.|[^"\\\r\n])*+"|'(?:\\.|[^'\\\r\n])*+'))
+    |(?P<open>[(\[{])|(?P<close>[)\]}])|(?P<cut>[,;])|(?P<line>\r\n|[\r\n])|(?P<word>\w+)|(?P<other>\\["']|[^\s\w])""",
     re.VERBOSE | re.DOTALL,
 )
 _INDENT = re.compile(r"[ \t\f]*(?P<first>elif\b|else\b|[^\s#])?")

@@ -53,8 +53,8 @@ _Node = TypeVar("_Node", ast.Constant, TypeParameter)
 
 # Each ends where newer syntax may begin: `except` without brackets, a `type` statement, a generic definition, and, with
 # its quote, a string with expressions in it.
-_CAUGHT = re.compile(r"^\s*(?=except\b[^:]*,)", re.MULTILINE)
-_ALIAS = re.compile(r"(?:^|[;:])\s*(?=type[\s\\]+\w+[\s\\]*[\[=])", re.MULTILINE)
+_CAUGHT = re.compile(r"^[ \t\f]*+(?=except\b[^:\n,]*+(?:(?<=\\)\n[^:\n,]*+){0,9},)", re.MULTILINE)
+_ALIAS = re.compile(r"(?:^|[;:])[ \t\f]*+(?=type[\s\\]++\w++[\s\\]*+[\[=])", re.MULTILINE)
 _GENERIC = re.compile(r"\b(?=(?:def|class)[\s\\]+\w+[\s\\]*\[)")
 _FORMATTED = re.compile(r"['\"](?:(?<=\b[ft]['\"])|(?<=\b[ft]r['\"])|(?<=\br[ft]['\"]))", re.IGNORECASE)
 # Python reports these errors, and a plain "invalid syntax", where it comes upon them.

@@ -28,8 +28,8 @@ from mmrewrite.verify.programs import Status as Status
 # Hints with which microbatches compute, as the user asks, with other values than the whole batch, and what these are.
 _RANDOM, _STATISTICS = "random numbers", "batch statistics"
 _OWN = {
-    _RANDOM: re.compile(r"\bmicrobatch\(.*\brng\s*=\s*(?!None\b|\(\s*\))", re.DOTALL),
-    _STATISTICS: re.compile(r"\bmicrobatch\(.*\bbatch_stats\s*=\s*(?!None\b)", re.DOTALL),
+    _RANDOM: re.compile(r"\A(?>.*?\bmicrobatch\().*\brng\s*+=\s*+(?!None\b|\(\s*\))", re.DOTALL),
+    _STATISTICS: re.compile(r"\A(?>.*?\bmicrobatch\().*\bbatch_stats\s*+=\s*+(?!None\b)", re.DOTALL),
 }
 
 # A hint by the path of its file.

@@ -11,7 +11,7 @@ from mmrewrite.modernize.uses import ModuleUses
 
 _ANY = ".*"
 _DEEPEST = 6
-_PERCENT = re.compile(r"%(?:\(\w*\))?[-#0 +]*(?:\*|\d+)?(?:\.(?:\*|\d+))?[hlL]?([a-zA-Z%])")
+_PERCENT = re.compile(r"%(?:\(\w*\))?[-#0 +]*+(?:\*|\d++)?(?:\.(?:\*|\d++))?[hlL]?([a-zA-Z%])")
 _DOLLAR = re.compile(r"\$(?:\$|\w+|\{\w+\})")
 
 
@@ -96,6 +96,17 @@ def _of_format(text: str | None) -> str:
     return "".join(re.escape(before) + ("" if field is None else _ANY) for before, field, _, _ in parts)
 
 
+# With more parts that are not seen between those that are, and choices among these, all of the text counts as not seen.
+_MOST_UNSEEN = 4
+
+
 def says_part(pattern: str) -> re.Pattern[str] | None:
-    """A pattern that is ready to match, None where no part of the text is seen."""
-    return re.compile(pattern, re.DOTALL) if re.search(r"\w", pattern.replace("(?:", "")) else None
+    """A pattern that is ready to match whole texts in linear time, None where no part of the text is seen."""
+    if not re.search(r"\w", pattern.replace("(?:", "")):
+        return None
+    first, *rest = re.split(r"(?:\.\*)+", pattern)
+    if "(?:" in pattern:
+        return re.compile(_ANY.join((first, *rest)), re.DOTALL) if len(rest) <= _MOST_UNSEEN else None
+    # The first place of each part will do, wherever the next ones are. Else each would be tried with all of the others.
+    found = [f"(?>.*?{part})" for part in rest[:-1]]
+    return re.compile("".join([first, *found, *(f"{_ANY}{part}" for part in rest[-1:])]), re.DOTALL)

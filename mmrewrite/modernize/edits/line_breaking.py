@@ -67,11 +67,18 @@ def _by_statement(edits: Sequence[Edit], module: ModuleUses) -> Iterator[_Grown]
         for start, end, is_header in [own_span(source, statement)]
     }
     for (start, end), (statement, is_header) in sorted(spans.items(), key=lambda item: item[0]):
-        touching = [number for number, edit in enumerate(edits) if edit.start < end and edit.end > start]
-        touching += [n for n, edit in enumerate(edits) if edit.start == edit.end and start < edit.start < end]
-        numbers = sorted(set(touching))
+        # Edits are in order and do not overlap.
+        numbers = range(bisect_right(edits, start, key=_end), bisect_left(edits, end, key=_start))
         if numbers and all(start <= edits[n].start and edits[n].end <= end for n in numbers):
             yield _Grown(numbers[0], numbers[-1] + 1, statement, start, end, is_header)
+
+
+def _start(edit: Edit) -> int:
+    return edit.start
+
+
+def _end(edit: Edit) -> int:
+    return edit.end
 
 
 def _edited(edits: Sequence[Edit], module: ModuleUses) -> Iterator[ast.stmt]:
@@ -103,7 +110,8 @@ def _is_any_in(numbers: Sequence[int], first: int, last: int) -> bool:
 def _indent(source: SourceText, edits: Sequence[Edit], grown: _Grown) -> str:
     """The indentation of a statement after the edits, one of which may move its line to the left."""
     begin = source.line_starts[source.position(grown.start)[0] - 1]
-    before = [edit for edit in edits if begin <= edit.start and edit.end <= grown.start and not edit.text]
+    near = edits[bisect_left(edits, begin, key=_start) : bisect_right(edits, grown.start, key=_end)]
+    before = [edit for edit in near if begin <= edit.start and edit.end <= grown.start and not edit.text]
     return apply_edits(source.text, before, begin, grown.start)
 
 
