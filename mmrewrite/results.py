@@ -53,15 +53,18 @@ class Refusal:
         return f"{self.path}:{self.line}:{self.column}: {self.reason} [{self.codemod}]"
 
 
-# Characters of a line of the source that messages show.
+# Characters of a line of the source that messages show, and that errors keep on either side of a mistake.
 _LONGEST = 160
+_KEPT = 500
 
 
 @dataclass(frozen=True, order=True)
 class HintError:
     """A hint that cannot be read. Its file is left alone.
 
-    `fix` is what to write in place of the `length` characters at its place, None where no one spelling is near.
+    `source_line` is its line, or of one that somebody's program has written, what is around the mistake: `cut` says how
+    many characters of the line come before that. `fix` is what to write in place of the `length` characters at its
+    place, None where no one spelling is near.
     """
 
     path: str
@@ -71,14 +74,23 @@ class HintError:
     source_line: str
     length: int = 1
     fix: str | None = field(default=None, compare=False)
+    cut: int = field(default=0, compare=False)
+
+    @classmethod
+    def at(
+        cls, path: str, line: int, column: int, message: str, source_line: str, length: int, fix: str | None = None
+    ) -> HintError:
+        """An error on a line, of which it keeps what it shows."""
+        cut = max(0, column - 1 - _KEPT)
+        return cls(path, line, column, message, source_line[cut : column + _KEPT], length, fix, cut)
 
     def __str__(self) -> str:
         """The message, the source line, and carets under the mistake."""
-        # Of a line that somebody's program has written, what is around the mistake.
-        start = max(0, self.column - 1 - _LONGEST // 2) if len(self.source_line) > _LONGEST else 0
+        place = self.column - 1 - self.cut
+        start = max(0, place - _LONGEST // 2) if len(self.source_line) > _LONGEST else 0
         text = self.source_line[start : start + _LONGEST]
-        lead, tail = "..." * (start > 0), "..." * (start + _LONGEST < len(self.source_line))
-        before = lead + text[: self.column - 1 - start]
+        lead, tail = "..." * (start + self.cut > 0), "..." * (start + _LONGEST < len(self.source_line))
+        before = lead + text[: place - start]
         indent = "".join("\t" if character == "\t" else " " for character in before)
         carets = max(1, min(self.length, len(lead + text) - len(before)))
         return f"{self.path}:{self.line}:{self.column}: {self.message}\n  {lead}{text}{tail}\n  {indent}{'^' * carets}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import shutil
 import signal
@@ -191,3 +193,51 @@ def read_until(text: str, output: IO[str]) -> None:
         if found and line.startswith("Status "):
             return
     pytest.fail(f"the command ended without printing {text!r}")
+
+
+CODES = "\x1b[8m\x1b[31m\x1b[0m\x9b2J\x7f\u202e"
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="no terminals")
+@pytest.mark.parametrize("environment", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
+def test_a_terminal_obeys_nothing_of_a_patch(environment: dict[str, str]) -> None:
+    put("good.py", PIPELINE.replace("x @ w", f"x @ w  # {CODES}"))
+    keeper, end = os.openpty()
+    command = [sys.executable, "-m", "mmrewrite", "diff", "good.py"]
+    with subprocess.Popen(command, stdin=end, stdout=end, stderr=end, env=os.environ | environment) as process:
+        os.close(end)
+        printed = b""
+        with contextlib.suppress(OSError):
+            while data := os.read(keeper, 4096):
+                printed += data
+    os.close(keeper)
+    assert process.returncode == 0
+    text = click.unstyle(printed.decode())
+    assert rf"{CODES}".encode("unicode_escape").decode() in text
+    assert b"\x1b[8m" not in printed and not set(text) & set("\x1b\x9b\x7f\u202e")
+    assert (b"\x1b[32m" in printed) == (not environment)
+
+
+@pytest.mark.parametrize("output_format", ["markdown", "github", "github-review", "sarif", "json", "html"])
+def test_no_format_holds_what_a_terminal_obeys(output_format: str) -> None:
+    put("good.py", PIPELINE.replace("x @ w", f"x @ w  # {CODES}").replace("@jax.jit", f"# {CODES}\n@jax.jit"))
+    put("wrong.py", f"y = f(1)  # mm: tsak('{CODES}')  # {CODES}\n")
+    result = run("diff", "--format", output_format)
+    assert "good.py" in result.stdout
+    assert not set(result.output) & set(CODES) - set("[8m31m0m2J")
+    if output_format in ("github-review", "sarif", "json"):
+        json.loads(result.stdout)
+
+
+def test_of_many_errors_the_first_are_shown() -> None:
+    for name in "abcd":
+        put(f"{name}.py", "y = f(1)  # mm: tsak(stage=0)\n" * 60)
+    put("z.py", "x = 1  # mm: " + "stages(x=1); " * 20_000 + "\n")
+    put("good.py", HINTED)
+    result = run("diff", "--no-cache")
+    assert result.exit_code == 2 and "+++ b/good.py" in result.stdout
+    assert result.stderr.count("unknown directive `tsak`") == 100
+    assert "and 241 more errors in hints" in result.stderr
+    assert len(result.stderr) < 100_000
+    errors = json.loads(run("diff", "--format", "json").stdout)
+    assert "and 19900 more errors in this file" in str(errors)

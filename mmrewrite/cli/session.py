@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 NOTHING, CHANGES, ERROR = 0, 1, 2
 
 STDIN = "-"
+# Of errors in hints, which are some lines each; more are counted.
+_MOST_ERRORS = 100
 # Formats of changes that show the plan as well.
 _SHOWING_PLANS = ("markdown", "html")
 # The command whose JSON `--evidence` takes.
@@ -406,11 +408,16 @@ class Session:
         """What could not be read, handled or written, on standard error."""
         for path, message in self.selection.unreadable:
             self._say_at(path, style.error(message))
+        errors = [error for result in self.results for error in result.errors]
+        shown = set(map(id, errors[:_MOST_ERRORS]))
         for result in self.results:
             if result.failure is not None:
                 self._say_at(result.path, style.error(result.failure))
             for error in result.errors:
-                self._say_error(error)
+                if id(error) in shown:
+                    self._say_error(error)
+        if len(errors) > len(shown):
+            self.say(f"and {len(errors) - len(shown)} more errors in hints; the JSON has them: --format json")
         for path, message in self.unwritten:
             self._say_at(path, style.error(f"not written: {message}"))
         for sentence in self.rules.problems:

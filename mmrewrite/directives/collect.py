@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from mmrewrite.directives.arguments import Argument as Argument
 from mmrewrite.directives.arguments import Problem, Written, arguments_of, directive_of, ignored_by, whole_number
@@ -19,7 +20,10 @@ from mmrewrite.directives.vocabulary import DIRECTIVES, FOR, IGNORE, KIND_WORDS,
 from mmrewrite.results import HintError, HintReference, LeftAlone
 from mmrewrite.source.names import Module
 from mmrewrite.source.spans import span
-from mmrewrite.source.text import SourceText, parse_quietly
+from mmrewrite.source.text import Columns, SourceText, parse_quietly
+
+# Of one file; the rest is counted. A text may hold as many as it has characters.
+MOST_ERRORS = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,7 +178,11 @@ class _CommentBody:
         return self.offset(node.col_offset), self.offset(node.end_col_offset or 0)
 
     def offset(self, column: int) -> int:
-        return self.start + len(self.text.encode()[:column].decode(errors="replace"))
+        return self.start + self.columns.characters(column)
+
+    @cached_property
+    def columns(self) -> Columns:
+        return Columns(self.text)
 
     def written(self, statement: ast.stmt) -> Written | None:
         node = statement.value if isinstance(statement, ast.Expr) else None
@@ -200,6 +208,7 @@ class _Collector:
         self.path, self.source, self.names, self.codemods, self.to_leave = path, source, names, codemods, left
         self.reexports = reexports
         self.found = Collected()
+        self.problems = 0
         self.off_since: int | None = None
 
     def run(self) -> Collected:
@@ -220,14 +229,25 @@ class _Collector:
             self.found.switched_off.append((self.off_since, len(self.source.text)))
         strip_calls(self.names.tree, [called.call for called in self.found.calls], self.found.imports)
         self.check_duplicates()
+        self.count_rest()
         return self.found
 
+    def count_rest(self) -> None:
+        """In place of the errors behind the first hundred, say how many there are: they have one cause, mostly."""
+        rest = self.problems - MOST_ERRORS
+        if rest > 1:
+            message = f"and {rest} more errors in this file; correct the first ones, and run again"
+            self.found.errors[-1] = replace(self.found.errors[-1], message=message, fix=None)
+
     def report(self, problem: Problem) -> None:
+        self.problems += 1
+        if self.problems > MOST_ERRORS + 1:
+            return
         line, column = self.source.position(problem.start)
         text = self.source.line(line)
         length = min(problem.length, len(text) - column + 1)
         fix = problem.fix if problem.length == length else None
-        self.found.errors.append(HintError(self.path, line, column, problem.message, text, max(1, length), fix))
+        self.found.errors.append(HintError.at(self.path, line, column, problem.message, text, max(1, length), fix))
 
     def leave(self, start: int, text: str, because: str) -> None:
         line, column = self.source.position(start)

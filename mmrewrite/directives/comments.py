@@ -13,6 +13,7 @@ import difflib
 import io
 import re
 import tokenize
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,9 @@ _WORD = re.compile(r"[A-Za-z]+")
 _CALL = re.compile(r"([a-z_]+)[ \t]*\(")
 # How alike a misspelt directive and a real one are (`difflib`): `tsk` and `task` are, `mask` and `task` are not.
 _ALIKE = 0.8
+# Of what looks like a hint on one line. What is no comment, or prose, is tried again and again on a line that a program
+# has written; each try reads the rest of the line.
+_MOST_TRIED = 100
 _BLOCKS = ("body", "orelse", "finalbody")
 _PARTS = ("handlers", "cases")
 
@@ -65,11 +69,14 @@ class Misplaced:
 def find_comments(source: SourceText, tree: ast.Module) -> Iterator[Comment]:
     """Hint comments, and those that look like one, in the order of the file."""
     last_line = 0
+    tried: Counter[int] = Counter()
+    strings = _CommentsBetweenStrings(source)
     for match in CARRIER_OR_NEAR.finditer(source.text):
         line, _ = source.position(match.start())
-        if line == last_line:
+        tried[line] += 1
+        if line == last_line or tried[line] > _MOST_TRIED:
             continue
-        first = _comment_start(source, tree, line, match.start())
+        first = _comment_start(source, tree, line, match.start(), strings)
         if first is None:
             continue
         line_start, line_end = source.line_starts[line - 1], source.line_starts[line - 1] + len(source.line(line))
@@ -131,13 +138,15 @@ def _follows_comment(text: str, offset: int) -> bool:
     return text[offset - 1].isspace()
 
 
-def _comment_start(source: SourceText, tree: ast.Module, line: int, offset: int) -> int | None:
+def _comment_start(
+    source: SourceText, tree: ast.Module, line: int, offset: int, between: _CommentsBetweenStrings
+) -> int | None:
     """Offset of the comment that holds `offset`, None when a string holds it."""
     position = source.line_starts[line - 1]
     strings = sorted(_strings_on(source, tree, line))
     for start, end in strings:
         if start <= offset < end:
-            return _comment_between_strings(source, start, end, offset)
+            return between.start(start, end, offset)
     while True:
         position = source.text.index("#", position)
         inside = next((end for start, end in strings if start <= position < end), None)
@@ -146,20 +155,32 @@ def _comment_start(source: SourceText, tree: ast.Module, line: int, offset: int)
         position = inside
 
 
-def _comment_between_strings(source: SourceText, start: int, end: int, offset: int) -> int | None:
-    """Offset of the comment that holds `offset` between adjacent strings, which are one node of the tree."""
-    text = source.text[start:end]
-    newer = newer_comments(text)
-    if newer is not None:
-        return next((start + first for first, last in newer if first <= offset - start < last), None)
-    for token in tokenize.generate_tokens(io.StringIO(f"(\n{text}\n)", newline="").readline):
-        if token.type == tokenize.COMMENT:
-            row, column = token.start
-            line, first_column = source.position(start)
-            found = source.line_starts[line + row - 3] + column + (first_column - 1 if row == 2 else 0)
-            if found <= offset < found + len(token.string):
-                return found
-    return None
+class _CommentsBetweenStrings:
+    """The comments between adjacent strings, which are one node of the tree: looked for once in each."""
+
+    def __init__(self, source: SourceText) -> None:
+        self._source = source
+        self._known: dict[tuple[int, int], list[tuple[int, int]]] = {}
+
+    def start(self, start: int, end: int, offset: int) -> int | None:
+        """Offset of the comment that holds `offset` in the text of a node; None when a string holds it."""
+        if (start, end) not in self._known:
+            self._known[start, end] = list(self._find(start, end))
+        return next((first for first, last in self._known[start, end] if first <= offset < last), None)
+
+    def _find(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        source = self._source
+        text = source.text[start:end]
+        newer = newer_comments(text)
+        if newer is not None:
+            yield from ((start + first, start + last) for first, last in newer)
+            return
+        line, first_column = source.position(start)
+        for token in tokenize.generate_tokens(io.StringIO(f"(\n{text}\n)", newline="").readline):
+            if token.type == tokenize.COMMENT:
+                row, column = token.start
+                found = source.line_starts[line + row - 3] + column + (first_column - 1 if row == 2 else 0)
+                yield found, found + len(token.string)
 
 
 def _strings_on(source: SourceText, tree: ast.Module, line: int) -> Iterator[tuple[int, int]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mmrewrite.directives.calls import Reexports
 from mmrewrite.directives.carrier import CARRIER, CARRIER_OR_NEAR
-from mmrewrite.directives.collect import Hint
+from mmrewrite.directives.collect import MOST_ERRORS, Hint
 from mmrewrite.directives.vocabulary import Role
 from mmrewrite.engine.hint_importers import HintImporters
 from mmrewrite.engine.notebook import SUFFIX, Notebook, read_notebooks
@@ -75,7 +75,7 @@ def _with_hidden_hints(notebook: Notebook, result: Rewrite) -> Rewrite:
             left.append(LeftAlone(*place, hint, "in a cell that its magic gives to another language"))
         else:
             message = "IPython code, or a cell that is not Python, is not rewritten; correct the cell, or move the hint"
-            errors.append(HintError(*place, message, text, len(text) - match.start()))
+            errors.append(HintError.at(*place, message, text, len(text) - match.start()))
     if len(errors) > len(result.errors):
         result = Rewrite(result.path, result.original, result.original, refusals=result.refusals)
     return replace(result, errors=tuple(errors), left=tuple(left))
@@ -245,6 +245,9 @@ class _Decider:
 
         def draft(facts: Facts) -> Drafted:
             excluded = self.excluded[facts.path]
+            if len(facts.hints.errors) > MOST_ERRORS:
+                # It stays as it is, and more of what is wrong with it would not be shown.
+                return Drafted()
             try:
                 return draft_module(facts, self._project, self._codemods, self._settings, excluded, importers)
             except Exception as error:

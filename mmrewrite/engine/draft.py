@@ -248,7 +248,7 @@ def _same_site(hint: Hint, active: Sequence[Hint]) -> set[int]:
 
 def _hint_error(facts: Facts, start: int, length: int, message: str, fix: str | None = None) -> HintError:
     line, column = facts.source.position(start)
-    return HintError(facts.path, line, column, message, facts.source.line(line), length, fix)
+    return HintError.at(facts.path, line, column, message, facts.source.line(line), length, fix)
 
 
 def _cuts(

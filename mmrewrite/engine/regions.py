@@ -61,7 +61,7 @@ def _statement_at(facts: Facts, line: int) -> ast.stmt | None:
 
 def _hinted(places: Collection[tuple[str, ast.stmt]], reached: Iterable[Reached]) -> set[tuple[str, ast.stmt]]:
     keys = {(item.facts.path, item.node) for item in reached if isinstance(item.node, ast.stmt)}
-    return {key for key in places if key in keys}
+    return {key for key in keys if key in places}
 
 
 class _Groups:
@@ -71,6 +71,7 @@ class _Groups:
     def _find(self, key: HintKey) -> HintKey:
         self._parent.setdefault(key, key)
         while self._parent[key] != key:
+            self._parent[key] = self._parent[self._parent[key]]
             key = self._parent[key]
         return key
 

@@ -9,8 +9,10 @@ import re
 import sys
 import unicodedata
 import warnings
+from array import array
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 # PEP 263: an encoding is declared in a comment on the first or the second line.
 _COOKIE = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
@@ -76,6 +78,19 @@ def quoted(value: str) -> str:
 
 class SourceError(ValueError):
     """The bytes of a file are not text in the encoding that it declares."""
+
+
+class Columns:
+    """The columns of one line: those of `ast` count bytes of UTF-8, ours characters."""
+
+    def __init__(self, text: str) -> None:
+        # A table, since a line of a program may have a million characters, and as many nodes.
+        ends = None if text.isascii() else accumulate(len(letter.encode(errors="surrogatepass")) for letter in text)
+        self._ends = None if ends is None else array("L", ends)
+
+    def characters(self, column: int) -> int:
+        """The characters before a column of `ast`."""
+        return column if self._ends is None else bisect.bisect_right(self._ends, column)
 
 
 @dataclass(frozen=True)
@@ -152,10 +167,19 @@ class SourceText:
     def offset(self, line: int, column: int) -> int:
         """Offset of a position of `ast`, whose columns count bytes of UTF-8."""
         start = self.line_starts[line - 1]
-        text = self.line(line)
-        if text.isascii():
+        if self._is_ascii:
             return start + column
-        return start + len(text.encode()[:column].decode(errors="replace"))
+        if line not in self._columns:
+            self._columns[line] = Columns(self.line(line))
+        return start + self._columns[line].characters(column)
+
+    @cached_property
+    def _is_ascii(self) -> bool:
+        return self.text.isascii()
+
+    @cached_property
+    def _columns(self) -> dict[int, Columns]:
+        return {}
 
     def position(self, offset: int) -> tuple[int, int]:
         """Line and column of an offset, both counted from 1, columns in characters."""
