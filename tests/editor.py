@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,8 +20,10 @@ _LONGEST = 30
 class Editor:
     """Open files and what the server says about them. Every method that asks the server is a coroutine for `run`."""
 
-    def __init__(self, folder: Path, loop: asyncio.Runner, **capabilities: Any) -> None:
-        self.folder, self._loop = folder, loop
+    def __init__(
+        self, folder: Path, loop: asyncio.Runner, encodings: Sequence[str] | None = None, **capabilities: Any
+    ) -> None:
+        self.folder, self._loop, self._encodings = folder, loop, encodings
         self.client = LanguageClient("tests", "1")
         self.published: dict[str, types.PublishDiagnosticsParams] = {}
         self.messages: list[str] = []
@@ -53,13 +55,17 @@ class Editor:
         self.initialized = await self.client.initialize_async(
             types.InitializeParams(
                 capabilities=types.ClientCapabilities(
-                    workspace=workspace, text_document=types.TextDocumentClientCapabilities(code_action=action)
+                    general=types.GeneralClientCapabilities(position_encodings=self._encodings),
+                    workspace=workspace,
+                    text_document=types.TextDocumentClientCapabilities(code_action=action),
                 ),
                 workspace_folders=[types.WorkspaceFolder(uri=self.folder.as_uri(), name="tests")],
                 **capabilities,
             )
         )
         self.client.initialized(types.InitializedParams())
+        agreed = self.initialized.capabilities.position_encoding
+        self.units = str(getattr(agreed, "value", agreed) or "utf-16")
 
     async def stop(self) -> None:
         await self.client.shutdown_async(None)
@@ -91,7 +97,7 @@ class Editor:
         """Replace a range, as one keystroke does."""
         self.versions[name] += 1
         change = types.TextDocumentContentChangePartial(range=range_of(start, end), text=text)
-        self.texts[name] = applied(self.texts[name], [types.TextEdit(range=change.range, new_text=text)])
+        self.texts[name] = applied(self.texts[name], [types.TextEdit(range=change.range, new_text=text)], self.units)
         document = types.VersionedTextDocumentIdentifier(uri=self.uri(name), version=self.versions[name])
         self.client.text_document_did_change(
             types.DidChangeTextDocumentParams(text_document=document, content_changes=[change])
@@ -116,6 +122,17 @@ class Editor:
         found = await self.client.text_document_code_action_async(params)
         return [each for each in found or [] if isinstance(each, types.CodeAction)]
 
+    async def complete(self, name: str, line: int, character: int) -> dict[str, str]:
+        """What is offered at a place, with the file as it is once that is taken."""
+        params = types.CompletionParams(
+            types.TextDocumentIdentifier(uri=self.uri(name)), types.Position(line, character)
+        )
+        found = await self.client.text_document_completion_async(params)
+        assert isinstance(found, types.CompletionList)
+        edits = {item.label: item.text_edit for item in found.items}
+        assert all(isinstance(edit, types.TextEdit) for edit in edits.values())
+        return {label: applied(self.texts[name], [edit], self.units) for label, edit in edits.items()}  # type: ignore[list-item]
+
     async def hover(self, name: str, line: int) -> str | None:
         position = types.Position(line, 0)
         params = types.HoverParams(types.TextDocumentIdentifier(uri=self.uri(name)), position)
@@ -135,7 +152,8 @@ class Editor:
             name = path.resolve().relative_to(self.folder.resolve()).as_posix()
             assert change.text_document.version == self.versions.get(name)
             text = self.texts.get(name) or path.read_bytes().decode()
-            results[name] = applied(text, [edit for edit in change.edits if isinstance(edit, types.TextEdit)])
+            edits = [edit for edit in change.edits if isinstance(edit, types.TextEdit)]
+            results[name] = applied(text, edits, self.units)
         return results
 
 
@@ -143,8 +161,12 @@ def range_of(start: tuple[int, int], end: tuple[int, int]) -> types.Range:
     return types.Range(start=types.Position(*start), end=types.Position(*end))
 
 
-def applied(text: str, edits: list[types.TextEdit]) -> str:
-    """A text after edits whose columns are UTF-16, as the protocol says, and which do not overlap."""
+CODECS = {"utf-8": ("utf-8", 1), "utf-16": ("utf-16-le", 2), "utf-32": ("utf-32-le", 4)}
+
+
+def applied(text: str, edits: list[types.TextEdit], units: str = "utf-16") -> str:
+    """A text after edits whose columns count such units, and which do not overlap."""
+    codec, width = CODECS[units]
     lines = text.replace("\r\n", "\n\0").replace("\r", "\n\1").split("\n")
     starts, offset = [], 0
     for line in lines:
@@ -154,9 +176,10 @@ def applied(text: str, edits: list[types.TextEdit]) -> str:
 
     def place(position: types.Position) -> int:
         inside = text[starts[position.line] :]
-        return starts[position.line] + len(inside.encode("utf-16-le")[: position.character * 2].decode("utf-16-le"))
+        return starts[position.line] + len(inside.encode(codec)[: position.character * width].decode(codec))
 
-    spans = [(place(edit.range.start), place(edit.range.end), edit.new_text) for edit in edits]
-    for start, end, new in sorted(spans, key=lambda each: each[:2], reverse=True):
+    # What several insert at one place stands there in their order.
+    spans = [(place(edit.range.start), place(edit.range.end), number) for number, edit in enumerate(edits)]
+    for start, end, new in ((start, end, edits[number].new_text) for start, end, number in sorted(spans, reverse=True)):
         text = text[:start] + new + text[end:]
     return text

@@ -25,13 +25,14 @@ from mmrewrite.engine.rewrite import rewrite_project
 from mmrewrite.files.select import source_file
 from mmrewrite.lsp import workspace
 from mmrewrite.lsp.answers import Request
+from mmrewrite.lsp.completion import axis_names, offers
 from mmrewrite.lsp.positions import Units, offset_at, position_at, replace_range
 from mmrewrite.lsp.worker import LENGTH
 from mmrewrite.source.text import SourceText
 
 pytest.importorskip("pygls")
 
-from editor import Editor, applied, range_of
+from editor import CODECS, Editor, applied, range_of
 from lsprotocol import types
 from pygls.exceptions import JsonRpcException
 
@@ -172,21 +173,22 @@ def test_a_hover_says_what_is_known_and_what_is_not(editor: Editor, folder: Path
     run(editor.open("train.py", PIPELINE))
     assert run(editor.hover("train.py", 0)) is None
     mesh = run(editor.hover("train.py", 2))
-    assert mesh is not None and "mesh `mesh` of 2 devices, stage=2." in mesh
-    assert "Steps: `step`." in str(run(editor.hover("train.py", 11)))
+    assert mesh is not None and "\n- mesh `mesh` of 2 devices, stage=2\n" in mesh
+    assert "- Steps: `step`\n" in str(run(editor.hover("train.py", 11)))
     layers = run(editor.hover("train.py", 6))
     assert layers is not None and "dealt out to the 2 slices of `stage`, in order" in layers
     batch = run(editor.hover("train.py", 13))
     assert batch is not None
-    assert "2 stages on 2 submeshes, 4 microbatches." in batch
-    assert "Makespan of a step: " in batch and "most live activations" in batch.lower()
+    assert "2 stages on 2 submeshes, 4 microbatches\n" in batch
+    assert "\n  - makespan of a step: " in batch and "\n  - most live activations" in batch
     assert "Not known without tracing the program: bytes" in batch
     # One that is placed by hand: its submesh and devices.
     run(editor.open("placed.py", PLACED))
     placed = run(editor.hover("placed.py", 7))
     assert placed is not None
-    assert "task a, where stage=1, submesh 0, devices 2, 3." in placed
-    assert "Runs on: placed.py:3: mesh `mesh` of 4 devices, stage=2 x data=2." in placed
+    # One cell of the table to a line.
+    assert "\n  - task: a\n  - where: stage=1\n  - submesh 0, devices 2, 3\n" in placed
+    assert "- **Runs on** placed.py:3: mesh `mesh` of 4 devices, stage=2 x data=2" in placed
     run(editor.open("alone.py", "y = f(1)  # mm: task('a', stage=1)\n"))
     assert "No step of these files reaches this line" in str(run(editor.hover("alone.py", 0)))
     run(editor.open("refused.py", "y = f(1) + f(2)  # mm: task(stage=0)\n"))
@@ -276,6 +278,191 @@ def test_requests_without_a_keystroke_between_share_one_rewrite(folder: Path, mo
     # A file of the project that is not open may have changed.
     opened.describe(asked)
     assert len(rewrites) == 3
+
+
+# The encodings of positions that clients offer, in their order, and the first of them that is known.
+CLIENTS = {
+    "Neovim": ["utf-8", "utf-16", "utf-32"],
+    "Helix": ["utf-8", "utf-32", "utf-16"],
+    "eglot": ["utf-32", "utf-8", "utf-16"],
+    "VS Code": ["utf-16"],
+    "unknown": ["ebcdic", "utf-16"],
+    "older": None,
+}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_positions_are_in_the_encoding_that_was_agreed(client: str, folder: Path) -> None:
+    encodings = CLIENTS[client]
+    with asyncio.Runner() as loop:
+        editor = Editor(folder, loop, encodings)
+        run, codec, width = editor.run, *CODECS[editor.units]
+        assert editor.units == (encodings or ["utf-16"])[0 if client != "unknown" else 1]
+
+        def place(text: str, word: str, end: bool = False) -> tuple[int, int]:
+            before = text[: text.index(word) + (len(word) if end else 0)]
+            return before.count("\n"), len(before.rpartition("\n")[2].encode(codec)) // width
+
+        # A fix, typing, a mistake, completion, a rewrite: each behind what has other columns in each encoding.
+        text = 'x = f("é🎉")  # mm: tsak(stage=0)\n'
+        error = of_code(run(editor.open("a.py", text)), "hint")
+        assert (error.range.start.line, error.range.start.character) == place(text, "tsak")
+        assert (error.range.end.line, error.range.end.character) == place(text, "tsak", end=True)
+        (action,) = run(editor.actions("a.py", 0, ["quickfix"]))
+        assert editor.after(action) == {"a.py": text.replace("tsak", "task")}
+        editor.type("a.py", place(text, "tsak"), place(text, "tsak", end=True), "🎉task")
+        editor.type("a.py", place(text, "tsak"), (0, place(text, "tsak")[1] + len("🎉".encode(codec)) // width), "")
+        assert run(editor.diagnostics("a.py")) == []
+        refused = 'if "é🎉": y = f(1) + f(2)\n# mm: mesh(stage=2)\n\n\n@jax.jit  # é🎉  # mm: mjit\nclass C: ...\n'
+        (refusal,) = run(editor.open("refused.py", refused))
+        assert (refusal.range.start.line, refusal.range.start.character) == place(refused, "mjit")
+        asked = 'x = "é🎉"  # mm: ta\n'
+        run(editor.open("asked.py", asked))
+        assert run(editor.complete("asked.py", *place(asked, "ta", end=True)))["task"] == asked.replace("ta", "task")
+        program = PIPELINE.replace("x @ w", "x @ w  # é🎉").replace("# mm: mjit", "# é🎉  # mm: mjit")
+        run(editor.open("train.py", program))
+        (rewrite,) = run(editor.actions("train.py", 11))
+        assert editor.after(rewrite) == rewritten(folder, "train.py")
+        editor.run(editor.stop())
+
+
+class TestCompletion:
+    @pytest.mark.parametrize(
+        ("line", "offered"),
+        [
+            ("x = f(x)  # mm:|", {"task": "x = f(x)  # mm:task", "mesh": "x = f(x)  # mm:mesh"}),
+            ("x = f(x)  # mm: |", {"task": "x = f(x)  # mm: task", "off": "x = f(x)  # mm: off"}),
+            ("x = f(x)  # mm: ta|", {"task": "x = f(x)  # mm: task"}),
+            ("x = f(x)  # mm: task(stage=0); sh|", {"shard": "x = f(x)  # mm: task(stage=0); shard"}),
+            (
+                "x = f(x)  # mm: task(|",
+                {"stage=": "x = f(x)  # mm: task(stage=", "name=": "x = f(x)  # mm: task(name="},
+            ),
+            ("x = f(x)  # mm: task(st|)", {"stage=": "x = f(x)  # mm: task(stage=)"}),
+            ("x = f(x)  # mm: shard(ba|", {'"batch"': 'x = f(x)  # mm: shard("batch"'}),
+            ('x = f(x)  # mm: shard("ba|', {'"batch"': 'x = f(x)  # mm: shard("batch"'}),
+            ("x = f(x)  # mm: shard(None, 'mo|", {"'model'": "x = f(x)  # mm: shard(None, 'model'"}),
+            ("for w in ws:  # mm: stages(axis=|", {'"stage"': 'for w in ws:  # mm: stages(axis="stage"'}),
+            (
+                "g = h(x)  # mm: microbatch(count=4, sch|",
+                {"schedule=": "g = h(x)  # mm: microbatch(count=4, schedule="},
+            ),
+            (
+                'g = h(x)  # mm: microbatch(count=4, schedule="zb-|',
+                {'"zb-h1"': 'g = h(x)  # mm: microbatch(count=4, schedule="zb-h1"'},
+            ),
+            ("# mm: axes(hidden=|", {'"model"': '# mm: axes(hidden="model"'}),
+            ("x = f(x)  # mm: ignore[place|", {"place_task": "x = f(x)  # mm: ignore[place_task"}),
+        ],
+    )
+    def test_what_may_come_next(self, line: str, offered: dict[str, str]) -> None:
+        axes = axis_names(["# mm: mesh(stage=2, model=2); axes(hidden='model', batch=None)\n"])
+        assert (axes.mesh, axes.logical) == (("stage", "model"), ("hidden", "batch"))
+        before, _, after = line.partition("|")
+        found = offers(before, axes, list(Registry()))
+        written = {each.text: before[: len(before) - each.replaced] + each.text + after for each in found}
+        assert {text: written.get(text) for text in offered} == offered
+
+    @pytest.mark.parametrize(
+        "before",
+        ["x = ta", "# about tas", "x = f(x)  # mm: task(stage=0)", "x = f(x)  # mm: nothing(a", "y = 'mm: ta", "# mm"],
+    )
+    def test_nothing_elsewhere(self, before: str) -> None:
+        assert offers(before, axis_names([]), ()) == ()
+
+    def test_axes_of_the_program_are_offered(self, editor: Editor, folder: Path) -> None:
+        put(str(folder / "devices.py"), "# mm: mesh(pipe=2)\nx = 1\n")
+        put(str(folder / "pyproject.toml"), "[tool.mmrewrite.axes]\nembed = 'pipe'\n")
+        put(
+            str(folder / "made.py"),
+            "import mmruntime as mm\nmesh = mm.MultiMesh(axis_sizes=(2,), axis_names=('data',))\n",
+        )
+        text = "x = f(1)  # mm: task(\ny = f(1)  # mm: shard(\n"
+        editor.run(editor.open("a.py", text))
+        assert {"name=", "pipe=", "data="} <= set(editor.run(editor.complete("a.py", 0, 21)))
+        assert {'"pipe"', '"data"', '"embed"'} <= set(editor.run(editor.complete("a.py", 1, 22)))
+        assert editor.run(editor.complete("a.py", 7, 0)) == {}
+
+
+def test_a_large_document_blocks_no_other(editor: Editor, folder: Path) -> None:
+    large = "y = f(1) + f(2)  # mm: task(stage=0)\n" * 250_000
+    put(str(folder / "on_disk.py"), large)
+    (found,) = editor.run(editor.open_unsaved("large.py", large))
+    assert found.severity == types.DiagnosticSeverity.Information and "`mmrewrite check` reads it" in found.message
+    before = time.monotonic()
+    editor.type("large.py", (100_000, 0), (100_000, 0), "z")
+    assert of_code(editor.run(editor.open("small.py", WRONG)), "place_task")
+    assert editor.run(editor.hover("small.py", 0)) is not None
+    assert editor.run(editor.hover("large.py", 0)) is None and editor.run(editor.actions("large.py", 0)) == []
+    assert time.monotonic() - before < 20
+    assert "on_disk.py" in str(sorted(editor.published))
+    # What was cut to a size that people write is looked at again.
+    editor.type("large.py", (1, 0), (250_000, 0), "")
+    assert len(editor.run(editor.diagnostics("large.py"))) == 1
+
+
+def test_wrong_requests_are_answered(folder: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-m", "mmrewrite", "lsp"]
+    server = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=folder, env=environment
+    )
+    assert server.stdin is not None and server.stdout is not None
+
+    def send(body: bytes) -> None:
+        server.stdin.write(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))  # type: ignore[union-attr]
+        server.stdin.flush()  # type: ignore[union-attr]
+
+    def answer(number: int | None) -> dict[str, Any]:
+        while True:
+            length = 0
+            while line := server.stdout.readline().strip():  # type: ignore[union-attr]
+                if line.lower().startswith(b"content-length"):
+                    length = int(line.partition(b":")[2])
+            message: dict[str, Any] = json.loads(server.stdout.read(length))  # type: ignore[union-attr]
+            if message.get("id") == number and "method" not in message:
+                return message
+
+    def ask(number: int, method: str, params: object) -> dict[str, Any]:
+        send(json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}).encode())
+        return answer(number)
+
+    def code(number: int, method: str, params: object) -> int:
+        return int(ask(number, method, params)["error"]["code"])
+
+    hover, document = "textDocument/hover", {"textDocument": {"uri": (folder / "a.py").as_uri()}}
+    good = document | {"position": {"line": 0, "character": 0}}
+    assert code(1, hover, good) == -32002
+    assert "result" in ask(2, "initialize", {"processId": None, "rootUri": folder.as_uri(), "capabilities": {}})
+    opened = document["textDocument"] | {
+        "languageId": "python",
+        "version": 1,
+        "text": "y = f(1)  # mm: task(stage=0)\n",
+    }
+    send(json.dumps({"jsonrpc": "2.0", "method": "initialized", "params": {}}).encode())
+    for uri in (opened["uri"], "file:///%00.py", "file:///%ED%A0%80.py", "untitled:1", "file://"):
+        note = {"jsonrpc": "2.0", "method": "textDocument/didOpen", "params": {"textDocument": opened | {"uri": uri}}}
+        send(json.dumps(note).encode())
+    for number, params in enumerate(({}, [], 5, None, document, good | {"position": {"line": -1, "character": 0}}), 10):
+        assert code(number, hover, params) == -32602
+    assert code(20, "nobody/knows", {}) == -32601
+    everywhere = {"start": {"line": 0, "character": 0}, "end": {"line": 2**31 - 1, "character": 0}}
+    assert ask(21, "textDocument/codeAction", document | {"range": everywhere, "context": {"diagnostics": []}})[
+        "result"
+    ]
+    for body in (b"{", b"\xff", b"[" * 100_000):
+        send(body)
+        assert answer(None)["error"]["code"] == -32700
+    for body in (b"[]", b"5", b"{}"):
+        send(body)
+        assert answer(None)["error"]["code"] == -32600
+    assert "task" in str(ask(22, hover, good)["result"])
+    assert ask(23, "shutdown", None)["result"] is None
+    assert code(24, hover, good) == -32600
+    send(json.dumps({"jsonrpc": "2.0", "method": "exit"}).encode())
+    assert server.wait(20) == 0
+    server.stdin.close()
+    server.stdout.close()
 
 
 def test_a_request_can_be_cancelled_and_the_next_is_answered(editor: Editor) -> None:

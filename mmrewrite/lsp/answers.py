@@ -6,7 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from mmrewrite.lsp.completion import AxisNames
 from mmrewrite.lsp.positions import Position, Units
+
+# Characters of a file that is looked at while somebody types: some ten thousand lines, which take a second or two.
+LARGEST = 500_000
 
 Severity = Literal["error", "warning", "information"]
 
@@ -25,6 +29,7 @@ class Request:
         path: The file that `describe` and `rewrite` are about.
         line: Its line, from 1.
         others: The open files that are of the run of another folder.
+        large: The open files that are too large to be looked at while somebody types.
     """
 
     kind: Literal["check", "describe", "rewrite"]
@@ -36,6 +41,7 @@ class Request:
     path: str = ""
     line: int = 0
     others: frozenset[str] = frozenset()
+    large: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -65,10 +71,11 @@ class ShownProblem:
 
 @dataclass(frozen=True)
 class CheckedWorkspace:
-    """The problems of every file, and the lines with hints, from 1, by real path."""
+    """The problems of every file, and the lines with hints, from 1, by real path; and the names of axes."""
 
     problems: Mapping[str, tuple[ShownProblem, ...]]
     hints: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    axes: AxisNames = field(default_factory=AxisNames)
 
 
 @dataclass(frozen=True)

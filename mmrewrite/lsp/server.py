@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from mmrewrite import __version__
-from mmrewrite.lsp.answers import Answer, CheckedWorkspace, Failed, RegionRewrite, Request, ShownProblem
+from mmrewrite.codemod.registry import Registry
+from mmrewrite.lsp.answers import LARGEST, Answer, CheckedWorkspace, Failed, RegionRewrite, Request, ShownProblem
+from mmrewrite.lsp.completion import AxisNames, offers
 from mmrewrite.lsp.connection import Connection
-from mmrewrite.lsp.positions import Position, Units, replace_range
+from mmrewrite.lsp.positions import Position, Units, offset_at, position_at, replace_range
 from mmrewrite.source.text import SourceText
 
 if TYPE_CHECKING:
@@ -29,6 +31,11 @@ SOURCE = "mmrewrite"
 PAUSE = 0.15
 # Seconds after which to look again which files there are, if the client reports no changes of files.
 STALE = 2.0
+
+# What may come before something to complete in a hint.
+_TRIGGERS = [" ", ":", ";", "(", "[", ",", "=", '"', "'"]
+# Characters of a line before the cursor that completion looks at.
+_LONGEST_LINE = 2000
 
 _WATCHED = ("**/*.py", "**/*.ipynb", "**/pyproject.toml", "**/mmrewrite.toml", "**/.gitignore")
 
@@ -52,6 +59,7 @@ class Server:
         self._buffers: dict[str, _Buffer] = {}
         self._shown: dict[str, tuple[types.Diagnostic, ...]] = {}
         self._hints: dict[str, frozenset[int]] = {}
+        self._axes = AxisNames()
         self._due = 0.0
         # When the files of each folder were looked for; none are known that may have changed since.
         self._looked: dict[str, float] = {}
@@ -65,7 +73,7 @@ class Server:
         """A file was opened."""
         document = params.text_document
         path = self._uris.to_fs_path(document.uri)
-        if path is None or not path.endswith(".py"):
+        if path is None or not path.endswith(".py") or not _is_name(path):
             return
         self._buffers[document.uri] = _Buffer(document.uri, os.path.abspath(path), document.version, document.text)
         self._check_soon(files_changed=True)
@@ -165,12 +173,16 @@ class Server:
             others = set(checked) - {folder}
             problems |= {path: each for path, each in answer.problems.items() if self._folder_of(path) not in others}
             hints |= {path: each for path, each in answer.hints.items() if self._folder_of(path) not in others}
-        return CheckedWorkspace(problems, hints)
+        axes = AxisNames(
+            tuple(dict.fromkeys(name for answer in checked.values() for name in answer.axes.mesh)),
+            tuple(dict.fromkeys(name for answer in checked.values() for name in answer.axes.logical)),
+        )
+        return CheckedWorkspace(problems, hints, axes)
 
     def _publish(self, checked: CheckedWorkspace) -> None:
         from lsprotocol import types
 
-        self._hints = dict(checked.hints)
+        self._hints, self._axes = dict(checked.hints), checked.axes
         found = {
             self._uri(path): tuple(map(self._diagnostic, problems))
             for path, problems in checked.problems.items()
@@ -218,6 +230,36 @@ class Server:
         markdown = types.MarkupContent(kind=types.MarkupKind.Markdown, value=answer)
         return types.Hover(contents=markdown)
 
+    def complete(self, params: types.CompletionParams) -> types.CompletionList:
+        """What may be written next in a hint comment."""
+        from lsprotocol import types
+
+        buffer = self._buffers.get(params.text_document.uri)
+        line = params.position.line
+        items: list[types.CompletionItem] = []
+        if buffer is not None and line < len(buffer.source.line_starts):
+            end = offset_at(buffer.source, _position(params.position), self._units)
+            before = buffer.source.text[max(buffer.source.line_starts[line], end - _LONGEST_LINE) : end]
+            kinds = {
+                "directive": types.CompletionItemKind.Function,
+                "argument": types.CompletionItemKind.Field,
+                "value": types.CompletionItemKind.Value,
+            }
+            for number, offer in enumerate(offers(before, self._axes, list(Registry()))):
+                start = position_at(buffer.source, end - offer.replaced, self._units)
+                edit = types.TextEdit(range=types.Range(types.Position(*start), params.position), new_text=offer.text)
+                items.append(
+                    types.CompletionItem(
+                        label=offer.text,
+                        kind=kinds[offer.kind],
+                        detail=offer.about,
+                        sort_text=f"{number:03}",
+                        filter_text=offer.text,
+                        text_edit=edit,
+                    )
+                )
+        return types.CompletionList(is_incomplete=False, items=items)
+
     async def actions(self, params: types.CodeActionParams) -> list[types.CodeAction | types.Command]:
         """Spellings to fix, and the rewrites of hints, in a range."""
         buffer = self._buffers.get(params.text_document.uri)
@@ -231,9 +273,10 @@ class Server:
         if _is_wanted(types.CodeActionKind.QuickFix, wanted):
             found += self._fixes(buffer, params.range)
         if _is_wanted(types.CodeActionKind.RefactorRewrite, wanted):
+            # A client may ask about more lines than there are.
             lines = range(params.range.start.line + 1, params.range.end.line + 2)
             seen: list[RegionRewrite] = []
-            for line in sorted(self._hints.get(os.path.realpath(buffer.path), frozenset()) & {*lines}):
+            for line in sorted(each for each in self._hints.get(os.path.realpath(buffer.path), ()) if each in lines):
                 version = buffer.version
                 answer = await self._ask("rewrite", buffer, line)
                 if isinstance(answer, RegionRewrite) and buffer.version == version and answer not in seen:
@@ -303,14 +346,16 @@ class Server:
         return answer
 
     def _request(self, kind: Any, folder: str, path: str = "", line: int = 0) -> Request:
-        buffers = {buffer.path: buffer.source.text for buffer in self._buffers.values()}
+        opened = {buffer.path: buffer.source.text for buffer in self._buffers.values()}
+        buffers = {path: text for path, text in opened.items() if len(text) <= LARGEST}
         others = frozenset(each for each in buffers if self._folder_of(each) != folder)
         looked = self._looked.get(folder)
         fresh = looked is None or (not self._watches and time.monotonic() - looked > STALE)
         if fresh:
             self._looked[folder] = time.monotonic()
         walks = bool(self._roots())
-        return Request(kind, folder, walks, buffers, self._units, fresh, path, line, others)
+        large = frozenset(each for each in opened if each not in buffers and self._folder_of(each) == folder)
+        return Request(kind, folder, walks, buffers, self._units, fresh, path, line, others, large)
 
     def _roots(self) -> list[str]:
         """The folders of the workspace, as the client spells them."""
@@ -349,7 +394,9 @@ class Server:
 
     @property
     def _units(self) -> Units:
-        return cast(Units, str(getattr(self._protocol.workspace.position_encoding, "value", None) or "utf-16"))
+        # What the client has named first of those that pygls knows; an enumeration if pygls has chosen, else a text.
+        agreed = self._protocol.workspace.position_encoding
+        return cast(Units, str(getattr(agreed, "value", agreed) or "utf-16"))
 
     def _range(self, start: Position, end: Position) -> types.Range:
         from lsprotocol import types
@@ -371,7 +418,15 @@ def make_server() -> LanguageServer:
     from lsprotocol import types
     from pygls.lsp.server import LanguageServer
 
-    protocol = LanguageServer(SOURCE, __version__)
+    from mmrewrite.lsp.protocol import answering_protocol
+
+    class AnsweringServer(LanguageServer):  # type: ignore[misc]
+        def report_server_error(self, error: Exception, source: Any) -> None:
+            """Say what went wrong; of a message that cannot be read, as an answer to whoever sent it."""
+            if not self.protocol.answer_unreadable(error):
+                super().report_server_error(error, source)
+
+    protocol = AnsweringServer(SOURCE, __version__, protocol_cls=answering_protocol())
     server = Server(protocol)
     kinds = [types.CodeActionKind.QuickFix, types.CodeActionKind.RefactorRewrite]
     for method, handler, options in (
@@ -383,6 +438,7 @@ def make_server() -> LanguageServer:
         (types.WORKSPACE_DID_CHANGE_WATCHED_FILES, server.files_changed, None),
         (types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS, server.folders_changed, None),
         (types.TEXT_DOCUMENT_HOVER, server.hover, None),
+        (types.TEXT_DOCUMENT_COMPLETION, server.complete, types.CompletionOptions(trigger_characters=_TRIGGERS)),
         (types.TEXT_DOCUMENT_CODE_ACTION, server.actions, types.CodeActionOptions(code_action_kinds=kinds)),
         (types.SHUTDOWN, server.end, None),
     ):
@@ -397,6 +453,14 @@ def serve() -> None:
     # is left half-done: the server writes no files, and its worker ends with it.
     signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
     make_server().start_io()
+
+
+def _is_name(path: str) -> bool:
+    """Whether a file can be called so."""
+    try:
+        return b"\0" not in os.fsencode(path)
+    except UnicodeError:
+        return False
 
 
 def _position(position: types.Position) -> Position:

@@ -16,7 +16,8 @@ from mmrewrite.engine.settings import HintSettings
 from mmrewrite.files.cache_folder import cache_folder
 from mmrewrite.files.select import Rules, Selection, select_files, source_file
 from mmrewrite.files.walk import load_file, shown
-from mmrewrite.lsp.answers import CheckedWorkspace, RegionRewrite, Request, Severity, ShownProblem
+from mmrewrite.lsp.answers import LARGEST, CheckedWorkspace, RegionRewrite, Request, Severity, ShownProblem
+from mmrewrite.lsp.completion import axis_names
 from mmrewrite.lsp.positions import Position, Units, position_at
 from mmrewrite.modernize.registry import ModernizeRegistry
 from mmrewrite.plan.line_facts import line_facts
@@ -32,6 +33,10 @@ from mmrewrite.source.text import SourceError, SourceText, encode_buffer
 _PLACE_IN_MESSAGE = re.compile(r"\(line (\d+), column (\d+)\)")
 _LINK = re.compile(r"^See (https://\S+?)[.,]?(?:\s|$)", re.MULTILINE)
 _WORD = re.compile(r"[A-Za-z_]+")
+_TOO_LARGE = (
+    f"longer than {LARGEST:,} characters, and not looked at here, so that other files need not wait for it; "
+    "`mmrewrite check` reads it"
+)
 _UNKNOWN = (
     "Not known without tracing the program: bytes of values and parameters, and FLOPs. "
     "`mmrewrite plan --entry MODULE:STEP --args MODULE:FUNCTION` traces it; the bytes are shown here then, for as "
@@ -65,9 +70,13 @@ class Workspace:
         for result in results:
             if result.path.endswith(".py"):
                 problems.setdefault(os.path.realpath(result.path), []).extend(_problems(result, request.units))
+        for path in (*sources.large, *request.large):
+            problems[os.path.realpath(path)] = [ShownProblem((0, 0), (0, 0), _TOO_LARGE, "information", "size")]
+        texts = (file.data.decode(errors="replace") for file in sources.files)
         return CheckedWorkspace(
             {path: tuple(found) for path, found in problems.items()},
             {os.path.realpath(result.path): frozenset(each.line for each in _hints(result)) for result in results},
+            axis_names(texts, [name for name, _ in sources.config.axes]),
         )
 
     def rewrite(self, request: Request) -> RegionRewrite:
@@ -97,11 +106,11 @@ class Workspace:
         hints = [] if result is None else [hint for hint in _hints(result) if hint.line == request.line]
         if result is None or not hints:
             return None
-        parts = [f"`{hint.text}`{_meaning(hint)}" for hint in hints]
+        parts = [f"```python\n# mm: {hint.text}\n```\n\n{_meaning(hint)}".rstrip() for hint in hints]
         parts += _fate(result, request.line)
         regions = read_regions(sources.files, results, sources.load, tuple(Registry()))
         known = list(line_facts(plan_regions(regions, None), SourceLine(path, request.line)))
-        parts += ["\n".join(f"- {sentence}" for sentence in known)] if known else []
+        parts += ["\n".join(known)] if known else []
         return "\n\n".join([*parts, *_bytes(sources, os.path.realpath(request.path), request.line)])
 
     def _results(self, sources: _OpenSources) -> tuple[Rewrite, ...]:
@@ -120,17 +129,23 @@ class Workspace:
         rules = Rules(self._config.folder, self._config.exclude)
         buffers = {os.path.realpath(path): encode_buffer(text) for path, text in request.buffers.items()}
         others = {os.path.realpath(path) for path in request.others}
-        return _OpenSources(self._config, rules, _with_buffers(self._selection, buffers, others, rules), buffers)
+        # Those that are open are not read from the disk either.
+        large = [file.path for file in self._selection.files if len(file.data) > LARGEST]
+        passed_over = {os.path.realpath(path) for path in (*large, *request.large)} - buffers.keys()
+        files = [file for file in self._selection.files if os.path.realpath(file.path) not in passed_over]
+        selection = _with_buffers(replace(self._selection, files=tuple(files)), buffers, others, rules)
+        return _OpenSources(self._config, rules, selection, buffers, tuple(passed_over))
 
 
 @dataclass(frozen=True)
 class _OpenSources:
-    """The files of one look at the workspace."""
+    """The files of one look at the workspace; the `large` ones are passed over."""
 
     config: Config
     rules: Rules
     selection: Selection
     buffers: Mapping[str, bytes]
+    large: tuple[str, ...] = ()
 
     @property
     def files(self) -> tuple[SourceFile, ...]:
@@ -259,7 +274,7 @@ def _meaning(hint: HintReference) -> str:
     """What the directive of a hint is for."""
     words = _WORD.findall(hint.text)
     directive = next((DIRECTIVES[word] for word in words if word in DIRECTIVES), None)
-    return "" if directive is None else f" {directive.role.value}."
+    return "" if directive is None else f"**{directive.name}** {directive.role.value}."
 
 
 def _fate(result: Rewrite, line: int) -> Iterable[str]:
