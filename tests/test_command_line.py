@@ -64,6 +64,29 @@ class TestSince:
         assert shown(run("diff", "--since", "HEAD", "..")) == ["edited.py", "pkg/new.py", "pkg/other.py"]
         assert run("check", "--since", "HEAD", "../same.py").exit_code == 0
 
+    def test_mesh_and_step_of_files_that_are_left_out_are_told(self, repository: Path) -> None:
+        put("model.py", "def block(w, x):\n    return x @ w\n\n\ndef model(params, x):\n    return x.mean()\n")
+        put(
+            "train.py",
+            "import jax\nfrom model import model\n\n# mm: mesh(stage=2)\n\n\n@jax.jit  # mm: mjit\ndef step(params, x):\n"
+            "    return jax.grad(model)(params, x)  # mm: microbatch(count=4)\n",
+        )
+        put("other.py", PIPELINE)
+        git("add", ".")
+        git("commit", "-qm", "first")
+        loop = "    for w in params:  # mm: stages\n        x = block(w, x)\n    return x.mean()\n"
+        put("model.py", f"def block(w, x):\n    return x @ w\n\n\ndef model(params, x):\n{loop}")
+        result = run("diff", "--since", "HEAD")
+        assert shown(result) == ["model.py"]
+        assert (
+            "model.py: runs on train.py:4: mesh `mesh` of 2 devices, stage=2, in the step `step` of train.py:7\n"
+        ) in result.stderr
+        assert "other.py" not in result.stderr
+        for output_format in ("markdown", "html"):
+            page = run("diff", "--since", "HEAD", "--format", output_format).stdout
+            assert "train.py" in page and "other.py" not in page
+            assert "no step of these files reaches" not in page and "2 devices" in page.replace("&nbsp;", " ")
+
     def test_files_that_no_revision_has(self, repository: Path) -> None:
         """Ignored by git, and named outright; in a repository of their own; in none."""
         put("a.py", TASK)

@@ -50,7 +50,7 @@ from mmrewrite.results import HintError, Rewrite
 
 if TYPE_CHECKING:
     from mmrewrite.mirror.build import StaleMirror
-    from mmrewrite.plan.plan import Planned
+    from mmrewrite.plan.plan import Planned, PlanRequest
 
 NOTHING, CHANGES, ERROR = 0, 1, 2
 
@@ -99,6 +99,8 @@ class Session:
             _stop(f"{self._config_path}: {error}")
         except (ConfigError, BadPattern) as error:
             _stop(str(error))
+        # What becomes of all files, of which --since reports some.
+        self._all = tuple(results)
         self.results: tuple[Rewrite, ...] = self._reported(results)
         context = click.get_current_context(silent=True)
         replay = context.find_root().obj if context is not None else None
@@ -304,17 +306,39 @@ class Session:
             NotShown: If the step cannot be traced.
         """
         from mmrewrite.mirror.limits import program_limits
-        from mmrewrite.plan.plan import NotPlanned, PlanRequest, make_plan
+        from mmrewrite.plan.plan import NotPlanned, PlanRequest
 
         limits = program_limits(self.options.time_limit, self.options.memory_limit, self.options.output_limit)
         request = PlanRequest(None, self.options.entry, self.options.arguments, None, False, limits)
         try:
             with self.progress.phase(f"{self.options.entry or 'plan'}: tracing"):
-                planned = make_plan(self.paths, self.rules, self.results, tuple(Registry()), request)
+                planned = self._planned(request)
         except NotPlanned as problem:
             raise NotShown(str(problem)) from None
         self.keep_trace(planned)
         return planned
+
+    def _planned(self, request: PlanRequest) -> Planned:
+        """The plan of all that the files that are reported are a part of."""
+        from mmrewrite.plan.plan import make_plan
+
+        about = None if self.options.since is None else {result.path for result in self.results}
+        return make_plan(self.paths, self.rules, self._all, tuple(Registry()), request, about)
+
+    def _hanging(self) -> Iterator[str]:
+        """The meshes and steps of files that are not reported, which those that are hang on."""
+        from mmrewrite.plan.plan import PlanRequest
+        from mmrewrite.plan.stages import STEPS, UNREACHED
+
+        reported = {result.path for result in self.changed}
+        for section in self._planned(PlanRequest(None, None, None, None, False)).sections:
+            own, others = section.files & reported, section.files - reported
+            steps = [
+                f"`{row[1]}` of {row[0]}" for table in section.tables if table.title == STEPS for row in table.rows
+            ]
+            if own and others and section.title != UNREACHED:
+                stands = f", in the {'steps' if len(steps) > 1 else 'step'} {', '.join(steps)}" if steps else ""
+                yield f"{', '.join(map(style.one_line, sorted(own)))}: runs on {style.one_line(section.title)}{stands}"
 
     def keep_trace(self, planned: Planned) -> None:
         """Keep what a trace says about bytes, for hovers of the language server."""
@@ -491,6 +515,7 @@ class Session:
         if self.unreported:
             others = "other file would change, and is" if self.unreported == 1 else "other files would change, and are"
             yield f"{self.unreported} {others} as in {self.options.since}"
+            yield from self._hanging() if self.has_plan else ()
         refusals = sum(len(result.refusals) for result in self.results)
         errors = sum(len(result.errors) + (result.failure is not None) for result in self.results)
         errors += len(self.unwritten) + len(self.selection.unreadable)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,9 +62,16 @@ class Planned:
 
 
 def make_plan(
-    paths: Sequence[str], rules: Rules, results: Sequence[Rewrite], codemods: Sequence[str], request: PlanRequest
+    paths: Sequence[str],
+    rules: Rules,
+    results: Sequence[Rewrite],
+    codemods: Sequence[str],
+    request: PlanRequest,
+    about: Set[str] | None = None,
 ) -> Planned:
     """Plan the rewritten files below `paths`, and those that call the runtime already.
+
+    With `about`, the paths of some of them, only what these are a part of: of a mesh and its steps in other files too.
 
     Raises:
         NotPlanned: If a step should be traced and cannot be.
@@ -73,7 +80,10 @@ def make_plan(
     regions = read_regions(files, results, load_file, codemods)
     # A traced step has its own timeline, from the real stages.
     sections = plan_regions(regions, request.microbatches, simulate=request.entry is None)
-    problems = tuple(problem for result in results for problem in _problems(result))
+    if about is not None:
+        sections = tuple(section for section in sections if not about.isdisjoint(section.files))
+    told = results if about is None else [result for result in results if result.path in about]
+    problems = tuple(problem for result in told for problem in _problems(result))
     if request.entry is None or request.arguments is None:
         return Planned(sections, None, problems)
     few = too_few_devices(request.devices, regions)

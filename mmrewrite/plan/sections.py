@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from mmruntime.schedules import Simulation
 
 PAGE_WIDTH = 1340
+_PLACE = re.compile(r"(.+?):\d+(?::|$)", re.DOTALL)
 _WIDEST = 20_000
 # Characters of a time axis that still shows something.
 _NARROWEST = 24
@@ -151,6 +152,13 @@ class PlanSection:
     tables: tuple[PlanTable, ...]
     timelines: tuple[PlanTimeline, ...]
     proofs: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> frozenset[str]:
+        """The files of its mesh, its steps, tasks and loops."""
+        places = (self.title, *(row[0] for table in self.tables for row in table.rows))
+        found = (_PLACE.match(each) for each in (*places, *(timeline.title for timeline in self.timelines)))
+        return frozenset(each[1] for each in found if each is not None)
 
 
 def picture_style() -> str:

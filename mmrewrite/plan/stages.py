@@ -17,6 +17,7 @@ from mmrewrite.plan.sections import PlanGrid, PlanSection, PlanTable, PlanTimeli
 from mmrewrite.plan.sites import ALL_LAYERS, LoopSite, TaskSite, Value
 
 # The title of the section without a mesh.
+STEPS = "Steps"
 UNREACHED = "Tasks that no step of these files reaches, so that their mesh is unknown"
 
 
@@ -77,7 +78,7 @@ def _tables(region: PlacedRegion, stages: _Stages | None, sizes: Mapping[str, in
     if region.mesh is not None and region.mesh.logical_axes:
         yield PlanTable("Logical axes", ("name", "device axis"), region.mesh.logical_axes)
     if region.steps:
-        yield PlanTable("Steps", ("line", "step"), tuple((str(step.place), step.name) for step in region.steps))
+        yield PlanTable(STEPS, ("line", "step"), tuple((str(step.place), step.name) for step in region.steps))
     if region.tasks:
         rows = tuple((str(task.place), task.code, _task_name(task), _where(task, sizes)) for task in region.tasks)
         yield PlanTable("Tasks", ("line", "what", "task", "where"), rows)
