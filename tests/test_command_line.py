@@ -68,7 +68,8 @@ class TestSince:
         put("model.py", "def block(w, x):\n    return x @ w\n\n\ndef model(params, x):\n    return x.mean()\n")
         put(
             "train.py",
-            "import jax\nfrom model import model\n\n# mm: mesh(stage=2)\n\n\n@jax.jit  # mm: mjit\ndef step(params, x):\n"
+            "import jax\nfrom model import model\n\n# mm: mesh(stage=2)\n\n\n"
+            "@jax.jit  # mm: mjit\ndef step(params, x):\n"
             "    return jax.grad(model)(params, x)  # mm: microbatch(count=4)\n",
         )
         put("other.py", PIPELINE)

@@ -16,11 +16,10 @@ _FIRST, _LAST = "initialize", "exit"
 @functools.cache
 def answering_protocol() -> type[LanguageServerProtocol]:
     """pygls's protocol, made once the extra that it needs is known to be there."""
-    from lsprotocol import types
     from pygls.exceptions import JsonRpcException
     from pygls.protocol import LanguageServerProtocol
 
-    class AnsweringProtocol(LanguageServerProtocol):  # type: ignore[misc]
+    class AnsweringProtocol(LanguageServerProtocol):
         """Answers every request, if only with what is wrong with it."""
 
         _is_initialized = False
@@ -35,30 +34,34 @@ def answering_protocol() -> type[LanguageServerProtocol]:
         def handle_message(self, message: Any) -> None:
             """Deal with a message; what is none is answered as JSON-RPC says, and the next one is dealt with."""
             if isinstance(message, tuple):
-                self._refuse(message[0], message[1].code, message[1].message)
+                _refuse(self, message[0], message[1].code, message[1].message)
                 return
             method, number = getattr(message, "method", None), getattr(message, "id", None)
             if not hasattr(message, "jsonrpc"):
                 number = message.get("id") if isinstance(message, dict) else None
-                self._refuse(number, _INVALID_REQUEST, "This is no message of JSON-RPC 2.0.")
+                _refuse(self, number, _INVALID_REQUEST, "This is no message of JSON-RPC 2.0.")
             elif method is not None and number is not None and self._shutdown:
-                self._refuse(number, _INVALID_REQUEST, "The server was told to shut down.")
+                _refuse(self, number, _INVALID_REQUEST, "The server was told to shut down.")
             elif method not in (None, _FIRST, _LAST) and not self._is_initialized:
                 if number is not None:
-                    self._refuse(number, _NOT_INITIALIZED, "The first request is `initialize`.")
+                    _refuse(self, number, _NOT_INITIALIZED, "The first request is `initialize`.")
             else:
                 self._is_initialized = self._is_initialized or method == _FIRST
                 super().handle_message(message)
 
-        def answer_unreadable(self, error: Exception) -> bool:
-            """Answer what is no JSON, if that is the error."""
-            is_unreadable = isinstance(error, ValueError | RecursionError)
-            if is_unreadable:
-                self._refuse(None, _PARSE_ERROR, "This is no JSON.")
-            return is_unreadable
-
-        def _refuse(self, number: Any, code: int, message: str) -> None:
-            number = number if isinstance(number, int | str) else None
-            self._send_response(number, None, types.ResponseError(code=code, message=message))
-
     return AnsweringProtocol
+
+
+def answer_unreadable(protocol: LanguageServerProtocol, error: Exception) -> bool:
+    """Answer what is no JSON, if that is the error."""
+    is_unreadable = isinstance(error, ValueError | RecursionError)
+    if is_unreadable:
+        _refuse(protocol, None, _PARSE_ERROR, "This is no JSON.")
+    return is_unreadable
+
+
+def _refuse(protocol: LanguageServerProtocol, number: Any, code: int, message: str) -> None:
+    from lsprotocol import types
+
+    number = number if isinstance(number, int | str) else None
+    protocol._send_response(number, None, types.ResponseError(code=code, message=message))

@@ -418,12 +418,12 @@ def make_server() -> LanguageServer:
     from lsprotocol import types
     from pygls.lsp.server import LanguageServer
 
-    from mmrewrite.lsp.protocol import answering_protocol
+    from mmrewrite.lsp.protocol import answer_unreadable, answering_protocol
 
-    class AnsweringServer(LanguageServer):  # type: ignore[misc]
+    class AnsweringServer(LanguageServer):
         def report_server_error(self, error: Exception, source: Any) -> None:
             """Say what went wrong; of a message that cannot be read, as an answer to whoever sent it."""
-            if not self.protocol.answer_unreadable(error):
+            if not answer_unreadable(self.protocol, error):
                 super().report_server_error(error, source)
 
     protocol = AnsweringServer(SOURCE, __version__, protocol_cls=answering_protocol())
