@@ -65,6 +65,7 @@ def mentions(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlon
         kind = "a docstring" if isinstance(module.parents.get(node), ast.Expr) else "a string"
         first = node.lineno
         lines = range(first, (node.end_lineno or first) + 1)
+        begin = source.offset(first, node.col_offset) - source.line_starts[first - 1]
         spelled = [*_spelled(text, names, _aliases(module, run_by, text))]
         if _TYPE.fullmatch(text) and _stands_for_type(module, node):
             spelled += _in_type(module, node, text, context.owners)
@@ -79,9 +80,9 @@ def mentions(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlon
             told_here[f"{keyword}="] = f"`{keyword}=` of `{function}` {became}; {in_text}"
         for found, reason in told_here.items():
             last = found.rpartition(".")[2]
-            shown = next(((n, word) for word in (found, last) for n in lines if word in source.line(n)), (first, found))
-            column = source.line(shown[0]).find(shown[1]) + 1
-            yield LeftAlone(module.facts.path, shown[0], max(column, 1), found, reason)
+            places = ((n, source.line(n).find(word, begin * (n == first))) for word in (found, last) for n in lines)
+            line, column = next((place for place in places if place[1] >= 0), (first, 0))
+            yield LeftAlone(module.facts.path, line, column + 1, found, reason)
         if not spelled:
             yield from _by_way_of_project(module, context, node, text)
     yield from _in_type_comments(module, context.owners)

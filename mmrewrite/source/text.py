@@ -158,7 +158,15 @@ class SourceText:
 
     def line(self, number: int) -> str:
         """Text of line `number`, counted from 1, without its line ending."""
-        return self.text[self.line_starts[number - 1] : self.line_end(number)].rstrip("\r\n")
+        if self._last_line[0] != number:
+            text = self.text[self.line_starts[number - 1] : self.line_end(number)].rstrip("\r\n")
+            self._last_line[:] = number, text
+        return str(self._last_line[1])
+
+    @cached_property
+    def _last_line(self) -> list[int | str]:
+        # A line of a million characters is asked for as often as it has nodes.
+        return [0, ""]
 
     def line_end(self, number: int) -> int:
         """Offset just after the line ending of line `number`."""
