@@ -71,6 +71,8 @@ class KeptPrograms:
 
     def read(self, path: Path, borders: _compat.Borders) -> _compat.CompiledProgram | None:
         """The program in a file; None if there is none that can be loaded."""
+        if not path.is_file():
+            return None
         try:
             text = path.read_bytes()
             head, rest = text[: len(_HEAD) + 32], text[len(_HEAD) + 32 :]
@@ -78,8 +80,6 @@ class KeptPrograms:
                 raise ValueError("it is damaged")
             size = int.from_bytes(rest[:8], "big")
             about, serialized = rest[8 : 8 + size], zlib.decompress(rest[8 + size :])
-        except FileNotFoundError:
-            return None
         except (OSError, ValueError, zlib.error) as error:
             log.debug("%s is not used: %s", path, error)
             return None

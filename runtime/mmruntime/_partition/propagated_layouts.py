@@ -105,10 +105,12 @@ def _versions() -> str:
 
 
 def _read(path: Path, num_reads: int, num_writes: int, mesh: Mesh) -> Found | None:
+    if not path.is_file():
+        return None
     try:
         ins, outs = json.loads(path.read_text("utf-8"))
         found = [_spec(entries, mesh) for entries in ins], [_spec(entries, mesh) for entries in outs]
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
     return found if (len(ins), len(outs)) == (num_reads, num_writes) else None
 
