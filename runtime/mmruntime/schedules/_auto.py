@@ -7,17 +7,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Unpack
 
-from ._action import Rows
-from ._bound import shortest_step
-from ._choice import Choice, Considered
-from ._list_scheduling import Pick, Policy, Preference, Recompute, hops_to_end, list_schedule
-from ._local_search import improve
-from ._named import check_sizes, named, placements, suits
-from ._objective import Objective, SearchOptions, objective_for
-from ._recomputation import recompute_where_full
-from ._registry import AUTO, names
-from ._schedule import Schedule
-from ._simulate import Simulation, simulate
+from mmruntime.schedules._action import Rows
+from mmruntime.schedules._bound import shortest_step
+from mmruntime.schedules._choice import Choice, Considered
+from mmruntime.schedules._list_scheduling import Pick, Policy, Preference, Recompute, hops_to_end, list_schedule
+from mmruntime.schedules._local_search import improve
+from mmruntime.schedules._named import check_sizes, named, placements, suits
+from mmruntime.schedules._objective import Objective, SearchOptions, objective_for
+from mmruntime.schedules._recomputation import recompute_where_full
+from mmruntime.schedules._registry import AUTO, names
+from mmruntime.schedules._schedule import Schedule
+from mmruntime.schedules._simulate import Simulation, simulate
 
 # Budgets of the search, as actions run in simulated time: for policies, and for local search. Not seconds, because
 # every process of a step has to find the same order, and clocks differ.

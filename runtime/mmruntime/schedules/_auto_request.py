@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ._auto import auto
-from ._choice import Choice
-from ._costs import Cost, numbers
-from ._named import named
-from ._simulate import simulate
+from mmruntime.schedules._auto import auto
+from mmruntime.schedules._choice import Choice
+from mmruntime.schedules._costs import Cost, numbers
+from mmruntime.schedules._named import named
+from mmruntime.schedules._simulate import simulate
 
 
 @dataclass(frozen=True)

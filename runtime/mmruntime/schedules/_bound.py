@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ._list_scheduling import PipelineModel
+from mmruntime.schedules._list_scheduling import PipelineModel
 
 
 def shortest_step(pipeline: PipelineModel, *, split: bool, barrier: bool) -> float:

@@ -4,9 +4,9 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from ._placements import v_placement
-from ._schedule import Schedule
-from ._simulate import Simulation
+from mmruntime.schedules._placements import v_placement
+from mmruntime.schedules._schedule import Schedule
+from mmruntime.schedules._simulate import Simulation
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from ._action import Action, Kind
-from ._schedule import Schedule, from_rows
-from ._text_grid import grid
+from mmruntime.schedules._action import Action, Kind
+from mmruntime.schedules._schedule import Schedule, from_rows
+from mmruntime.schedules._text_grid import grid
 
 ScheduleCell = Action | str | tuple[int, str]
 RowsOfCells = Iterable[Iterable[ScheduleCell]]

@@ -4,7 +4,7 @@ import base64
 import hashlib
 from html import escape
 
-from ._svg import DARK_STYLE
+from mmruntime.schedules._svg import DARK_STYLE
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #222; --paper: #fff; --quiet: #57606a; --line: #d0d7de; --band: #f4f4f4;

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ._action import Action, Rows
-from ._costs import Costs
+from mmruntime.schedules._action import Action, Rows
+from mmruntime.schedules._costs import Costs
 
 Pick = Literal["low", "high", "old"]
 Preference = Literal["backward", "forward", "alternate"]

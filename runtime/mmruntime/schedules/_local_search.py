@@ -4,9 +4,9 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ._action import Action, Rows
-from ._memory import peak
-from ._timing import TimedRun, TimedSchedule
+from mmruntime.schedules._action import Action, Rows
+from mmruntime.schedules._memory import peak
+from mmruntime.schedules._timing import TimedRun, TimedSchedule
 
 # A move is compared with the step of so many moves ago.
 _MEMORY = 200

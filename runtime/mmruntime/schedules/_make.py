@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Unpack
 
-from ._auto import auto
-from ._named import check_delay, named
-from ._objective import SearchOptions
-from ._registry import AUTO, canonical_name
-from ._schedule import Schedule
+from mmruntime.schedules._auto import auto
+from mmruntime.schedules._named import check_delay, named
+from mmruntime.schedules._objective import SearchOptions
+from mmruntime.schedules._registry import AUTO, canonical_name
+from mmruntime.schedules._schedule import Schedule
 
 
 def make(

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from ._action import Action
-from ._named_schedule import ScheduleSizes
-from ._placements import check_placement, renumbered, round_robin
-from ._registry import AUTO, NAMED_SCHEDULES
-from ._schedule import Schedule
+from mmruntime.schedules._action import Action
+from mmruntime.schedules._named_schedule import ScheduleSizes
+from mmruntime.schedules._placements import check_placement, renumbered, round_robin
+from mmruntime.schedules._registry import AUTO, NAMED_SCHEDULES
+from mmruntime.schedules._schedule import Schedule
 
 
 def check_sizes(num_submeshes: int, num_microbatches: int, chunks: int | None) -> None:

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ._action import Action, Rows
-from ._placements import PlacementRule
+from mmruntime.schedules._action import Action, Rows
+from mmruntime.schedules._placements import PlacementRule
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
-from ._action import Rows
-from ._costs import ActivationSizes, Cost, activation_sizes, stage_costs, transfer_times
-from ._list_scheduling import PipelineModel
-from ._memory import peak
-from ._timing import TimedSchedule
+from mmruntime.schedules._action import Rows
+from mmruntime.schedules._costs import ActivationSizes, Cost, activation_sizes, stage_costs, transfer_times
+from mmruntime.schedules._list_scheduling import PipelineModel
+from mmruntime.schedules._memory import peak
+from mmruntime.schedules._timing import TimedSchedule
 
 
 class SearchOptions(TypedDict, total=False):

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Unpack
 
-from ._auto import auto
-from ._costs import Cost, activation_sizes
-from ._objective import SearchOptions
-from ._simulate import Simulation
+from mmruntime.schedules._auto import auto
+from mmruntime.schedules._costs import Cost, activation_sizes
+from mmruntime.schedules._objective import SearchOptions
+from mmruntime.schedules._simulate import Simulation
 
 # How much more memory the orders may take that are tried: what lies on the host is taken off afterwards.
 _RELAXED = (1.0, 1.25, 1.5, 2.0, 3.0, math.inf)

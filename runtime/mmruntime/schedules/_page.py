@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from html import escape
 
-from ._document import document, scrolling
-from ._simulate import Simulation
-from ._svg import COLOURS, DARK_STYLE, Lane, LaneCell, lanes
+from mmruntime.schedules._document import document, scrolling
+from mmruntime.schedules._simulate import Simulation
+from mmruntime.schedules._svg import COLOURS, DARK_STYLE, Lane, LaneCell, lanes
 
 
 def svg(

@@ -1,7 +1,7 @@
 """Recomputation of an order that does not fit: forwards that run once more, right before their backward passes."""
 
-from ._action import Action, Rows
-from ._list_scheduling import PipelineModel
+from mmruntime.schedules._action import Action, Rows
+from mmruntime.schedules._list_scheduling import PipelineModel
 
 
 def recompute_where_full(rows: Rows, pipeline: PipelineModel) -> Rows:

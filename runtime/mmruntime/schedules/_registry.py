@@ -5,8 +5,8 @@ import importlib
 import pkgutil
 from collections.abc import Iterator
 
-from . import _algorithms
-from ._named_schedule import NamedSchedule
+from mmruntime.schedules import _algorithms
+from mmruntime.schedules._named_schedule import NamedSchedule
 
 # The schedule of a microbatch loop that names none.
 DEFAULT = "gpipe"

@@ -5,10 +5,10 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ._action import Action
-from ._memory import recomputed
-from ._text_grid import grid
-from ._validate import validate
+from mmruntime.schedules._action import Action
+from mmruntime.schedules._memory import recomputed
+from mmruntime.schedules._text_grid import grid
+from mmruntime.schedules._validate import validate
 
 _FUSED_TEXT = re.compile(r"\((\d+[FBIW]\d+);(\d+[FBIW]\d+)\)OVERLAP_F_B")
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from ._action import Action
-from ._costs import Cost, activation_sizes, per_stage, stage_costs, transfer_times
-from ._memory import live_counts, peak
-from ._schedule import Schedule
-from ._timing import TimedSchedule
+from mmruntime.schedules._action import Action
+from mmruntime.schedules._costs import Cost, activation_sizes, per_stage, stage_costs, transfer_times
+from mmruntime.schedules._memory import live_counts, peak
+from mmruntime.schedules._schedule import Schedule
+from mmruntime.schedules._timing import TimedSchedule
 
 
 class Event(NamedTuple):

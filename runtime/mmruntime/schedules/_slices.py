@@ -9,13 +9,13 @@ Model Training", https://arxiv.org/abs/2406.03488.
 
 from collections.abc import Sequence
 
-from ._action import Action, Rows
-from ._algorithms.interleaved import INTERLEAVED, backward_unit, interleaved_rows
-from ._algorithms.zero_bubble import ZB_H1, fill_weights, peak_counts, with_input_halves
-from ._named import check_counts
-from ._placements import round_robin
-from ._registry import canonical_name
-from ._schedule import Schedule
+from mmruntime.schedules._action import Action, Rows
+from mmruntime.schedules._algorithms.interleaved import INTERLEAVED, backward_unit, interleaved_rows
+from mmruntime.schedules._algorithms.zero_bubble import ZB_H1, fill_weights, peak_counts, with_input_halves
+from mmruntime.schedules._named import check_counts
+from mmruntime.schedules._placements import round_robin
+from mmruntime.schedules._registry import canonical_name
+from mmruntime.schedules._schedule import Schedule
 
 # The schedules that have an order of slices.
 SLICED = ("gpipe", "1f1b", INTERLEAVED.name, ZB_H1.name)

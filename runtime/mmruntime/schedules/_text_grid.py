@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from ._action import Action
+from mmruntime.schedules._action import Action
 
 
 def grid(

@@ -2,8 +2,8 @@
 
 import math
 
-from ._schedule import Schedule
-from ._simulate import Simulation, simulate
+from mmruntime.schedules._schedule import Schedule
+from mmruntime.schedules._simulate import Simulation, simulate
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 

@@ -6,8 +6,8 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from ._action import Action
-from ._costs import Costs
+from mmruntime.schedules._action import Action
+from mmruntime.schedules._costs import Costs
 
 # Most steps to simulate until the time per step repeats; a handful is enough for every named schedule.
 _MOST_STEPS = 64

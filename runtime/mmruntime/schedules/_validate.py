@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ._action import KINDS, Kind
-from ._memory import live_counts, recomputed
-from ._text_grid import grid
+from mmruntime.schedules._action import KINDS, Kind
+from mmruntime.schedules._memory import live_counts, recomputed
+from mmruntime.schedules._text_grid import grid
 
 if TYPE_CHECKING:
-    from ._schedule import Schedule
+    from mmruntime.schedules._schedule import Schedule
 
 
 def validate(schedule: "Schedule", live_bound: float | Sequence[float] | None = None) -> None:
