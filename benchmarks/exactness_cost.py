@@ -96,7 +96,7 @@ def deep_step(_: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
 
 def build(program: str) -> dict[str, float]:
     """Build one program here, and say what the proof added, in seconds."""
-    from mmruntime._frontend import microbatch, microbatch_exact
+    from mmruntime._frontend.loops import exact_microbatch, microbatch
 
     spent: dict[str, list[float]] = {}
     worked: dict[str, list[float]] = {}
@@ -115,9 +115,9 @@ def build(program: str) -> dict[str, float]:
 
         setattr(module, name, run)
 
-    timed(microbatch_exact, "trace")
+    timed(exact_microbatch, "trace")
     timed(microbatch, "trace_both")
-    timed(microbatch_exact.TracedFunction, "prove")
+    timed(exact_microbatch.TracedFunction, "prove")
     timed(microbatch, "TracedLoop")
     with tempfile.TemporaryDirectory() as folder:
         step, arguments = (example_step if program == PROGRAMS[0] else deep_step)(folder)

@@ -100,9 +100,9 @@ def share(program: Any, stages: int) -> None:
     import jax
     import numpy as np
 
-    from mmruntime._execution.parcels import num_bytes, plan_crossing
     from mmruntime._execution.shares import Share, shares
-    from mmruntime._partition.instructions import TransferInstruction
+    from mmruntime._execution.transfers.parcels import num_bytes, plan_crossing
+    from mmruntime._partition.pipeline.instructions import TransferInstruction
     from mmruntime._processes.tree import children_of
 
     total = stages * DEVICES_PER_STAGE
@@ -157,8 +157,8 @@ def transfers() -> None:
     import jax
     import numpy as np
 
-    from mmruntime._execution.parcels import plan_crossing
-    from mmruntime._execution.pieces import pieces_of
+    from mmruntime._execution.transfers.parcels import plan_crossing
+    from mmruntime._execution.transfers.pieces import pieces_of
 
     kinds = {"one for one": (1, 1), "four for one": (4, 1), "one for four": (1, 4), "a copy for each": (0, 0)}
     sizes = [256, 512, 1024, 2048]

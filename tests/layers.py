@@ -108,12 +108,34 @@ MAY_IMPORT = {
     "mmruntime._frontend": "jax numpy flax ._check ._compat ._processes .schedules ._core ._jaxpr ._exactness",
     "mmruntime._calling": "jax numpy flax ._check ._core ._frontend",
     "mmruntime._slices": "jax numpy ._compat ._jaxpr",
-    "mmruntime._partition": "jax numpy ._check ._compat .schedules ._core ._jaxpr ._frontend",
-    "mmruntime._execution": "jax numpy ._compat ._processes ._core ._jaxpr ._partition",
-    "mmruntime._inspect": "jax ._compat .schedules ._processes ._core ._jaxpr ._partition ._execution",
+    "mmruntime._partition.tracing": "jax numpy ._compat ._core ._jaxpr ._frontend",
+    "mmruntime._partition.placement": "jax .schedules ._check ._compat ._core ._jaxpr ._partition.tracing",
+    "mmruntime._partition.stacks": "jax ._compat ._core ._jaxpr ._frontend ._partition.tracing ._partition.placement",
+    "mmruntime._partition.programs": "jax ._compat ._core ._jaxpr ._frontend ._partition.tracing ._partition.placement",
+    "mmruntime._partition.layouts": (
+        "jax numpy ._compat ._core ._jaxpr ._frontend ._partition.tracing ._partition.placement "
+        "._partition.stacks ._partition.programs"
+    ),
+    "mmruntime._partition.sums": (
+        "jax numpy ._compat ._core ._jaxpr ._partition.tracing ._partition.placement ._partition.programs "
+        "._partition.layouts"
+    ),
+    "mmruntime._partition.pipeline": (
+        "jax numpy .schedules ._compat ._core ._jaxpr ._partition.placement ._partition.stacks ._partition.programs"
+    ),
+    "mmruntime._partition": "",
+    "mmruntime._execution": (
+        "jax numpy ._compat ._processes ._core ._jaxpr ._partition.placement ._partition.stacks ._partition.programs "
+        "._partition.layouts ._partition.pipeline"
+    ),
+    "mmruntime._inspect": (
+        "jax .schedules ._compat ._processes ._core ._jaxpr ._partition.placement ._partition.programs "
+        "._partition.layouts ._partition.sums ._partition.pipeline ._execution"
+    ),
     "mmruntime._step": (
-        "jax numpy ._check ._compat ._processes ._core ._jaxpr ._frontend ._calling ._slices ._partition ._execution "
-        "._inspect"
+        "jax numpy ._check ._compat ._processes ._core ._jaxpr ._frontend ._calling ._slices ._partition.tracing "
+        "._partition.placement ._partition.stacks ._partition.programs ._partition.layouts ._partition.sums "
+        "._partition.pipeline ._execution ._inspect"
     ),
     "mmruntime._old_jax": "jax numpy ._compat",
     "mmruntime.flax": "jax numpy flax optax ._check ._core ._frontend ._execution ._step",

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from mmruntime.schedules import Auto, auto, lower_bound, make, names, simulate
 from mmruntime.schedules._costs import Costs
-from mmruntime.schedules._list_scheduling import PipelineModel, Policy, list_schedule
-from mmruntime.schedules._local_search import improve
 from mmruntime.schedules._memory import peak
 from mmruntime.schedules._named import suits
+from mmruntime.schedules._search.list_scheduling import PipelineModel, Policy, list_schedule
+from mmruntime.schedules._search.local_search import improve
 from mmruntime.schedules._timing import TimedSchedule
 
 pytestmark = pytest.mark.text

@@ -163,7 +163,7 @@ class PlanSection:
 
 def picture_style() -> str:
     """The rules by which pictures in a page follow light and dark."""
-    from mmruntime.schedules._svg import DARK_STYLE
+    from mmruntime.schedules._drawing.svg import DARK_STYLE
 
     return DARK_STYLE
 

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from mmruntime._frontend.constraint import with_sharding_constraint as with_sharding_constraint
     from mmruntime._frontend.init import init as init
     from mmruntime._frontend.init import init_test as init_test
-    from mmruntime._frontend.microbatch import microbatch as microbatch
-    from mmruntime._frontend.microbatch_loop import microbatch_loop as microbatch_loop
-    from mmruntime._frontend.microbatch_scan import microbatch_scan as microbatch_scan
+    from mmruntime._frontend.loops.microbatch import microbatch as microbatch
+    from mmruntime._frontend.loops.microbatch_loop import microbatch_loop as microbatch_loop
+    from mmruntime._frontend.loops.microbatch_scan import microbatch_scan as microbatch_scan
     from mmruntime._frontend.shard_map import custom_partitioning as custom_partitioning
     from mmruntime._frontend.shard_map import shard_map as shard_map
     from mmruntime._frontend.stage_scan import stage_scan as stage_scan

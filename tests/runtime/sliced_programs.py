@@ -7,7 +7,7 @@ import pytest
 
 import mmruntime as mm
 from mmruntime._compat import as_fun, close, is_var
-from mmruntime._partition.trace import trace
+from mmruntime._partition.tracing.trace import trace
 from mmruntime._slices.body import slice_loops
 from tests.runtime.helpers import normal
 

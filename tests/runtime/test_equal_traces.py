@@ -13,7 +13,7 @@ import pytest
 import mmruntime as mm
 from mmruntime import _compat
 from mmruntime._frontend import task_call
-from mmruntime._frontend.microbatch_exact import trace
+from mmruntime._frontend.loops.exact_microbatch import trace
 from mmruntime._jaxpr.equal_traces import one_of_equal, same_trace, shared
 from tests.runtime.helpers import normal, on, weights
 

@@ -11,8 +11,8 @@ from jax.sharding import PartitionSpec as P
 
 import mmruntime as mm
 from mmruntime._execution.host_values import own, unshared
-from mmruntime._execution.own_parts import place
-from mmruntime._execution.transfer import DevicePutTransport
+from mmruntime._execution.transfers.own_parts import place
+from mmruntime._execution.transfers.transfer import DevicePutTransport
 from tests.runtime.helpers import assert_close, assert_equal, chain, layer, normal, on_a_boundary, stages, weights
 
 pytestmark = pytest.mark.usefixtures("double")

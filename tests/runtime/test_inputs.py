@@ -12,7 +12,7 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 import mmruntime as mm
-from mmruntime._partition.input_layouts import boxed_names
+from mmruntime._partition.layouts.input_layouts import boxed_names
 
 pytestmark = [pytest.mark.family, pytest.mark.filterwarnings("ignore:mjit.* cuts no value over the mesh axis")]
 

@@ -11,8 +11,8 @@ from jax.sharding import PartitionSpec as P
 
 import mmruntime as mm
 from mmruntime._core.mesh import using
-from mmruntime._partition.mapped_constraints import warn_of_mapped_constraints
-from mmruntime._partition.trace import trace
+from mmruntime._partition.layouts.mapped_constraints import warn_of_mapped_constraints
+from mmruntime._partition.tracing.trace import trace
 from tests.runtime.helpers import assert_close, normal
 
 pytestmark = pytest.mark.both_versions("forms of traced programs")

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import mmruntime as mm
-from mmruntime._partition.instructions import RunInstruction
+from mmruntime._partition.pipeline.instructions import RunInstruction
 
 WIDTH, STAGES, MICROBATCHES = 32, 2, 4
 OPTIMIZER = optax.sgd(0.1, momentum=0.9)

@@ -7,8 +7,8 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import mmruntime as mm
-from mmruntime._partition import pack_sums
-from mmruntime._partition.instructions import RunInstruction
+from mmruntime._partition.pipeline.instructions import RunInstruction
+from mmruntime._partition.sums import pack_sums
 from tests.runtime.helpers import assert_close, assert_equal, normal, on, sgd, stages
 
 pytestmark = [

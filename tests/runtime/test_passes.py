@@ -17,7 +17,7 @@ import mmruntime as mm
 from mmruntime import _partition
 from mmruntime._compat import is_var
 from mmruntime._core.mesh import using as mesh_in_use
-from mmruntime._partition.trace import trace
+from mmruntime._partition.tracing.trace import trace
 from mmruntime._step import plan
 from tests.runtime.helpers import WIDTH, layer, normal, on, sgd, squares, stages, weights
 
@@ -67,7 +67,7 @@ def watch(function, ran):
 def ran(monkeypatch):
     """Watches every public function of the passes, wherever it is called; the names of those that ran."""
     names = set()
-    found = pkgutil.iter_modules(_partition.__path__, f"{_partition.__name__}.")
+    found = pkgutil.walk_packages(_partition.__path__, f"{_partition.__name__}.")
     modules = [plan, *(importlib.import_module(each.name) for each in found)]
     for module in modules:
         for name, value in list(vars(module).items()):

@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import mmruntime as mm
-from mmruntime._partition.instructions import RunInstruction, TransferInstruction
+from mmruntime._partition.pipeline.instructions import RunInstruction, TransferInstruction
 from tests.runtime.helpers import (
     SCHEDULES,
     WIDTH,

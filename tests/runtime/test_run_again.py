@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mmruntime as mm
-from mmruntime._partition.instructions import RunInstruction
+from mmruntime._partition.pipeline.instructions import RunInstruction
 from mmruntime.schedules import Action, Auto, make, simulate
 
 COUNT, WIDTH = 6, 16

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mmruntime as mm
-from mmruntime._partition.instructions import TransferInstruction
+from mmruntime._partition.pipeline.instructions import TransferInstruction
 from tests.runtime.helpers import batches, ids, layer, on, sgd, squares, stages, weights
 
 pytestmark = pytest.mark.family

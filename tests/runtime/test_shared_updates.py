@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 import mmruntime as mm
 from mmruntime._execution.compile import _form
-from mmruntime._partition import shared_updates
+from mmruntime._partition.programs import shared_updates
 from tests.runtime.helpers import adam, adam_state, assert_close, normal, on, sample, stages
 
 pytestmark = [pytest.mark.usefixtures("free_promotion"), pytest.mark.optimized]

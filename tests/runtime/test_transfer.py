@@ -11,10 +11,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 import mmruntime as mm
 from mmruntime._core.mesh import auto_mesh
 from mmruntime._execution.compile import compile_program
-from mmruntime._execution.own_parts import is_cut_by_host
-from mmruntime._execution.pieces import pieces_of
 from mmruntime._execution.run import Runner
-from mmruntime._execution.transfer import DevicePutTransport, TransferSpec, same_tiling
+from mmruntime._execution.transfers.own_parts import is_cut_by_host
+from mmruntime._execution.transfers.pieces import pieces_of
+from mmruntime._execution.transfers.transfer import DevicePutTransport, TransferSpec, same_tiling
 from tests.runtime.helpers import WIDTH, adam_state, adam_step, assert_equal, batches, four_layers, stages, weights
 
 pytestmark = pytest.mark.family

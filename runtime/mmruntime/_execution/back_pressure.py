@@ -13,8 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from mmruntime._execution.channel import Carry, Channel
-from mmruntime._execution.parcels import TICKET, Message, Parcel
+from mmruntime._execution.transfers.channel import Carry, Channel
+from mmruntime._execution.transfers.parcels import TICKET, Message, Parcel
 from mmruntime._processes.progress import progress
 
 # How many calls a sender may be ahead.

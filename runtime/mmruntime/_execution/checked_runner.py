@@ -24,8 +24,8 @@ from mmruntime._execution.find_invalid import (
 )
 from mmruntime._execution.run import StepRunner, Watch
 from mmruntime._jaxpr.ir import Step
-from mmruntime._partition.instructions import Program, RunInstruction
-from mmruntime._partition.shard import Shardings
+from mmruntime._partition.layouts.shard import Shardings
+from mmruntime._partition.pipeline.instructions import Program, RunInstruction
 from mmruntime._processes.exchange import Exchange
 from mmruntime._processes.group import Group
 from mmruntime._processes.progress import progress

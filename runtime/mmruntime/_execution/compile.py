@@ -19,14 +19,14 @@ import numpy as np
 from mmruntime import _compat
 from mmruntime._execution.donation import donations
 from mmruntime._execution.kept_programs import KeptPrograms
-from mmruntime._execution.own_parts import processes
-from mmruntime._execution.parcels import LARGEST_WITNESS
-from mmruntime._execution.transfer import DevicePutTransport, Send, TransferSpec, Transport
+from mmruntime._execution.transfers.own_parts import processes
+from mmruntime._execution.transfers.parcels import LARGEST_WITNESS
+from mmruntime._execution.transfers.transfer import DevicePutTransport, Send, TransferSpec, Transport
 from mmruntime._jaxpr.equal import layout
 from mmruntime._jaxpr.ir import abstract
-from mmruntime._partition.instructions import Program, ProgramSpec, RunInstruction, TransferInstruction
-from mmruntime._partition.segment import Segment
-from mmruntime._partition.shard import Shardings
+from mmruntime._partition.layouts.shard import Shardings
+from mmruntime._partition.pipeline.instructions import Program, ProgramSpec, RunInstruction, TransferInstruction
+from mmruntime._partition.programs.segment import Segment
 
 
 @dataclass(eq=False, slots=True, frozen=True)

@@ -7,8 +7,8 @@ from collections.abc import Container, Hashable, Iterable, Mapping
 
 from mmruntime._compat import is_var
 from mmruntime._jaxpr.ir import Step
-from mmruntime._partition.instructions import Program, ProgramSpec, RunInstruction, TransferInstruction
-from mmruntime._partition.place import Placement
+from mmruntime._partition.pipeline.instructions import Program, ProgramSpec, RunInstruction, TransferInstruction
+from mmruntime._partition.placement.place import Placement
 
 
 def donations(

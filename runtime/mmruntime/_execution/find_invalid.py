@@ -16,8 +16,8 @@ import numpy as np
 from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
 from mmruntime._jaxpr.ir import Op, Step
-from mmruntime._partition.instructions import RunInstruction
-from mmruntime._partition.shard import Shardings
+from mmruntime._partition.layouts.shard import Shardings
+from mmruntime._partition.pipeline.instructions import RunInstruction
 
 
 @dataclass(eq=False, slots=True, frozen=True)

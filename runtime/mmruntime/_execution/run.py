@@ -16,13 +16,13 @@ from mmruntime import _compat
 from mmruntime._compat import is_var
 from mmruntime._execution.compile import Compiled
 from mmruntime._execution.host_values import is_shared, on_cpu, own, unshared
-from mmruntime._execution.own_parts import place
 from mmruntime._execution.scalars import ScalarPart, Spreader, same_devices
 from mmruntime._execution.throttle import throttled
-from mmruntime._execution.transfer import Transport
+from mmruntime._execution.transfers.own_parts import place
+from mmruntime._execution.transfers.transfer import Transport
 from mmruntime._jaxpr.ir import Step, is_scalar
-from mmruntime._partition.instructions import Program, RunInstruction
-from mmruntime._partition.shard import Shardings
+from mmruntime._partition.layouts.shard import Shardings
+from mmruntime._partition.pipeline.instructions import Program, RunInstruction
 from mmruntime._processes.group import Group
 
 # Called after each instruction with its index, its operands, its results, and when it was issued.

@@ -16,23 +16,23 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from mmruntime._compat import Var, is_var
-from mmruntime._execution.across import AcrossTransport
 from mmruntime._execution.back_pressure import BackPressure
-from mmruntime._execution.channel import Channel
 from mmruntime._execution.compile import Compiled
-from mmruntime._execution.crossing import Crossing
 from mmruntime._execution.host_values import is_shared
-from mmruntime._execution.own_parts import copied, is_global, is_here, nothing_of, place, processes
-from mmruntime._execution.parcels import is_key
 from mmruntime._execution.run import Watch, copied_outputs, deletable, layout_of_state
 from mmruntime._execution.scalars import ScalarPart, same_devices
 from mmruntime._execution.shares import Share, receive_late, shares
-from mmruntime._execution.spread_across import ScalarResult, SpreadAcross
 from mmruntime._execution.step_agreement import StepAgreement
 from mmruntime._execution.throttle import throttled
+from mmruntime._execution.transfers.across import AcrossTransport
+from mmruntime._execution.transfers.channel import Channel
+from mmruntime._execution.transfers.crossing import Crossing
+from mmruntime._execution.transfers.own_parts import copied, is_global, is_here, nothing_of, place, processes
+from mmruntime._execution.transfers.parcels import is_key
+from mmruntime._execution.transfers.spread_across import ScalarResult, SpreadAcross
 from mmruntime._jaxpr.ir import Step, is_scalar
-from mmruntime._partition.instructions import Program, RunInstruction
-from mmruntime._partition.shard import Shardings
+from mmruntime._partition.layouts.shard import Shardings
+from mmruntime._partition.pipeline.instructions import Program, RunInstruction
 from mmruntime._processes.agreement import meet
 from mmruntime._processes.group import MESSAGE_BITS, Group, group_of
 from mmruntime._processes.progress import Awaited, CallRecord, Itinerary, Wait, progress

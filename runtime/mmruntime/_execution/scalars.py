@@ -15,8 +15,8 @@ from typing import Any
 from jax.sharding import NamedSharding, SingleDeviceSharding
 
 from mmruntime import _compat
-from mmruntime._execution.own_parts import own_devices
-from mmruntime._execution.parcels import is_key
+from mmruntime._execution.transfers.own_parts import own_devices
+from mmruntime._execution.transfers.parcels import is_key
 
 
 def same_devices(one: NamedSharding, other: NamedSharding) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 
-from mmruntime._partition.instructions import Instruction, RunInstruction
+from mmruntime._partition.pipeline.instructions import Instruction, RunInstruction
 
 
 class Share(enum.IntEnum):

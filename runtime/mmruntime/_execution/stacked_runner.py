@@ -18,14 +18,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mmruntime import _compat
 from mmruntime._execution.host_values import unshared
-from mmruntime._execution.own_parts import is_global, own_devices, place, processes
 from mmruntime._execution.run import StepRunner, Watch
+from mmruntime._execution.transfers.own_parts import is_global, own_devices, place, processes
 from mmruntime._jaxpr.ir import Step
-from mmruntime._partition.cut_stacks import BorderValue, Stacks
-from mmruntime._partition.find_stacks import StackCut
-from mmruntime._partition.instructions import Program
-from mmruntime._partition.place import Placement
-from mmruntime._partition.shard import Shardings
+from mmruntime._partition.layouts.shard import Shardings
+from mmruntime._partition.pipeline.instructions import Program
+from mmruntime._partition.placement.place import Placement
+from mmruntime._partition.stacks.cut_stacks import BorderValue, Stacks
+from mmruntime._partition.stacks.find_stacks import StackCut
 from mmruntime._processes.group import Group
 
 

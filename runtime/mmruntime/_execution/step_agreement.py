@@ -12,11 +12,11 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from mmruntime._execution.host_values import on_cpu
-from mmruntime._execution.own_parts import in_words, is_global
-from mmruntime._execution.parcels import is_key
+from mmruntime._execution.transfers.own_parts import in_words, is_global
+from mmruntime._execution.transfers.parcels import is_key
 from mmruntime._jaxpr.ir import Step, is_scalar
-from mmruntime._partition.instructions import Program
-from mmruntime._partition.shard import Shardings
+from mmruntime._partition.layouts.shard import Shardings
+from mmruntime._partition.pipeline.instructions import Program
 from mmruntime._processes.agreement import agree, changed
 from mmruntime._processes.group import Group
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from mmruntime import _compat
 from mmruntime._execution.compile import Compiled
-from mmruntime._partition.instructions import Program, ProgramSpec, RunInstruction
-from mmruntime._partition.shard import Shardings
+from mmruntime._partition.layouts.shard import Shardings
+from mmruntime._partition.pipeline.instructions import Program, ProgramSpec, RunInstruction
 
 # The largest number of programs in flight on one list of devices. XLA's CPU client allows 32 on each device, and a
 # device may be in several lists.

@@ -10,9 +10,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mmruntime import _compat
-from mmruntime._execution.channels import channel, chosen
-from mmruntime._execution.crossing import Crossing
-from mmruntime._execution.own_parts import in_words, is_global, processes
+from mmruntime._execution.transfers.channels import channel, chosen
+from mmruntime._execution.transfers.crossing import Crossing
+from mmruntime._execution.transfers.own_parts import in_words, is_global, processes
 from mmruntime._processes.agreement import agree
 from mmruntime._processes.group import MESSAGE_BITS, group_of
 from mmruntime._processes.progress import progress

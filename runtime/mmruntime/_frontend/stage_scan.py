@@ -14,7 +14,7 @@ from mmruntime._core import mesh as _mesh
 from mmruntime._core.switches import transforms_ignored
 from mmruntime._core.task import Task, cut, stage
 from mmruntime._frontend import task_call as _call
-from mmruntime._frontend.find_scan import Scan, replace_scan
+from mmruntime._frontend.loops.find_scan import Scan, replace_scan
 from mmruntime._frontend.stateful_calls import writes_state
 
 P = ParamSpec("P")

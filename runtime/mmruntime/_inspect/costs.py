@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mmruntime._inspect.timeline import StageCost
-from mmruntime._partition.instructions import Instruction, Program, RunInstruction
-from mmruntime._partition.segment import Segment
+from mmruntime._partition.pipeline.instructions import Instruction, Program, RunInstruction
+from mmruntime._partition.programs.segment import Segment
 
 
 def typical(program: Program, seconds: Sequence[float]) -> list[float]:

@@ -13,8 +13,8 @@ from mmruntime import _compat
 from mmruntime._compat import Var
 from mmruntime._core.logical_axes import spec_axes
 from mmruntime._jaxpr.ir import Op, Step
-from mmruntime._partition.place import Placement
-from mmruntime._partition.shard import Shardings
+from mmruntime._partition.layouts.shard import Shardings
+from mmruntime._partition.placement.place import Placement
 
 UNDECIDED = "-"
 

@@ -21,7 +21,7 @@ from mmruntime._inspect.simulate_processes import simulate_processes
 from mmruntime._inspect.simulate_step import simulate_step
 from mmruntime._inspect.timeline import Measurement
 from mmruntime._inspect.waited_run import Timed, copies, timed
-from mmruntime._partition.instructions import Program, RunInstruction
+from mmruntime._partition.pipeline.instructions import Program, RunInstruction
 
 # Steps that `measure` runs; each program's shortest time counts.
 _REPEATS = 3

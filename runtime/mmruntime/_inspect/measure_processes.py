@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh
 
-from mmruntime._execution.own_parts import processes
 from mmruntime._execution.run import StepRunner
+from mmruntime._execution.transfers.own_parts import processes
 from mmruntime._inspect.costs import typical
 from mmruntime._inspect.gather import gather, joined, share
 from mmruntime._inspect.shared_cores import usable_cores
 from mmruntime._inspect.simulate_processes import ProcessCosts, Work
 from mmruntime._inspect.waited_run import BEGIN, RESULTS, copies, timed
 from mmruntime._jaxpr.ir import is_scalar
-from mmruntime._partition.instructions import Program, RunInstruction
+from mmruntime._partition.pipeline.instructions import Program, RunInstruction
 from mmruntime._processes.exchange import own_host
 from mmruntime._processes.group import Group
 

@@ -9,10 +9,16 @@ from dataclasses import dataclass, fields
 from mmruntime._compat import Var
 from mmruntime._execution.compile import Compiled
 from mmruntime._jaxpr.ir import Step, shard_bytes
-from mmruntime._partition.instructions import Instruction, Program, ProgramSpec, RunInstruction, TransferInstruction
-from mmruntime._partition.place import Placement
-from mmruntime._partition.segment import Segments
-from mmruntime._partition.shard import Shardings
+from mmruntime._partition.layouts.shard import Shardings
+from mmruntime._partition.pipeline.instructions import (
+    Instruction,
+    Program,
+    ProgramSpec,
+    RunInstruction,
+    TransferInstruction,
+)
+from mmruntime._partition.placement.place import Placement
+from mmruntime._partition.programs.segment import Segments
 
 
 @dataclass(frozen=True)

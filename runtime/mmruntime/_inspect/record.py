@@ -19,9 +19,9 @@ from mmruntime._inspect.costs import stage_costs
 from mmruntime._inspect.gather import Times, gather, joined
 from mmruntime._inspect.timeline import Span, StageCost, Timeline
 from mmruntime._inspect.waited_run import copies
-from mmruntime._partition.instructions import Instruction, Program, RunInstruction
-from mmruntime._partition.issue_order import Pipeline
-from mmruntime._partition.segment import Segment
+from mmruntime._partition.pipeline.instructions import Instruction, Program, RunInstruction
+from mmruntime._partition.pipeline.issue_order import Pipeline
+from mmruntime._partition.programs.segment import Segment
 
 
 def record(name: str, runner: StepRunner, program: Program, inputs: Sequence[Any]) -> Timeline:

@@ -12,7 +12,7 @@ import jax
 
 from mmruntime import _compat, schedules
 from mmruntime._execution.compile import Compiled
-from mmruntime._execution.own_parts import processes
+from mmruntime._execution.transfers.own_parts import processes
 from mmruntime._inspect import report_text as _tables
 from mmruntime._inspect.collectives import Collective, MadeEquation, collectives, made_equations
 from mmruntime._inspect.input_reasons import InputReason, input_reasons
@@ -20,13 +20,13 @@ from mmruntime._inspect.memory import MemoryRow, memory
 from mmruntime._inspect.report_text import ReportTable
 from mmruntime._jaxpr import flops as _cost
 from mmruntime._jaxpr.ir import Step, is_scalar, num_bytes, shard_bytes
-from mmruntime._partition.delay_sums import DelayedSums
-from mmruntime._partition.idle_axes import idle_axes
-from mmruntime._partition.instructions import Program, ProgramSpec, RunInstruction, TransferInstruction
-from mmruntime._partition.place import Placement
-from mmruntime._partition.pulled import PulledState, pulled_state
-from mmruntime._partition.segment import Segment, Segments
-from mmruntime._partition.shard import Shardings
+from mmruntime._partition.layouts.idle_axes import idle_axes
+from mmruntime._partition.layouts.shard import Shardings
+from mmruntime._partition.pipeline.instructions import Program, ProgramSpec, RunInstruction, TransferInstruction
+from mmruntime._partition.placement.place import Placement
+from mmruntime._partition.placement.pulled import PulledState, pulled_state
+from mmruntime._partition.programs.segment import Segment, Segments
+from mmruntime._partition.sums.delay_sums import DelayedSums
 
 # Operations and bytes of a program by XLA's count; it counts those that this process compiles.
 _Cost = tuple[float | None, float | None]

@@ -14,7 +14,7 @@ from typing import Any
 
 from mmruntime._inspect.run_jobs import TimedJob, run_jobs
 from mmruntime._inspect.simulate_step import ROUNDS, SimulatedStep, handed_on, summed_up
-from mmruntime._partition.instructions import Program, RunInstruction
+from mmruntime._partition.pipeline.instructions import Program, RunInstruction
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from mmruntime._inspect.run_jobs import TimedJob
 from mmruntime._inspect.shared_cores import SharedCores, run_shared
-from mmruntime._partition.instructions import Program, RunInstruction
+from mmruntime._partition.pipeline.instructions import Program, RunInstruction
 
 # Steps that follow each other until their time is taken for that of the long run, and those that it is taken over.
 _WARM, _COUNTED = 3, 3

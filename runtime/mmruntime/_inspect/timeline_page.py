@@ -7,9 +7,9 @@ from html import escape
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from mmruntime.schedules._document import document, scrolling
-from mmruntime.schedules._page import simulated_lanes
-from mmruntime.schedules._svg import COLOURS, DARK_STYLE, RECEIVED, Lane, LaneCell, lanes
+from mmruntime.schedules._drawing.document import document, scrolling
+from mmruntime.schedules._drawing.page import simulated_lanes
+from mmruntime.schedules._drawing.svg import COLOURS, DARK_STYLE, RECEIVED, Lane, LaneCell, lanes
 
 if TYPE_CHECKING:
     from mmruntime._inspect.timeline import Span, Timeline, Usage

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from mmruntime._execution.own_parts import copied
 from mmruntime._execution.run import StepRunner
+from mmruntime._execution.transfers.own_parts import copied
 
 # What comes before the first instruction of a step and after the last one, in the place of an instruction's index.
 BEGIN, RESULTS = -2, -1

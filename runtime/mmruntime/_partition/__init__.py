@@ -1,1 +1,15 @@
-"""The passes between a trace and a list of instructions: place, segment, shard, schedule."""
+"""The passes between a trace and a list of instructions.
+
+A function and the types of its arguments come in, a `Program` of instructions over numbered slots goes out;
+`_step/plan.py` calls the passes, each of which changes none of its arguments. In order of processing:
+
+- `tracing`: flat equations, each with its task.
+- `stacks`: arrays that hold the layers of several stages, as one array for each stage.
+- `placement`: the submesh of every equation and every input.
+- `programs`: the equations that are one program, and which values are kept between programs.
+- `layouts`: how every value at a border lies on its submesh.
+- `sums`: sums of gradients, put off or packed.
+- `pipeline`: stages, their order, and the instructions.
+
+A folder imports from those above it alone, but for `stacks`, which stands on `placement`.
+"""

@@ -11,9 +11,9 @@ import jax
 from mmruntime import _compat
 from mmruntime._core.marks import LOOPS, TASKS
 from mmruntime._jaxpr.ir import Step
-from mmruntime._partition.instructions import Program, RunInstruction
-from mmruntime._partition.place import Placement
-from mmruntime._partition.shard import Shardings
+from mmruntime._partition.layouts.shard import Shardings
+from mmruntime._partition.pipeline.instructions import Program, RunInstruction
+from mmruntime._partition.placement.place import Placement
 
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 _MARK = re.compile(rf"({TASKS.prefix}|{LOOPS.prefix})\d+")

@@ -19,11 +19,11 @@ from mmruntime._core import mesh as _mesh
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._execution.find_invalid import kind_of_invalid, origin_in
 from mmruntime._execution.host_values import unshared
-from mmruntime._execution.own_parts import is_here, nothing_of, place, processes
+from mmruntime._execution.transfers.own_parts import is_here, nothing_of, place, processes
 from mmruntime._frontend.constraint import placed_later
 from mmruntime._frontend.labels import leaf_names, name_trace
-from mmruntime._partition.initializer_parts import by_part
-from mmruntime._partition.refs import without_refs
+from mmruntime._partition.tracing.initializer_parts import by_part
+from mmruntime._partition.tracing.refs import without_refs
 from mmruntime._step.mesh_function import MeshFunction
 from mmruntime._step.signature import function_name
 

@@ -19,7 +19,7 @@ from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.registry import Registration, changes, registered, registrations
 from mmruntime._execution.run import WholeRunner
 from mmruntime._frontend.labels import argument_name, positional_names
-from mmruntime._partition.argument_homes import argument_homes, warn_of_copies
+from mmruntime._partition.placement.argument_homes import argument_homes, warn_of_copies
 from mmruntime._step.inlined import Inliner
 from mmruntime._step.lowered import CallAs, CompiledStep, LoweredStep, abstracted
 from mmruntime._step.plan import Plan, make_plan

@@ -16,43 +16,43 @@ from mmruntime._core.mesh import using
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.registry import registrations
 from mmruntime._core.switches import fast_path_enabled, settings_in_words
-from mmruntime._execution.across import AcrossTransport
-from mmruntime._execution.channels import channel, chosen
 from mmruntime._execution.checked_runner import CheckedRunner
 from mmruntime._execution.compile import Compiled, compile_program
 from mmruntime._execution.donation import owned_slots
-from mmruntime._execution.own_parts import processes
 from mmruntime._execution.run import Runner, StepRunner, WholeRunner, result_layouts
 from mmruntime._execution.run_across import AcrossRunner
 from mmruntime._execution.stacked_runner import StackedRunner, StackLayouts, lay_out_stacks
 from mmruntime._execution.step_agreement import StepAgreement
+from mmruntime._execution.transfers.across import AcrossTransport
+from mmruntime._execution.transfers.channels import channel, chosen
+from mmruntime._execution.transfers.own_parts import processes
 from mmruntime._frontend.labels import argument_name, name_trace
 from mmruntime._jaxpr.ir import Step, is_scalar
-from mmruntime._partition.all_gather import all_gather_parameters
-from mmruntime._partition.argument_homes import argument_homes, may_follow, warn_of_copies
-from mmruntime._partition.cut_layers import cut_layers
-from mmruntime._partition.cut_stacks import Stacks, cut_stacks
-from mmruntime._partition.delay_sums import DelayedSums, delay_sums, split_by_program
-from mmruntime._partition.effect_order import check_effects
-from mmruntime._partition.idle_axes import warn_of_idle_axes
-from mmruntime._partition.input_layouts import InputLayouts, boxed_names, lay_out_inputs
-from mmruntime._partition.instructions import Program, build, build_whole
-from mmruntime._partition.loop_schedule import check_custom_schedules, schedule_loops
-from mmruntime._partition.mapped_constraints import warn_of_mapped_constraints
-from mmruntime._partition.pack_sums import pack_sums
-from mmruntime._partition.packed_types import check_packed_types
-from mmruntime._partition.place import Placement, place
-from mmruntime._partition.propagated_layouts import PropagatedLayouts
-from mmruntime._partition.pulled import warn_of_pulled_state
-from mmruntime._partition.residuals import recompute_residuals
-from mmruntime._partition.segment import Segments, segment
-from mmruntime._partition.shard import Shardings, propagate_segments, propagate_whole
-from mmruntime._partition.shared_updates import share_updates
-from mmruntime._partition.single_program import compute_results
-from mmruntime._partition.stack_homes import astray_stacks, parts_laid_out_alike, warn_of_whole_stacks
-from mmruntime._partition.tasks_inside import warn_of_tasks_inside
-from mmruntime._partition.trace import trace
-from mmruntime._partition.variants import expand_replicas, expand_variants
+from mmruntime._partition.layouts.all_gather import all_gather_parameters
+from mmruntime._partition.layouts.idle_axes import warn_of_idle_axes
+from mmruntime._partition.layouts.input_layouts import InputLayouts, boxed_names, lay_out_inputs
+from mmruntime._partition.layouts.mapped_constraints import warn_of_mapped_constraints
+from mmruntime._partition.layouts.packed_types import check_packed_types
+from mmruntime._partition.layouts.propagated_layouts import PropagatedLayouts
+from mmruntime._partition.layouts.shard import Shardings, propagate_segments, propagate_whole
+from mmruntime._partition.layouts.stack_homes import astray_stacks, parts_laid_out_alike, warn_of_whole_stacks
+from mmruntime._partition.pipeline.cut_layers import cut_layers
+from mmruntime._partition.pipeline.effect_order import check_effects
+from mmruntime._partition.pipeline.instructions import Program, build, build_whole
+from mmruntime._partition.pipeline.loop_schedule import check_custom_schedules, schedule_loops
+from mmruntime._partition.placement.argument_homes import argument_homes, may_follow, warn_of_copies
+from mmruntime._partition.placement.place import Placement, place
+from mmruntime._partition.placement.pulled import warn_of_pulled_state
+from mmruntime._partition.placement.tasks_inside import warn_of_tasks_inside
+from mmruntime._partition.placement.variants import expand_replicas, expand_variants
+from mmruntime._partition.programs.residuals import recompute_residuals
+from mmruntime._partition.programs.segment import Segments, segment
+from mmruntime._partition.programs.shared_updates import share_updates
+from mmruntime._partition.programs.single_program import compute_results
+from mmruntime._partition.stacks.cut_stacks import Stacks, cut_stacks
+from mmruntime._partition.sums.delay_sums import DelayedSums, delay_sums, split_by_program
+from mmruntime._partition.sums.pack_sums import pack_sums
+from mmruntime._partition.tracing.trace import trace
 from mmruntime._processes.group import group_of
 from mmruntime._step.fingerprint import fingerprint
 from mmruntime._step.outside_of_steps import explain_errors_about

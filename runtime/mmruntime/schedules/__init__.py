@@ -4,29 +4,29 @@ Nothing here imports JAX or any other part of `mmruntime`: `mmrewrite plan` draw
 """
 
 from mmruntime.schedules._action import Action as Action
-from mmruntime.schedules._auto import auto as auto
-from mmruntime.schedules._auto import lower_bound as lower_bound
-from mmruntime.schedules._auto_request import Auto as Auto
-from mmruntime.schedules._choice import Choice as Choice
-from mmruntime.schedules._choice import Considered as Considered
 from mmruntime.schedules._custom import custom as custom
+from mmruntime.schedules._drawing.page import html as html
+from mmruntime.schedules._drawing.page import svg as svg
+from mmruntime.schedules._drawing.text_timeline import draw as draw
 from mmruntime.schedules._make import make as make
-from mmruntime.schedules._objective import SearchOptions as SearchOptions
 from mmruntime.schedules._offload import HostCopy as HostCopy
 from mmruntime.schedules._offload import Offload as Offload
 from mmruntime.schedules._offload import auto_offload as auto_offload
 from mmruntime.schedules._offload import offload as offload
-from mmruntime.schedules._page import html as html
-from mmruntime.schedules._page import svg as svg
 from mmruntime.schedules._registry import AUTO as AUTO
 from mmruntime.schedules._registry import DEFAULT as DEFAULT
 from mmruntime.schedules._registry import names as names
 from mmruntime.schedules._schedule import Schedule as Schedule
+from mmruntime.schedules._search.auto import auto as auto
+from mmruntime.schedules._search.auto import lower_bound as lower_bound
+from mmruntime.schedules._search.choice import Choice as Choice
+from mmruntime.schedules._search.choice import Considered as Considered
+from mmruntime.schedules._search.objective import SearchOptions as SearchOptions
+from mmruntime.schedules._search.request import Auto as Auto
 from mmruntime.schedules._simulate import Event as Event
 from mmruntime.schedules._simulate import Simulation as Simulation
 from mmruntime.schedules._simulate import simulate as simulate
 from mmruntime.schedules._slices import sliced as sliced
-from mmruntime.schedules._text_timeline import draw as draw
 
 # The name that `SearchOptions` was published under.
 Options = SearchOptions

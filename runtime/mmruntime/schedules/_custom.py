@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from mmruntime.schedules._action import Action, Kind
+from mmruntime.schedules._drawing.text_grid import grid
 from mmruntime.schedules._schedule import Schedule, from_rows
-from mmruntime.schedules._text_grid import grid
 
 ScheduleCell = Action | str | tuple[int, str]
 RowsOfCells = Iterable[Iterable[ScheduleCell]]

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Unpack
 
-from mmruntime.schedules._auto import auto
 from mmruntime.schedules._costs import Cost, activation_sizes
-from mmruntime.schedules._objective import SearchOptions
+from mmruntime.schedules._search.auto import auto
+from mmruntime.schedules._search.objective import SearchOptions
 from mmruntime.schedules._simulate import Simulation
 
 # How much more memory the orders may take that are tried: what lies on the host is taken off afterwards.

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mmruntime.schedules._action import Action
+from mmruntime.schedules._drawing.text_grid import grid
 from mmruntime.schedules._memory import recomputed
-from mmruntime.schedules._text_grid import grid
 from mmruntime.schedules._validate import validate
 
 _FUSED_TEXT = re.compile(r"\((\d+[FBIW]\d+);(\d+[FBIW]\d+)\)OVERLAP_F_B")

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mmruntime.schedules._action import KINDS, Kind
+from mmruntime.schedules._drawing.text_grid import grid
 from mmruntime.schedules._memory import live_counts, recomputed
-from mmruntime.schedules._text_grid import grid
 
 if TYPE_CHECKING:
     from mmruntime.schedules._schedule import Schedule

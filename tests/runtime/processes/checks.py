@@ -19,8 +19,8 @@ from jax.sharding import PartitionSpec as P
 
 import mmruntime as mm
 from mmruntime import _compat
-from mmruntime._execution import channels
-from mmruntime._execution.crossing import Crossing
+from mmruntime._execution.transfers import channels
+from mmruntime._execution.transfers.crossing import Crossing
 from mmruntime._processes.group import group_of
 from mmruntime._processes.progress import progress
 from mmruntime._processes.transports import NAMES

@@ -17,11 +17,11 @@ import jax
 import numpy as np
 
 from mmruntime import schedules
-from mmruntime._execution.channel import RECEIVER_BITS
-from mmruntime._execution.parcels import plan_crossing
 from mmruntime._execution.shares import Share, receive_late, shares
 from mmruntime._execution.throttle import LIMIT
-from mmruntime._partition.instructions import Instruction, ProgramSpec, RunInstruction, TransferInstruction
+from mmruntime._execution.transfers.channel import RECEIVER_BITS
+from mmruntime._execution.transfers.parcels import plan_crossing
+from mmruntime._partition.pipeline.instructions import Instruction, ProgramSpec, RunInstruction, TransferInstruction
 from mmruntime._processes.group import Group
 
 SHAPE = (24, 2)

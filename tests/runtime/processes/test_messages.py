@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mmruntime._execution.channels import preferred
-from mmruntime._execution.collective_channel import in_rounds
-from mmruntime._execution.parcels import TICKET, Parcel, num_bytes, plan_crossing
-from mmruntime._execution.spread_across import tree_levels
+from mmruntime._execution.transfers.channels import preferred
+from mmruntime._execution.transfers.collective_channel import in_rounds
+from mmruntime._execution.transfers.parcels import TICKET, Parcel, num_bytes, plan_crossing
+from mmruntime._execution.transfers.spread_across import tree_levels
 from mmruntime._processes.agreement import changed, disagreement
 from mmruntime._processes.group import MESSAGE_BITS, Group
 from mmruntime._processes.transports import check_transport, forced

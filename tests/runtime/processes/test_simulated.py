@@ -5,7 +5,7 @@ import random
 import pytest
 
 from mmruntime._execution.shares import Share, receive_late, shares
-from mmruntime._partition.instructions import TransferInstruction
+from mmruntime._partition.pipeline.instructions import TransferInstruction
 from tests.runtime.processes.simulated import World, random_case
 
 TRANSPORTS = ("transfer", "sockets", "collectives")

@@ -3,9 +3,9 @@
 import math
 
 from mmruntime.schedules._costs import Costs
-from mmruntime.schedules._list_scheduling import PipelineModel, Policy, hops_to_end, list_schedule
 from mmruntime.schedules._named_schedule import ClosedForms, NamedSchedule, Order, ScheduleSizes
 from mmruntime.schedules._placements import ANY_PLACEMENT
+from mmruntime.schedules._search.list_scheduling import PipelineModel, Policy, hops_to_end, list_schedule
 
 
 def one_forward_one_backward(sizes: ScheduleSizes) -> Order:

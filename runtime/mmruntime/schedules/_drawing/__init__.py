@@ -1,0 +1,1 @@
+"""Pictures of schedules and simulated steps, as text, SVG and HTML pages."""
