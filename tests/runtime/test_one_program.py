@@ -353,7 +353,7 @@ def test_a_repeated_call_in_any_mesh_context(one_device, through_python):
 
 
 def test_without_the_dispatch_of_jax_calls_are_recognised_in_python(one_device, monkeypatch, through_python):
-    monkeypatch.setattr(_compat, "pxla", types.SimpleNamespace())
+    monkeypatch.setattr(_compat.dispatch, "pxla", types.SimpleNamespace())
     step = mm.mjit(lambda x: x + 1, mesh=one_device)
     for _ in range(3):
         found, count = through_python(step, X)

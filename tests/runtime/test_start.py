@@ -108,7 +108,7 @@ def test_copies_of_one_type_are_traced_once_in_each_setting(monkeypatch):
     traced = []
     make_jaxpr = jax.make_jaxpr
     monkeypatch.setattr(jax, "make_jaxpr", lambda *args: traced.append(args) or make_jaxpr(*args))
-    _compat._traced_template.cache_clear()
+    _compat.equations._traced_template.cache_clear()
 
     def copy(dtype):
         aval = jax.typeof(np.zeros((3, 5), dtype))

@@ -22,7 +22,7 @@ TRAIN = """
     import jax, jax.numpy as jnp, numpy as np
     import mmruntime as mm
     from jax.sharding import PartitionSpec as P
-    from mmruntime._partition import propagated_layouts
+    from mmruntime._partition.layouts import propagated_layouts
 
     events = collections.Counter()
     jax.monitoring.register_event_listener(lambda event, **_: events.update([event.rpartition("/")[2]]))
@@ -124,7 +124,7 @@ def test_a_program_from_a_cache_that_has_lost_it_is_compiled_for_each_submesh(fi
         "import mmruntime as mm\n    from jax._src import compilation_cache\n"
         "    from mmruntime._execution.kept_programs import KeptPrograms\n    KeptPrograms.path_of = lambda *_: None\n"
         "    compilation_cache.get_cache_key = lambda *_, real=compilation_cache.get_cache_key: "
-        "'lost' + real(*_) if sys._getframe(1).f_globals['__name__'] == 'mmruntime._compat' else real(*_)\n",
+        "'lost' + real(*_) if sys._getframe(1).f_globals['__name__'].startswith('mmruntime.') else real(*_)\n",
         1,
     )
     second = json.loads(run_script(source, first_start[1]))
