@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mmmodernize.registry import ModernizeRegistry
 from mmrewrite.codemod.registry import Codemods, Registry
-from mmrewrite.modernize.registry import ModernizeRegistry
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "codemods.md"

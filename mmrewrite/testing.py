@@ -26,12 +26,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from mmmodernize.registry import ModernizeRegistry
+from mmmodernize.rewrite import modernize_project
+from mmmodernize.settings import ModernizeSettings
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import rewrite_project
 from mmrewrite.engine.settings import HintSettings
-from mmrewrite.modernize.registry import ModernizeRegistry
-from mmrewrite.modernize.rewrite import modernize_project
-from mmrewrite.modernize.settings import ModernizeSettings
 from mmrewrite.project.facts import SourceFile
 from mmrewrite.results import Rewrite
 

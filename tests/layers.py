@@ -13,12 +13,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCE_ROOTS = {"mmrewrite": "", "mmcodemods": "codemods/", "mmruntime": "runtime/"}
+SOURCE_ROOTS = {"mmrewrite": "", "mmcodemods": "codemods/", "mmmodernize": "codemods/", "mmruntime": "runtime/"}
 
 # From the bottom up: a folder, or a module that stands by itself, and what it may import besides the standard library
 # and itself. `.source` is short for the row of that name in the same package; other names are rows in full, or packages
 # that are not ours. A row may allow nothing but rows above it in this list, so there can be no circle. The name of a
-# package is its `__init__.py`, and for `mmcodemods` it is the codemods, which never import one another.
+# package is its `__init__.py`, and for `mmcodemods` it is the codemods, which never import one another, as those of
+# `mmmodernize.rewrites` do not.
 MAY_IMPORT = {
     # Plain data: the one part of the runtime that needs no JAX, and the one that the tool uses.
     "mmruntime.schedules": "",
@@ -32,55 +33,68 @@ MAY_IMPORT = {
     "mmrewrite.codemod": "libcst .results .source .directives .project",
     "mmrewrite.analysis": ".source .directives .project .codemod",
     "mmrewrite.engine": "fastjsonschema .results .tracking .source .directives .project .codemod",
-    "mmrewrite.modernize.advice": "",
-    "mmrewrite.modernize.markers": "",
-    "mmrewrite.modernize.gate": ".modernize.markers",
-    "mmrewrite.modernize.reexports": ".modernize.gate",
-    "mmrewrite.modernize.name_index": ".modernize.advice .modernize.gate",
-    "mmrewrite.modernize.held_gate": ".modernize.gate .modernize.markers .modernize.name_index .modernize.reexports",
-    "mmrewrite.modernize.newer_index": ".modernize.gate .modernize.name_index",
-    "mmrewrite.modernize.private_index": ".modernize.advice .modernize.name_index",
-    "mmrewrite.modernize.part_index": ".modernize.advice .modernize.name_index",
-    "mmrewrite.modernize.changed_meanings": ".modernize.name_index",
-    "mmrewrite.modernize.settings": ".engine",
-    "mmrewrite.modernize.uses": ".source .project",
-    "mmrewrite.modernize.version_guards": ".modernize.name_index .modernize.private_index .modernize.uses",
-    "mmrewrite.modernize.site": (
-        ".results .source .project .codemod .modernize.name_index .modernize.newer_index .modernize.settings "
-        ".modernize.uses"
+    "mmmodernize.names.advice": "",
+    "mmmodernize.names.markers": "",
+    "mmmodernize.names.gate": ".names.markers",
+    "mmmodernize.names.reexports": ".names.gate",
+    "mmmodernize.names": "mmrewrite.results .names.advice .names.markers .names.gate .names.reexports",
+    "mmmodernize.settings": "mmrewrite.engine",
+    "mmmodernize.sites": "mmrewrite.results mmrewrite.source mmrewrite.project mmrewrite.codemod .names .settings",
+    "mmmodernize.codemod": "mmrewrite.results .sites",
+    "mmmodernize.meshes.partition_specs": "mmrewrite.source .names .sites",
+    "mmmodernize.types.libraries": "mmrewrite.source .sites",
+    "mmmodernize.types.plain_objects": "mmrewrite.source mmrewrite.project .sites .types.libraries",
+    "mmmodernize.meshes.mesh_values": (
+        "mmrewrite.source mmrewrite.project .names .sites .types.libraries .types.plain_objects"
     ),
-    "mmrewrite.modernize.decision": ".results .modernize.site",
-    "mmrewrite.modernize.analysis": (
-        ".source .project .codemod .modernize.name_index .modernize.changed_meanings .modernize.uses "
-        ".modernize.version_guards .modernize.site .modernize.decision"
+    "mmmodernize.meshes.mesh_contexts": ".names .sites .meshes.mesh_values",
+    "mmmodernize.calls": "mmrewrite.source mmrewrite.project .names .sites .types.libraries .meshes.mesh_contexts",
+    "mmmodernize.modules": "mmrewrite.source mmrewrite.project .names .sites .calls",
+    "mmmodernize.types": "mmrewrite.source mmrewrite.project .sites .meshes.partition_specs .types.libraries .calls",
+    "mmmodernize.meshes": (
+        "mmrewrite.source mmrewrite.project mmrewrite.codemod .names .sites .meshes.partition_specs .types.libraries "
+        ".meshes.mesh_contexts .calls .types"
     ),
-    "mmrewrite.modernize.edits": (
-        ".results .source .codemod .engine .modernize.name_index .modernize.uses .modernize.version_guards "
-        ".modernize.site .modernize.analysis"
+    "mmmodernize.text": "mmrewrite.source mmrewrite.project .names .sites .calls .modules .types",
+    "mmmodernize.edits": "mmrewrite.results mmrewrite.source mmrewrite.codemod mmrewrite.engine .names .sites",
+    "mmmodernize.doubts": (
+        "mmrewrite.results mmrewrite.source mmrewrite.project mmrewrite.engine .names.advice .names .sites .calls "
+        ".modules .text"
     ),
-    "mmrewrite.modernize": (
-        ".results .source .project .codemod .engine .modernize.advice .modernize.gate .modernize.settings "
-        ".modernize.name_index .modernize.held_gate .modernize.newer_index .modernize.part_index .modernize.reexports "
-        ".modernize.uses .modernize.version_guards .modernize.site .modernize.decision .modernize.analysis "
-        ".modernize.edits"
+    "mmmodernize.decide": (
+        "mmrewrite.results mmrewrite.source mmrewrite.project mmrewrite.codemod mmrewrite.engine .names .settings "
+        ".sites .codemod .modules .meshes .edits .doubts"
     ),
-    "mmrewrite.modernize.upgrade": ".results .modernize.name_index .modernize.newer_index .modernize.private_index",
+    "mmmodernize.rewrite": (
+        "mmrewrite.results mmrewrite.source mmrewrite.project mmrewrite.engine .names.gate .names.reexports .names "
+        ".settings .codemod .decide"
+    ),
+    "mmmodernize.registry": "mmrewrite.codemod .codemod",
+    "mmmodernize": "",
+    "mmmodernize.rewrites": (
+        "mmrewrite.results mmrewrite.source .names.advice .names.gate .names .sites .codemod .meshes.partition_specs "
+        ".meshes.mesh_contexts .calls .modules .types .meshes .text .edits .doubts"
+    ),
     "mmrewrite.files": "pathspec platformdirs .results .tracking .source .directives",
     "mmrewrite.launch": "",
     "mmrewrite.mirror": ".results .tracking .source .engine .files .launch",
     "mmrewrite.plan": "mmruntime.schedules .results .source .directives .project .files .mirror",
     "mmrewrite.verify": ".results .project .files .launch .mirror .plan",
-    "mmrewrite.testing": ".results .project .codemod .engine .modernize.settings .modernize",
-    "mmrewrite.cli.libcst_tool": "libcst .results .project .codemod .engine .modernize.settings .modernize .files",
+    "mmrewrite.testing": (
+        ".results .project .codemod .engine mmmodernize.settings mmmodernize.rewrite mmmodernize.registry"
+    ),
+    "mmrewrite.cli.libcst_tool": (
+        "libcst .results .project .codemod .engine mmmodernize.settings mmmodernize.rewrite mmmodernize.registry .files"
+    ),
     "mmrewrite.cli.config": ".directives .files",
     "mmrewrite.lsp": (
-        "pygls lsprotocol mmrewrite .results .source .directives .project .codemod .engine .modernize .files .plan "
-        ".cli.config"
+        "pygls lsprotocol mmrewrite .results .source .directives .project .codemod .engine mmmodernize.registry .files "
+        ".plan .cli.config"
     ),
     "mmrewrite.cli": (
         "click pygls mmrewrite .results .tracking .source .directives .codemod .engine "
-        ".modernize.settings .modernize.gate .modernize.held_gate .modernize.reexports .modernize.name_index "
-        ".modernize.newer_index .modernize.upgrade .modernize .files .mirror .plan .verify .launch .cli.config .lsp"
+        "mmmodernize.settings mmmodernize.names.gate mmmodernize.names.reexports mmmodernize.names mmmodernize.doubts "
+        "mmmodernize.rewrite mmmodernize.registry .files .mirror .plan .verify .launch .cli.config .lsp"
     ),
     "mmrewrite.__main__": "mmrewrite .cli",
     "mmcodemods._task": "libcst mmrewrite.directives mmrewrite.codemod",
@@ -91,13 +105,6 @@ MAY_IMPORT = {
     "mmcodemods": (
         "libcst mmrewrite.results mmrewrite.source mmrewrite.directives mmrewrite.project mmrewrite.codemod "
         "mmrewrite.analysis ._task ._constraint ._layer_loop"
-    ),
-    "mmcodemods.modernize": (
-        "mmrewrite.results mmrewrite.source mmrewrite.modernize.advice mmrewrite.modernize.gate "
-        "mmrewrite.modernize.name_index mmrewrite.modernize.part_index mmrewrite.modernize.private_index "
-        "mmrewrite.modernize.changed_meanings mmrewrite.modernize.uses mmrewrite.modernize.version_guards "
-        "mmrewrite.modernize.site "
-        "mmrewrite.modernize.decision mmrewrite.modernize.analysis mmrewrite.modernize.edits mmrewrite.modernize"
     ),
     "mmruntime._check": "numpy",
     "mmruntime._compat": "jax numpy",
@@ -162,7 +169,7 @@ _PRIVATE_ENDS = {name.rpartition(".")[2] for name in PRIVATE}
 
 
 def tree_of(root: Path = ROOT) -> dict[str, str]:
-    """The text of every module of the three packages, by its path in the repository."""
+    """The text of every module of the four packages, by its path in the repository."""
     return {
         path.relative_to(root).as_posix(): path.read_text(encoding="utf-8")
         for package, source_root in SOURCE_ROOTS.items()
@@ -240,7 +247,7 @@ def _violations_in(path: str, text: str) -> tuple[str, ...]:
     found = []
     for line, name in imports(text, path):
         target = row_of_name(name)
-        own = target == row and row not in ("mmcodemods", "mmcodemods.modernize")
+        own = target == row and row not in ("mmcodemods", "mmmodernize.rewrites")
         if not own and target not in allowed_by(row) and target not in sys.stdlib_module_names:
             found.append(f"{path}:{line}: imports {name}, but {_rule(row, target)}")
     if row.startswith("mmruntime") and row != PRIVATE_HOME:

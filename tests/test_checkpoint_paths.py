@@ -9,7 +9,7 @@ import pytest
 from fixture_files import source_files
 from test_old_parts import REGISTRY
 
-from mmrewrite.modernize.rewrite import modernize_project
+from mmmodernize.rewrite import modernize_project
 
 pytestmark = pytest.mark.text
 

@@ -1,4 +1,4 @@
-"""One class name, one thing: no two classes of the three packages share a name, leading underscores aside."""
+"""One class name, one thing: no two classes of the four packages share a name, leading underscores aside."""
 
 from __future__ import annotations
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from mmmodernize.registry import ModernizeRegistry
 from mmrewrite.cli.pages import to_check
 from mmrewrite.codemod.base import MeshCodemod
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.directives.vocabulary import DIRECTIVES
 from mmrewrite.engine.decide import in_order
 from mmrewrite.engine.rewrite import rewrite_source
-from mmrewrite.modernize.registry import ModernizeRegistry
 
 pytestmark = pytest.mark.python
 

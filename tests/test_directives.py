@@ -205,7 +205,7 @@ def compared_names(source: str) -> list[str]:
     return [side.value for side in sides if isinstance(side, ast.Constant) and side.value in list(DIRECTIVES)]
 
 
-@pytest.mark.parametrize("folder", ["mmrewrite", "codemods/mmcodemods"])
+@pytest.mark.parametrize("folder", ["mmrewrite", "codemods/mmcodemods", "codemods/mmmodernize"])
 def test_no_code_compares_directives_by_name(folder: str) -> None:
     found = {str(path): compared_names(path.read_text(encoding="utf-8")) for path in (ROOT / folder).rglob("*.py")}
     assert found

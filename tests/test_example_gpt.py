@@ -64,7 +64,9 @@ def test_the_program_knows_nothing_of_the_tool(name: str) -> None:
     tree = ast.parse((EXAMPLE / name).read_text(encoding="utf-8"))
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert not {name for name in imported if name.split(".")[0] in ("mmrewrite", "mmruntime", "mmcodemods")}
+    assert not {
+        name for name in imported if name.split(".")[0] in ("mmrewrite", "mmruntime", "mmcodemods", "mmmodernize")
+    }
 
 
 def test_the_text_is_plain_and_its_source_is_named() -> None:

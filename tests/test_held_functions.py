@@ -8,12 +8,12 @@ import pytest
 from fixture_files import source_files
 from test_old_parts import REGISTRY, seen
 
+from mmmodernize.doubts.held_functions import held_functions
+from mmmodernize.names.held_gate import held_across
+from mmmodernize.names.lost_keywords import lost_keywords
+from mmmodernize.names.reexports import TakenNames
+from mmmodernize.rewrite import modernize_project
 from mmrewrite.cli.quick import has_nothing_to_say
-from mmrewrite.modernize.held_functions import held_functions
-from mmrewrite.modernize.held_gate import held_across
-from mmrewrite.modernize.lost_keywords import lost_keywords
-from mmrewrite.modernize.reexports import TakenNames
-from mmrewrite.modernize.rewrite import modernize_project
 
 pytestmark = pytest.mark.text
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.python
 SOURCES = tree_of()
 PATH = os.pathsep.join(str(ROOT / part) for part in (".", "codemods", "runtime"))
 
-HEAVY = ("libcst", "click", "jax", "numpy", "pathspec", "mmcodemods", "mmruntime")
+HEAVY = ("libcst", "click", "jax", "numpy", "pathspec", "mmcodemods", "mmmodernize", "mmruntime")
 
 
 def run(code: str) -> str:
@@ -46,13 +46,16 @@ VERSION = "import sys\nsys.argv = ['mmrewrite', '--version']\nfrom mmrewrite.__m
         (VERSION, HEAVY),
         ("import mmrewrite.engine.rewrite", HEAVY),
         ("import mmrewrite.project.project, mmrewrite.directives.collect, mmrewrite.source.names", HEAVY),
-        ("import mmrewrite.cli.commands", ("libcst", "jax", "numpy", "pathspec", "mmcodemods", "mmruntime")),
+        (
+            "import mmrewrite.cli.commands",
+            ("libcst", "jax", "numpy", "pathspec", "mmcodemods", "mmmodernize", "mmruntime"),
+        ),
         (
             "from mmrewrite.codemod.registry import Registry\nRegistry().summary('stage_loop')",
             ("libcst", "jax", "mmruntime"),
         ),
         ("from mmrewrite.codemod.registry import Registry\ndict(Registry())", ("click", "jax", "numpy", "mmruntime")),
-        ("import mmrewrite.codemod.base", ("click", "jax", "numpy", "mmcodemods", "mmruntime")),
+        ("import mmrewrite.codemod.base", ("click", "jax", "numpy", "mmcodemods", "mmmodernize", "mmruntime")),
     ],
 )
 def test_what_is_not_imported(code: str, forbidden: tuple[str, ...]) -> None:
@@ -166,7 +169,7 @@ def test_the_runtime_planted_in_the_tool_is_found(row: str) -> None:
 @pytest.mark.text
 @pytest.mark.parametrize("row", RUNTIME)
 def test_the_tool_planted_in_the_runtime_is_found(row: str) -> None:
-    for package in ("libcst", "mmrewrite", "mmcodemods"):
+    for package in ("libcst", "mmrewrite", "mmcodemods", "mmmodernize"):
         for text in everywhere(f"import {package}"):
             assert planted(row, text) == [f"imports {package}, but {row} may not import {package}"]
 
@@ -196,7 +199,7 @@ def test_relative_imports_are_read_as_well(row: str) -> None:
 
 
 @pytest.mark.text
-@pytest.mark.parametrize("row", ["mmcodemods", "mmcodemods.modernize"])
+@pytest.mark.parametrize("row", ["mmcodemods", "mmmodernize.rewrites"])
 def test_a_codemod_that_imports_another_one_is_found(row: str) -> None:
     (message,) = planted(row, f"from {row}.another import Another")
     assert message == f"imports {row}.another.Another, but codemods never import one another"

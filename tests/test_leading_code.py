@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from fixture_files import source_files, tree
 
-from mmrewrite.modernize.analysis import leading_code, mesh_regions
-from mmrewrite.modernize.analysis.leading_code import LeadingCode
-from mmrewrite.modernize.analysis.reach import WideReach
-from mmrewrite.modernize.registry import ModernizeRegistry
-from mmrewrite.modernize.rewrite import modernize_project
-from mmrewrite.modernize.site import ModernizeContext
-from mmrewrite.modernize.uses import ModuleUses
+from mmmodernize.calls import leading_code
+from mmmodernize.calls.leading_code import LeadingCode
+from mmmodernize.calls.reach import WideReach
+from mmmodernize.meshes import mesh_regions
+from mmmodernize.registry import ModernizeRegistry
+from mmmodernize.rewrite import modernize_project
+from mmmodernize.sites.site import ModernizeContext
+from mmmodernize.sites.uses import ModuleUses
 from mmrewrite.project.facts import Facts, read_facts
 from mmrewrite.project.project import Project
 

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from fixture_files import run, source_files, tree
 
+from mmmodernize.codemod import ModernizeCodemod
+from mmmodernize.registry import ModernizeRegistry
+from mmmodernize.rewrite import modernize_project
+from mmmodernize.settings import ModernizeSettings
+from mmmodernize.sites.site import Location, ModernizeContext
+from mmmodernize.sites.uses import ModuleUses
 from mmrewrite.cli.modernize import parse_target
-from mmrewrite.modernize.codemod import ModernizeCodemod
-from mmrewrite.modernize.registry import ModernizeRegistry
-from mmrewrite.modernize.rewrite import modernize_project
-from mmrewrite.modernize.settings import ModernizeSettings
-from mmrewrite.modernize.site import Location, ModernizeContext
-from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.results import LeftAlone, Rewrite
 from mmrewrite.source.text import SourceText
 
@@ -248,7 +248,7 @@ def test_a_crash_in_a_report_costs_one_file(monkeypatch: pytest.MonkeyPatch) -> 
             raise KeyError("odd")
         yield from ()
 
-    monkeypatch.setattr("mmrewrite.modernize.decide.mentions", crash)
+    monkeypatch.setattr("mmmodernize.decide.mentions", crash)
     old = b"import jax\n\nx = jax.tree_map(abs, 1)\n"
     bad, good = modernize_project(source_files({"bad.py": old, "good.py": old}), ModernizeRegistry())
     assert (bad.failure or "").startswith("this is a bug in mmrewrite (KeyError: 'odd', at test_modernize.py:")

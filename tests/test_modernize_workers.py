@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from fixture_files import source_files, tree
 
+from mmmodernize import decide
+from mmmodernize.codemod import Codemods, ModernizeCodemod
+from mmmodernize.registry import ModernizeRegistry
+from mmmodernize.rewrite import modernize_project
+from mmmodernize.settings import ModernizeSettings
 from mmrewrite.engine import workers
-from mmrewrite.modernize import decide
-from mmrewrite.modernize.codemod import Codemods, ModernizeCodemod
-from mmrewrite.modernize.registry import ModernizeRegistry
-from mmrewrite.modernize.rewrite import modernize_project
-from mmrewrite.modernize.settings import ModernizeSettings
 from mmrewrite.project.facts import Facts, SourceFile, Unreadable, read_facts
 from mmrewrite.results import Rewrite
 

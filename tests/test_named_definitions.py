@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from fixture_files import source_files, tree
 
-from mmrewrite.modernize.analysis.named_definitions import NamedDefinitions
-from mmrewrite.modernize.registry import ModernizeRegistry
-from mmrewrite.modernize.rewrite import modernize_project
-from mmrewrite.modernize.site import ModernizeContext
+from mmmodernize.calls.named_definitions import NamedDefinitions
+from mmmodernize.registry import ModernizeRegistry
+from mmmodernize.rewrite import modernize_project
+from mmmodernize.sites.site import ModernizeContext
 from mmrewrite.project.facts import Facts, SourceFile, read_facts
 
 pytestmark = pytest.mark.python

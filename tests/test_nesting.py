@@ -184,8 +184,8 @@ class TestWhoseFaultItIs:
             "mmrewrite.project.facts.collect_hints",
             "mmrewrite.engine.draft.draft_module",
             "mmrewrite.engine.regions.find_regions",
-            "mmrewrite.modernize.decide._decide_together",
-            "mmrewrite.modernize.uses.ModuleUses.__init__",
+            "mmmodernize.decide._decide_together",
+            "mmmodernize.sites.uses.ModuleUses.__init__",
         ],
     )
     def test_a_bug_costs_one_file(self, place: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:

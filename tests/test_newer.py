@@ -7,10 +7,10 @@ import ast
 import pytest
 from fixture_files import source_files
 
+from mmmodernize.registry import ModernizeRegistry
+from mmmodernize.rewrite import modernize_project
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import rewrite_source
-from mmrewrite.modernize.registry import ModernizeRegistry
-from mmrewrite.modernize.rewrite import modernize_project
 from mmrewrite.project.facts import Facts, SourceFile, read_facts
 from mmrewrite.source import newer_syntax
 from mmrewrite.source.newer_syntax import parse_any, without_newer_nodes

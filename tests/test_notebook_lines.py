@@ -7,9 +7,9 @@ import json
 import pytest
 from fixture_files import source_files
 
+from mmmodernize.registry import ModernizeRegistry
+from mmmodernize.rewrite import modernize_project
 from mmrewrite.engine.notebook import masked
-from mmrewrite.modernize.registry import ModernizeRegistry
-from mmrewrite.modernize.rewrite import modernize_project
 from mmrewrite.results import Rewrite
 
 pytestmark = pytest.mark.text

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from fixture_files import source_files, told_lines
 
-from mmrewrite.modernize.registry import ModernizeRegistry
-from mmrewrite.modernize.rewrite import modernize_project
-from mmrewrite.modernize.settings import ModernizeSettings
+from mmmodernize.registry import ModernizeRegistry
+from mmmodernize.rewrite import modernize_project
+from mmmodernize.settings import ModernizeSettings
 
 pytestmark = pytest.mark.text
 

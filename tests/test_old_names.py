@@ -11,9 +11,9 @@ import pytest
 from fixture_files import source_files, told_lines
 from wheels import write_wheel
 
-from mmrewrite.modernize.name_index import INDEX_FILE, ONCE_MODULES, OldName, may_use_old_names, old_names
-from mmrewrite.modernize.registry import ModernizeRegistry
-from mmrewrite.modernize.rewrite import modernize_project
+from mmmodernize.names.name_index import INDEX_FILE, ONCE_MODULES, OldName, may_use_old_names, old_names
+from mmmodernize.registry import ModernizeRegistry
+from mmmodernize.rewrite import modernize_project
 
 pytestmark = pytest.mark.text
 

@@ -11,8 +11,8 @@ import pytest
 from fixture_files import source_files
 from wheels import write_wheel
 
-from mmrewrite.modernize.changed_meanings import CHANGED_MEANINGS
-from mmrewrite.modernize.part_index import (
+from mmmodernize.names.changed_meanings import CHANGED_MEANINGS
+from mmmodernize.names.part_index import (
     PARTS_FILE,
     changed_defaults,
     changed_places,
@@ -23,9 +23,9 @@ from mmrewrite.modernize.part_index import (
     old_keywords,
     old_members,
 )
-from mmrewrite.modernize.registry import ModernizeRegistry
-from mmrewrite.modernize.rewrite import modernize_project
-from mmrewrite.modernize.settings import ModernizeSettings
+from mmmodernize.registry import ModernizeRegistry
+from mmmodernize.rewrite import modernize_project
+from mmmodernize.settings import ModernizeSettings
 from mmrewrite.results import Rewrite
 from mmrewrite.source.text import SourceText
 

@@ -20,7 +20,7 @@ from scripts import load_script
 import mmrewrite
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = {"mmcodemods", "mmrewrite", "mmruntime"}
+PACKAGES = {"mmcodemods", "mmmodernize", "mmrewrite", "mmruntime"}
 
 
 REPOSITORY = "https://example.org/owner/mmrewrite"
@@ -66,13 +66,13 @@ def names(wheel: Path) -> list[str]:
         return sorted(archive.namelist())
 
 
-def test_wheel_holds_three_packages_and_nothing_else(wheel: Path) -> None:
+def test_wheel_holds_four_packages_and_nothing_else(wheel: Path) -> None:
     top = {name.split("/")[0] for name in names(wheel)}
     assert top == PACKAGES | {f"mmrewrite-{mmrewrite.__version__}.dist-info"}
 
 
 def test_wheel_holds_every_module(wheel: Path, checkout: Path) -> None:
-    roots = {"mmrewrite": ".", "mmcodemods": "codemods", "mmruntime": "runtime"}
+    roots = {"mmrewrite": ".", "mmcodemods": "codemods", "mmmodernize": "codemods", "mmruntime": "runtime"}
     expected = {
         path.relative_to(checkout / root).as_posix()
         for package, root in roots.items()

@@ -7,9 +7,9 @@ import json
 import pytest
 from fixture_files import source_files
 
-from mmrewrite.modernize.name_index import may_use_old_names, passes_modules
-from mmrewrite.modernize.registry import ModernizeRegistry
-from mmrewrite.modernize.rewrite import modernize_project
+from mmmodernize.names.name_index import may_use_old_names, passes_modules
+from mmmodernize.registry import ModernizeRegistry
+from mmmodernize.rewrite import modernize_project
 
 pytestmark = pytest.mark.text
 

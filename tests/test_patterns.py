@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 import mmcodemods
+import mmmodernize
 import mmrewrite
-from mmrewrite.modernize.analysis.text_patterns import says_part
+from mmmodernize.text.text_patterns import says_part
 
 # The parser of `re`, which names what a pattern is made of.
 _parser: Any = importlib.import_module("re._parser")
@@ -33,7 +34,7 @@ SEARCHING = frozenset(("search", "finditer", "findall", "sub", "split", "subn"))
 
 
 def modules() -> Iterator[Any]:
-    for package in (mmrewrite, mmcodemods):
+    for package in (mmrewrite, mmcodemods, mmmodernize):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not found.name.endswith("__main__"):
                 yield importlib.import_module(found.name)

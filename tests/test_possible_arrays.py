@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from fixture_files import source_files
 
-from mmrewrite.modernize.registry import ModernizeRegistry
-from mmrewrite.modernize.rewrite import modernize_project
+from mmmodernize.registry import ModernizeRegistry
+from mmmodernize.rewrite import modernize_project
 from mmrewrite.results import Rewrite
 
 pytestmark = pytest.mark.python

@@ -12,10 +12,10 @@ from fixture_files import source_files, told_lines
 from test_old_names import FORMS, program
 from wheels import write_wheel
 
-from mmrewrite.modernize.name_index import last_releases
-from mmrewrite.modernize.private_index import PRIVATE_FILE, is_private, private_name, private_names
-from mmrewrite.modernize.registry import ModernizeRegistry
-from mmrewrite.modernize.rewrite import modernize_project
+from mmmodernize.names.name_index import last_releases
+from mmmodernize.names.private_index import PRIVATE_FILE, is_private, private_name, private_names
+from mmmodernize.registry import ModernizeRegistry
+from mmmodernize.rewrite import modernize_project
 from mmrewrite.results import Rewrite
 
 pytestmark = pytest.mark.text

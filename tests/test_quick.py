@@ -11,9 +11,9 @@ import pytest
 from command import HINTED, OLD, put, run
 from scripts import ROOT, load_script
 
+from mmmodernize.names.gate import may_have_old_names
+from mmmodernize.registry import ModernizeRegistry
 from mmrewrite.cli.quick import has_nothing_to_say
-from mmrewrite.modernize.gate import may_have_old_names
-from mmrewrite.modernize.registry import ModernizeRegistry
 
 PLAIN = "import jax.numpy as jnp\n\n\ndef f(x):\n    return jnp.einsum('ab,bc', x, x)\n"
 COMMANDS = (("diff",), ("check",), ("modernize", "--diff"), ("modernize", "--check"))

@@ -14,10 +14,10 @@ import pytest
 from command import put, run
 from fixture_files import source_files
 
+from mmmodernize.names.reexports import TakenNames
+from mmmodernize.registry import ModernizeRegistry
+from mmmodernize.rewrite import modernize_project
 from mmrewrite.cli.quick import has_nothing_to_say
-from mmrewrite.modernize.reexports import TakenNames
-from mmrewrite.modernize.registry import ModernizeRegistry
-from mmrewrite.modernize.rewrite import modernize_project
 from mmrewrite.results import Rewrite
 
 pytestmark = pytest.mark.text

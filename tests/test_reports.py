@@ -196,7 +196,7 @@ def _mode(call: ast.Call, position: int) -> str | None:
 
 def test_only_the_command_line_prints_and_writes() -> None:
     checked = 0
-    for package in ("mmrewrite", "codemods/mmcodemods"):
+    for package in ("mmrewrite", "codemods/mmcodemods", "codemods/mmmodernize"):
         for path in sorted((ROOT / package).rglob("*.py")):
             place = path.relative_to(ROOT).as_posix()
             if not place.startswith(WRITING):

@@ -584,7 +584,7 @@ def test_what_killed_runs_leave_is_removed_by_the_next() -> None:
     assert list(remove_left_behind("nowhere")) == []
 
 
-# Where the three packages remove or replace files. Each place is one that the tests of `TestOnlyItsOwn` clean, or names
+# Where the four packages remove or replace files. Each place is one that the tests of `TestOnlyItsOwn` clean, or names
 # nothing but what it has just made.
 REMOVALS = {
     "mmrewrite/files/cache_folder.py": "unlink",
@@ -662,7 +662,7 @@ class TestOnlyItsOwn:
     def test_each_removal_is_known(self) -> None:
         found: dict[str, set[str]] = {}
         top = Path(__file__).parents[1]
-        for package in ("mmrewrite", "codemods/mmcodemods", "runtime/mmruntime"):
+        for package in ("mmrewrite", "codemods/mmcodemods", "codemods/mmmodernize", "runtime/mmruntime"):
             for path in sorted((top / package).rglob("*.py")):
                 for node in ast.walk(ast.parse(path.read_text())):
                     if isinstance(node, ast.Attribute) and (

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 import pytest
 from fixture_files import source_files, told_lines
 
-from mmrewrite.modernize.registry import ModernizeRegistry
-from mmrewrite.modernize.rewrite import modernize_project
+from mmmodernize.registry import ModernizeRegistry
+from mmmodernize.rewrite import modernize_project
 
 pytestmark = [pytest.mark.text, pytest.mark.both_versions("which programs there are")]
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.python
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-PACKAGES = ("mmrewrite", "codemods/mmcodemods", "runtime/mmruntime")
+PACKAGES = ("mmrewrite", "codemods/mmcodemods", "codemods/mmmodernize", "runtime/mmruntime")
 TROUBLESHOOTING = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
 # Headings in code are messages of ours, but for JAX's own.
 QUOTED = [text.strip() for _, text in re.findall(r"^### (`+)(.+?)\1$", TROUBLESHOOTING, re.MULTILINE)]

@@ -10,13 +10,13 @@ from fixture_files import source_files
 from test_modernize import CASES, modernize, read_case
 from test_old_names import program
 
+from mmmodernize.names.name_index import numbers, old_names
+from mmmodernize.names.newer_index import newer_names
+from mmmodernize.registry import ModernizeRegistry
+from mmmodernize.rewrite import modernize_project
+from mmmodernize.settings import ModernizeSettings
+from mmmodernize.sites.uses import ModuleUses
 from mmrewrite.cli.modernize import parse_target
-from mmrewrite.modernize.name_index import numbers, old_names
-from mmrewrite.modernize.newer_index import newer_names
-from mmrewrite.modernize.registry import ModernizeRegistry
-from mmrewrite.modernize.rewrite import modernize_project
-from mmrewrite.modernize.settings import ModernizeSettings
-from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.project.facts import Facts, SourceFile, read_facts
 
 pytestmark = pytest.mark.python

@@ -16,14 +16,14 @@ from test_formats import SCHEMAS, validate
 from test_modernize import CASES as FIXTURES
 from test_modernize import modernize, read_case
 
-from mmrewrite.modernize.advice import PART_ADVICE
-from mmrewrite.modernize.changed_meanings import CHANGED_MEANINGS
-from mmrewrite.modernize.name_index import TITLES, last_releases, old_names
-from mmrewrite.modernize.newer_index import Lacking, newer_names
-from mmrewrite.modernize.newer_uses import uses_of_newer
-from mmrewrite.modernize.registry import ModernizeRegistry
-from mmrewrite.modernize.settings import DEFAULT_TARGET, ModernizeSettings
-from mmrewrite.modernize.upgrade import UpgradeItem, numbers, upgrade_of, with_releases
+from mmmodernize.doubts.newer_uses import uses_of_newer
+from mmmodernize.names.advice import PART_ADVICE
+from mmmodernize.names.changed_meanings import CHANGED_MEANINGS
+from mmmodernize.names.name_index import TITLES, last_releases, old_names
+from mmmodernize.names.newer_index import Lacking, newer_names
+from mmmodernize.names.upgrade import UpgradeItem, numbers, upgrade_of, with_releases
+from mmmodernize.registry import ModernizeRegistry
+from mmmodernize.settings import DEFAULT_TARGET, ModernizeSettings
 from mmrewrite.project.facts import SourceFile
 
 pytestmark = pytest.mark.python
@@ -452,7 +452,7 @@ def test_nothing_but_an_upgrade_reads_the_newer_names(folder: Path, monkeypatch:
     def fail() -> None:
         raise AssertionError("the index of newer names was read")
 
-    monkeypatch.setattr("mmrewrite.modernize.newer_index.newer_names", fail)
+    monkeypatch.setattr("mmmodernize.names.newer_index.newer_names", fail)
     (folder / "train.py").write_text(NEWER)
     assert run("modernize", "--check", "--no-cache").exit_code == 0
     with pytest.raises(AssertionError, match="was read"):

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 import pytest
 from test_leading_code import PROJECTS, project_of
 
-from mmrewrite.modernize.analysis.components import combined
-from mmrewrite.modernize.analysis.reach import OutsideReach, WideReach
-from mmrewrite.modernize.uses import ModuleUses
+from mmmodernize.calls.components import combined
+from mmmodernize.calls.reach import OutsideReach, WideReach
+from mmmodernize.sites.uses import ModuleUses
 from mmrewrite.project.reach import Reached
 
 pytestmark = pytest.mark.python

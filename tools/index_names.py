@@ -1,8 +1,8 @@
-"""Write mmrewrite/modernize/old_names.jsonl: since when public names of JAX and its libraries warn, raise or are gone.
+"""Write old_names.jsonl: since when public names of JAX and its libraries warn, raise or are gone.
 
-Beside it, `old_parts.jsonl` has the arguments, members and flags that went, by `index_parts.py`, and
-`newer_names.jsonl` the names that came after the first release of each package that is read, also those that came back.
-`private_names.jsonl` has the names of private modules that went, by `index_private.py`.
+It lies in codemods/mmmodernize/names. Beside it, `old_parts.jsonl` has the arguments, members and flags that went, by
+`index_parts.py`, and `newer_names.jsonl` the names that came after the first release of each package that is read, also
+those that came back. `private_names.jsonl` has the names of private modules that went, by `index_private.py`.
 
     python tools/index_names.py [--wheels FOLDER] [--python INTERPRETER]
 
@@ -40,7 +40,7 @@ from index_parts import LOOK, Parts, moved_rows, part_rows, parts_of
 from index_private import Private, corrected_private, private_of, private_rows
 
 ROOT = Path(__file__).resolve().parents[1]
-INDEX = ROOT / "mmrewrite" / "modernize" / "old_names.jsonl"
+INDEX = ROOT / "codemods" / "mmmodernize" / "names" / "old_names.jsonl"
 PARTS = INDEX.with_name("old_parts.jsonl")
 NEWER = INDEX.with_name("newer_names.jsonl")
 PRIVATE = INDEX.with_name("private_names.jsonl")
@@ -484,7 +484,7 @@ def _moves(package: str) -> Mapping[str, str]:
     """The names of a package that codemods move, with their new ones."""
     sys.path[:0] = [str(ROOT), str(ROOT / "codemods")]
     try:
-        from mmrewrite.modernize.registry import ModernizeRegistry
+        from mmmodernize.registry import ModernizeRegistry
 
         moved = [pair for codemod in ModernizeRegistry().values() for pair in codemod.moved.items()]
     finally:

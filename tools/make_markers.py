@@ -1,4 +1,4 @@
-"""Write mmrewrite/modernize/markers.py: what a file holds in which a codemod of `modernize` may have a site.
+"""Write codemods/mmmodernize/names/markers.py: what a file holds in which a codemod of `modernize` may have a site.
 
 Run it when a codemod or the index of old names changes; a test says so.
 
@@ -11,15 +11,15 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from mmrewrite.modernize.changed_meanings import meaning_words
-from mmrewrite.modernize.held_functions import held_functions
-from mmrewrite.modernize.lost_keywords import lost_keywords
-from mmrewrite.modernize.name_index import PACKAGES, ends, words_beside
-from mmrewrite.modernize.part_index import part_words
-from mmrewrite.modernize.private_index import PRIVATE_WORDS
-from mmrewrite.modernize.registry import MODERNIZE_PACKAGE, ModernizeRegistry
+from mmmodernize.doubts.held_functions import held_functions
+from mmmodernize.names.changed_meanings import meaning_words
+from mmmodernize.names.lost_keywords import lost_keywords
+from mmmodernize.names.name_index import PACKAGES, ends, words_beside
+from mmmodernize.names.part_index import part_words
+from mmmodernize.names.private_index import PRIVATE_WORDS
+from mmmodernize.registry import MODERNIZE_PACKAGE, ModernizeRegistry
 
-PLACE = Path(__file__).resolve().parents[1] / "mmrewrite" / "modernize" / "markers.py"
+PLACE = Path(__file__).resolve().parents[1] / "codemods" / "mmmodernize" / "names" / "markers.py"
 WORD = re.compile(rb"\w+")
 # These look for words that stand beside others alone.
 INDEXED = ("move_names", "report_old_names", "report_old_parts")

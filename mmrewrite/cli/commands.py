@@ -453,8 +453,8 @@ def lsp(stdio: bool) -> None:
 @color_option
 def codemods(output_format: str) -> None:
     """List the codemods."""
+    from mmmodernize.registry import ModernizeRegistry
     from mmrewrite.codemod.registry import Registry
-    from mmrewrite.modernize.registry import ModernizeRegistry
 
     summaries = {
         title: {name: registry.summary(name) for name in registry}

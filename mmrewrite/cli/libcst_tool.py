@@ -17,14 +17,14 @@ from abc import ABC, abstractmethod
 import libcst as cst
 from libcst.codemod import CodemodCommand, CodemodContext, SkipFile
 
+from mmmodernize.registry import ModernizeRegistry
+from mmmodernize.rewrite import modernize_project
+from mmmodernize.settings import ModernizeSettings
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import rewrite_project
 from mmrewrite.engine.settings import HintSettings
 from mmrewrite.files.select import source_file
 from mmrewrite.files.walk import load_file
-from mmrewrite.modernize.registry import ModernizeRegistry
-from mmrewrite.modernize.rewrite import modernize_project
-from mmrewrite.modernize.settings import ModernizeSettings
 from mmrewrite.project.facts import SourceFile
 from mmrewrite.results import Rewrite
 

@@ -8,6 +8,12 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 import click
 
+from mmmodernize.names.name_index import TITLES, numbers
+from mmmodernize.names.newer_index import Lacking
+from mmmodernize.names.upgrade import Newer, upgrade_of
+from mmmodernize.registry import ModernizeRegistry
+from mmmodernize.rewrite import may_matter, modernize_project, reexports_of
+from mmmodernize.settings import DEFAULT_TARGET, ModernizeSettings
 from mmrewrite.cli.cache import Watched, cached
 from mmrewrite.cli.config import VERSION
 from mmrewrite.cli.reports import formats_of
@@ -15,16 +21,10 @@ from mmrewrite.cli.session import Session
 from mmrewrite.cli.source_options import SourceOptions
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.files.select import Selection, select_files
-from mmrewrite.modernize.name_index import TITLES, numbers
-from mmrewrite.modernize.newer_index import Lacking
-from mmrewrite.modernize.registry import ModernizeRegistry
-from mmrewrite.modernize.rewrite import may_matter, modernize_project, reexports_of
-from mmrewrite.modernize.settings import DEFAULT_TARGET, ModernizeSettings
-from mmrewrite.modernize.upgrade import Newer, upgrade_of
 from mmrewrite.results import Change, Rewrite
 
 if TYPE_CHECKING:
-    from mmrewrite.modernize.newer_uses import NewerUses
+    from mmmodernize.doubts.newer_uses import NewerUses
 
 # The name of the report among those of commands.
 _UPGRADE = "modernize --upgrade-to"
@@ -159,7 +159,7 @@ class _UpgradeSession(_ModernizeSession):
     def rewrite(self) -> tuple[Rewrite, ...]:
         """What becomes of each file, with those that use newer names."""
         # Upgrades alone need the names.
-        from mmrewrite.modernize.newer_uses import uses_of_newer
+        from mmmodernize.doubts.newer_uses import uses_of_newer
 
         results = super().rewrite()
         takers = reexports_of(self.selection.files, self.watched.load).takers

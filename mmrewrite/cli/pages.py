@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from mmmodernize.registry import ModernizeRegistry
 from mmrewrite.codemod.registry import Registry
-from mmrewrite.modernize.registry import ModernizeRegistry
 
 _TO_CHECK = re.compile(r"^To check: (.+?)(?=\n\n|\nRefused: |\nSee https://|\Z)", re.MULTILINE | re.DOTALL)
 

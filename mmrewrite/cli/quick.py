@@ -46,10 +46,10 @@ def _may_matter(paths: Iterable[str], *, old_names: bool) -> bool:
     """Whether a file at or below paths may be rewritten, or there is anything else to say of them."""
     if not old_names:
         return any(_may_be_below(path, may_have_hints) for path in paths)
+    from mmmodernize.names.gate import has_last_part, may_have_old_names
+    from mmmodernize.names.held_gate import held_across
+    from mmmodernize.names.reexports import TakenNames
     from mmrewrite.codemod.installed import has_plugins
-    from mmrewrite.modernize.gate import has_last_part, may_have_old_names
-    from mmrewrite.modernize.held_gate import held_across
-    from mmrewrite.modernize.reexports import TakenNames
 
     read: dict[str, bytes] = {}
     if any(map(has_plugins, sys.path)) or any(_may_be_below(path, may_have_old_names, read) for path in paths):

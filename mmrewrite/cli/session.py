@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import click
 
+from mmmodernize.registry import ModernizeRegistry
 from mmrewrite.cli.cache import Watched, cached
 from mmrewrite.cli.colors import colors_patch
 from mmrewrite.cli.config import (
@@ -45,7 +46,6 @@ from mmrewrite.files.select import (
     source_file,
 )
 from mmrewrite.files.walk import load_file, read_file, shown
-from mmrewrite.modernize.registry import ModernizeRegistry
 from mmrewrite.results import HintError, Rewrite
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Find the codemods: every public module of `mmcodemods` is one, and its file name is its name.
+"""Find the codemods: every public module of `mmcodemods` and its folders is one, and its file name is its name.
 
 Those of other packages come by entry points: see `mmrewrite.codemod.plugins`.
 """
@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
@@ -33,16 +34,15 @@ class Codemods(Mapping[str, type[_Codemod]]):
         self._package, self._base, self._group = package, base, group
 
     @cached_property
-    def _own(self) -> list[str]:
-        path = importlib.import_module(self._package).__path__
-        found = [module.name for module in pkgutil.iter_modules(path) if not module.ispkg]
-        return sorted(name for name in found if not name.startswith("_"))
+    def _own(self) -> dict[str, str]:
+        """The modules of our codemods, by name."""
+        return dict(_public_modules(self._package, importlib.import_module(self._package).__path__))
 
     @cached_property
     def others(self) -> Mapping[str, Plugin]:
         """The codemods of other packages."""
         found = plugins(self._group)
-        for name in found.keys() & set(self._own):
+        for name in found.keys() & self._own.keys():
             raise BadPlugin(
                 f"the package {found[name].package} has a codemod `{name}`, and so has mmrewrite; its author must "
                 "rename it"
@@ -72,7 +72,7 @@ class Codemods(Mapping[str, type[_Codemod]]):
             if not (isinstance(codemod, type) and issubclass(codemod, base)):
                 raise BadPlugin(f"{plugin.value} of the package {plugin.package} is no subclass of {base.__name__}")
             return codemod
-        module = importlib.import_module(f"{self._package}.{name}")
+        module = importlib.import_module(self._own[name])
         classes = [
             value
             for value in vars(module).values()
@@ -84,9 +84,9 @@ class Codemods(Mapping[str, type[_Codemod]]):
 
     def page(self, name: str) -> str:
         """The docstring of a codemod's module, read without importing it."""
-        module = self.others[name].module if name in self.others else f"{self._package}.{name}"
+        module = self.others[name].module if name in self.others else self._own.get(name, "")
         try:
-            spec = find_spec(module)
+            spec = find_spec(module) if module else None
         except ImportError:
             spec = None
         if spec is None or spec.origin is None:
@@ -99,6 +99,16 @@ class Codemods(Mapping[str, type[_Codemod]]):
     def summary(self, name: str) -> str:
         """The first line of a codemod's docstring."""
         return self.page(name).partition("\n")[0]
+
+
+def _public_modules(package: str, path: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The names of the public modules in a package and its folders, each with its dotted name."""
+    for module in pkgutil.iter_modules(path):
+        dotted = f"{package}.{module.name}"
+        if module.ispkg:
+            yield from _public_modules(dotted, [os.path.join(folder, module.name) for folder in path])
+        elif not module.name.startswith("_"):
+            yield module.name, dotted
 
 
 class Registry(Codemods["MeshCodemod"]):

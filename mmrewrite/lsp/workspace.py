@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from mmmodernize.registry import ModernizeRegistry
 from mmrewrite.cli.config import Config, ignored_codemods, read_config, selected_codemods
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.directives.vocabulary import DIRECTIVES
@@ -19,7 +20,6 @@ from mmrewrite.files.walk import load_file, shown
 from mmrewrite.lsp.answers import LARGEST, CheckedWorkspace, RegionRewrite, Request, Severity, ShownProblem
 from mmrewrite.lsp.completion import axis_names
 from mmrewrite.lsp.positions import Position, Units, position_at
-from mmrewrite.modernize.registry import ModernizeRegistry
 from mmrewrite.plan.line_facts import line_facts
 from mmrewrite.plan.read_placement import may_place, read_regions
 from mmrewrite.plan.sites import SourceLine

@@ -8,10 +8,10 @@ import warnings
 
 import pytest
 
-from mmrewrite.modernize.analysis.old_names import STILL_THERE
-from mmrewrite.modernize.name_index import ONCE_MODULES, last_releases, old_names
-from mmrewrite.modernize.private_index import private_names
-from mmrewrite.modernize.registry import ModernizeRegistry
+from mmmodernize.names.name_index import ONCE_MODULES, last_releases, old_names
+from mmmodernize.names.old_names import STILL_THERE
+from mmmodernize.names.private_index import private_names
+from mmmodernize.registry import ModernizeRegistry
 
 pytestmark = pytest.mark.both_versions("names, parts and members of JAX")
 

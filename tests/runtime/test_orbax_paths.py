@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("orbax.checkpoint")
 from fixture_files import source_files
 
-from mmrewrite.modernize.registry import ModernizeRegistry
-from mmrewrite.modernize.rewrite import modernize_project
+from mmmodernize.registry import ModernizeRegistry
+from mmmodernize.rewrite import modernize_project
 
 # Flax says that it will leave checkpoints to Orbax, and Orbax warns of what it deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -9,7 +9,7 @@ Refused: nothing.
 See https://example.com/acme for both.
 """
 
-from mmrewrite.modernize.codemod import ModernizeCodemod
+from mmmodernize.codemod import ModernizeCodemod
 
 
 class MoveFrobnicate(ModernizeCodemod):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mmrewrite.modernize.upgrade import Upgrade, UpgradeGroup, UpgradeItem
+    from mmmodernize.names.upgrade import Upgrade, UpgradeGroup, UpgradeItem
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Calls, what they are given, and the definitions that code leads to."""

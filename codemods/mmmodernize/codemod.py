@@ -1,0 +1,104 @@
+"""The base class of the codemods that modernize."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar, NoReturn
+
+from mmmodernize.sites.uses import ModuleUses, OldNameUse
+from mmrewrite.results import Change
+
+if TYPE_CHECKING:
+    from mmmodernize.sites.site import Location, ModernizeContext, OldNameSite
+
+
+class ModernizeCodemod:
+    """Replaces the uses of some old names, or refuses them.
+
+    `rewrite` decides about one site and registers its edits. It runs once to decide and once to draft, so it must be a
+    function of its site.
+
+    Attributes:
+        names: The full names whose uses are its sites.
+        moved: New homes of names that are otherwise the same: the engine edits the import, and uses keep their alias.
+        regional: Whether its sites are rewritten together with all that the same mesh context reaches, or not at all.
+        on_request_only: Whether it runs only when it is selected by name.
+        extra_markers: Bytes of files that may hold a site although they hold none of the names.
+        takes_the_rest: Whether it gives up those of its names that another codemod has.
+        changed_in: For text that is no old name: the package, the release, and what that release made of it. It
+            "changes" its meaning, "warns" or "stops" working. By the full name that is used, "" for every other.
+    """
+
+    names: ClassVar[tuple[str, ...]] = ()
+    moved: ClassVar[Mapping[str, str]] = {}
+    regional: ClassVar[bool] = False
+    on_request_only: ClassVar[bool] = False
+    extra_markers: ClassVar[tuple[bytes, ...]] = ()
+    takes_the_rest: ClassVar[bool] = False
+    changed_in: ClassVar[Mapping[str, tuple[str, str, Change]]] = {}
+
+    def __init__(self, site: OldNameSite) -> None:
+        self.site = site
+
+    @classmethod
+    def markers(cls) -> tuple[bytes, ...]:
+        """Byte strings; a file with none of them has no site."""
+        names = {name.rpartition(".")[2].encode() for name in (*cls.names, *cls.moved)}
+        return (*sorted(names), *cls.extra_markers)
+
+    @classmethod
+    def may_be_in(cls, data: bytes) -> bool:
+        """The first gate: whether a file with these bytes can have a site."""
+        return any(marker in data for marker in cls.markers())
+
+    @classmethod
+    def homes(cls, target: tuple[int, ...]) -> Mapping[str, str]:
+        """Those of `moved` that may be written if the result must run on JAX `target`."""
+        return cls.moved
+
+    @classmethod
+    def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
+        """The sites in one module: uses of `names`, and of moved names that no edit of an import replaces."""
+        from mmmodernize.sites.site import Location
+
+        for use in module.uses((*cls.names, *cls.moved)):
+            is_written = isinstance(use.node, ast.Attribute) or use.name not in context.moved
+            if use.name in cls.names or (use.is_direct and is_written):
+                yield Location(module, use.node, use)
+
+    @classmethod
+    def change_of(cls, name: str) -> tuple[str, str, Change] | None:
+        """The package, the release, and what that release made of a name whose use is a site; None if nothing is known.
+
+        By default that is what `changed_in` says.
+        """
+        return cls.changed_in.get(name, cls.changed_in.get(""))
+
+    def rewrite(self) -> None:
+        """Decide about the whole site, and register its edits.
+
+        Raises:
+            SiteRefused: Through `self.refuse`, if the site must stay as it is.
+        """
+        use = self.site.use
+        if use is None or use.name not in self.moved:
+            raise NotImplementedError
+        self.site.replace(use.node, self.spelled(self.moved[use.name]))
+
+    def spelled(self, new: str) -> str:
+        """The text for the new home of a moved name in this place."""
+        return self.site.spell(new)
+
+    def refuse(self, reason: str, node: ast.AST | None = None) -> NoReturn:
+        """Leave the site alone and say why."""
+        self.site.refuse(reason, node)
+
+    @property
+    def use(self) -> OldNameUse:
+        """The use that this site is."""
+        assert self.site.use is not None
+        return self.site.use
+
+
+Codemods = Mapping[str, "type[ModernizeCodemod]"]

@@ -1,0 +1,1 @@
+"""Uses that may be of an old name: they are reported, not edited."""

@@ -1,0 +1,354 @@
+"""Keywords that are gone, in calls of values that may be the function which lost them. They are reported, not edited.
+
+    clip = functools.partial(jnp.clip, a_min=0) if on_device else np.clip
+    clip(x, a_max=1)
+    getattr(jnp, "clip")(x, a_max=1)
+
+No chain of names leads from the function to such a call, or it leads to others as well. What is called is followed
+backwards, as modules are that a program passes on. Only calls are asked with a keyword that a function lost which the
+program holds as a value.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from typing import ClassVar
+
+from mmmodernize.calls.calls import calls_of
+from mmmodernize.calls.given_arguments import last_name
+from mmmodernize.doubts.looked_up_names import adds_names, asked_for, homes_asked, words_of
+from mmmodernize.modules.held_modules import (
+    Held,
+    HeldModules,
+    HeldModulesInView,
+    NamedByText,
+    ResultOf,
+    Stored,
+    Value,
+    results_of,
+)
+from mmmodernize.modules.own_members import OwnMembers
+from mmmodernize.modules.passed_modules import PassedModules, module_by_name
+from mmmodernize.names.lost_keywords import lost_keywords
+from mmmodernize.names.old_names import PARTIALS
+from mmmodernize.sites.site import ModernizeContext
+from mmmodernize.sites.uses import ModuleUses
+from mmmodernize.sites.version_guards import guard_of
+from mmrewrite.results import LeftAlone
+from mmrewrite.source.names import Binding
+from mmrewrite.source.spans import span
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+# These take keywords for what they are given first, or for the method that they name first.
+_ON_BEHALF = PARTIALS | frozenset(("functools.partialmethod", "operator.methodcaller"))
+# Functions of other packages that call what they are given with their other arguments.
+_CALL_IT = frozenset(
+    (
+        *("asyncio.to_thread", "atexit.register", "weakref.finalize"),
+        *("jax.debug.callback", "jax.eval_shape", "jax.experimental.io_callback", "jax.pure_callback"),
+    )
+)
+# What they make reads a name of what it is given.
+_GETTERS = frozenset(("operator.attrgetter", "operator.itemgetter"))
+# Where this is held, a codemod writes a function of the runtime that has all its keywords.
+_KEPT = "jax.experimental.pjit.pjit"
+_PROPERTIES = frozenset(("cached_property", "property"))
+
+
+def keywords_of_held(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone]:
+    """Keywords in calls of values that may be a function which has them no more."""
+    keywords = context.analysis(_HeldKeywords).keywords
+    certain: Set[ast.keyword] | None = None
+    for call in module.nodes_of(ast.Call) if keywords else ():
+        given = [each for each in call.keywords if each.arg in keywords]
+        if given and certain is None:
+            certain = _certain(module)
+        asked = [each for each in given if each not in (certain or ()) and guard_of(module, each) is None]
+        for value in _called(module, call, context) if asked else ():
+            yield from _told(module, context, asked, value)
+
+
+def find_held_keywords(context: ModernizeContext) -> None:
+    """Find the keywords to ask for, which every process would find for itself otherwise."""
+    context.analysis(_HeldKeywords)
+
+
+def _told(
+    module: ModuleUses, context: ModernizeContext, asked: Iterable[ast.keyword], value: ast.expr
+) -> Iterator[LeftAlone]:
+    lost, source = lost_keywords(), module.facts.source
+    # Members that the project has itself are read of many values.
+    is_own = isinstance(value, ast.Attribute) and value.attr in context.analysis(OwnMembers).names
+    found = context.analysis(HeldFunctionsInView if is_own else HeldFunctions).of(module, value)
+    for keyword in asked:
+        name = min((each for each in found if keyword.arg in lost[each]), default=None)
+        if name is not None and keyword.arg is not None:
+            line, column = source.position(span(source, keyword)[0])
+            reason = (
+                f"`{ast.unparse(value)}` may be `{name}`, by {found[name]}; `{keyword.arg}=` of that "
+                f"{lost[name][keyword.arg]}"
+            )
+            yield LeftAlone(module.facts.path, line, column, f"{keyword.arg}=", reason)
+
+
+def _certain(module: ModuleUses) -> Set[ast.keyword]:
+    """The keywords in calls that names lead to: codemods see these."""
+    return {
+        keyword
+        for use in module.uses(lost_keywords())
+        for found in calls_of(module, use.node)
+        for keyword in found.call.keywords
+    }
+
+
+# What is called
+
+
+def _called(module: ModuleUses, call: ast.Call, context: ModernizeContext) -> Iterator[ast.expr]:
+    """What may be called with the keywords of a call."""
+    function = module.facts.names.resolve(call.func, module.scope_of(call))
+    if function == "operator.methodcaller":
+        yield call
+    elif function in _ON_BEHALF:
+        yield from call.args[:1]
+    elif function is None or context.project.holds(function, module.facts):
+        definition = _definition(module, call.func, function, context)
+        if definition is None:
+            yield call.func
+        if definition is None or _takes_any(definition):
+            # It may call what it is given with them.
+            yield from (each for each in call.args if isinstance(each, ast.Attribute | ast.Call | ast.Name))
+    elif function in _CALL_IT:
+        yield from call.args[:1]
+
+
+def _definition(module: ModuleUses, function: ast.expr, name: str | None, context: ModernizeContext) -> ast.AST | None:
+    """The function or class of the project that a name stands for and nothing else."""
+    binding = None
+    if isinstance(function, ast.Name):
+        binding = module.facts.names.binding(function.id, module.scope_of(function))
+    if name is not None and (binding is None or binding.kind == "import"):
+        found = context.project.definition(name, module.facts)
+        binding = found[1] if found is not None else None
+    return binding.node if binding is not None and binding.kind in ("class", "function") else None
+
+
+def _takes_any(definition: ast.AST) -> bool:
+    """Whether a function of the project takes keywords that it does not name."""
+    return isinstance(definition, _Function) and definition.args.kwarg is not None
+
+
+# Which functions it may be
+
+
+class HeldFunctions(HeldModules):
+    """Follows values backwards to functions that lost keywords. What a function returns is another value than it."""
+
+    homes_in: ClassVar[type[HeldModules]] = HeldModules
+    # Most keywords are those of other functions as well, and more calls are asked for than reads of modules.
+    most: ClassVar[int] = 100
+
+    def __init__(self, context: ModernizeContext) -> None:
+        super().__init__(context)
+        self._by_text = context.analysis(_TextLookups).of
+        self._modules = context.analysis(self.homes_in)
+        self._places = context.analysis(PassedModules).places
+
+    def _asked_for(self, passed: PassedModules) -> Set[str]:
+        return held_functions()
+
+    def _name_of(self, module: ModuleUses | None, value: Held) -> str | None:
+        if isinstance(value, ResultOf):
+            called = value.called
+            if module is not None and isinstance(called, ast.Call) and _full_name(module, called) in _GETTERS:
+                return self._by_text(module).get(called, (None,))[0]
+            return None
+        name = super()._name_of(module, value)
+        if module is None or name in self._homes:
+            return name
+        if isinstance(value, ast.Call | ast.Subscript):
+            is_getter = isinstance(value, ast.Call) and _full_name(module, value) in _GETTERS
+            names = self._by_text(module).get(value, ())
+            return names[0] if len(names) == 1 and not is_getter else name
+        is_other = name is not None and not self._context.project.holds(name, module.facts)
+        if isinstance(value, ast.Attribute) and value.attr in _by_last_part() and not is_other:
+            return self._of_held_module(module, value) or name
+        if isinstance(value, ast.Name) and value.id in _by_last_part() and name is None:
+            is_free = module.scope_of(value).owner(value.id) is None
+            homes = self._places if is_free and adds_names(module) else ()
+            return next((each for each in _by_last_part()[value.id] if each.rpartition(".")[0] in homes), None)
+        return name
+
+    def _of_held_module(self, module: ModuleUses, node: ast.Attribute) -> str | None:
+        """The function that is read of a value which may be a module, in one part or several."""
+        rest, value = node.attr, node.value
+        while True:
+            homes = self._modules.of(module, value)
+            found = next((each for each in _by_last_part()[node.attr] if _rests_on(each, rest, homes)), None)
+            if found is not None or not isinstance(value, ast.Attribute):
+                return found
+            rest, value = f"{value.attr}.{rest}", value.value
+
+    def _behind(self, module: ModuleUses | None, value: Held, name: str | None) -> Iterable[Value]:
+        if isinstance(value, ResultOf):
+            return self._results(module, value.called)
+        if isinstance(value, ast.Lambda) or (isinstance(value, Binding) and _is_plain_function(value.node)):
+            return ()
+        found = super()._behind(module, value, name)
+        if module is not None and isinstance(value, ast.Call | ast.Subscript):
+            return [*((module, NamedByText(each, value)) for each in self._by_text(module).get(value, ())), *found]
+        return found
+
+    def _results(self, module: ModuleUses | None, called: Held) -> Iterator[Value]:
+        """What a value gives where it is called: of functions and lambdas what they return."""
+        if isinstance(called, ast.Lambda):
+            yield module, called.body
+            return
+        if isinstance(called, Binding) and isinstance(called.node, _Function):
+            yield from ((module, each) for each in results_of(called.node))
+            return
+        name = self._name_of(module, called)
+        for other, each in super()._behind(module, called, name) if name not in self._homes else ():
+            yield other, each if isinstance(each, NamedByText | ResultOf) else ResultOf(each)
+
+    def _of_call(self, module: ModuleUses, call: ast.Call) -> Iterator[Value]:
+        for other, each in super()._of_call(module, call):
+            yield other, ResultOf(call.func) if each is call.func else each
+
+    def _of_attribute(self, module: ModuleUses, node: ast.Attribute, name: str | None) -> Iterator[Value]:
+        # What an object was made of is no attribute of it.
+        yield None, Stored(node.attr)
+        if name is not None:
+            yield from self._of_project(module, name)
+
+
+class HeldFunctionsInView(HeldFunctions):
+    """The same, but for calls of what is not in view."""
+
+    may_give_what_is_given = False
+    homes_in = HeldModulesInView
+
+
+class _TextLookups:
+    """The lookups of functions by text, which are looked for once in each module."""
+
+    def __init__(self, context: ModernizeContext) -> None:
+        self._places = context.analysis(PassedModules).places
+        self._known: dict[ModuleUses, Mapping[ast.AST, Sequence[str]]] = {}
+
+    def of(self, module: ModuleUses) -> Mapping[ast.AST, Sequence[str]]:
+        """The lookups of a module, each with the functions that it may give."""
+        if module not in self._known:
+            self._known[module] = _by_text(module, self._places)
+        return self._known[module]
+
+
+def _by_text(module: ModuleUses, places: Collection[str]) -> Mapping[ast.AST, Sequence[str]]:
+    """The lookups of functions by text, each with what it may look up.
+
+    What is not seen to be a module is any of `places`. A text that is not written may be any string of the module, in
+    what is seen to be one.
+    """
+    found: dict[ast.AST, Sequence[str]] = {}
+    words: dict[str, None] = {}
+    for node in module.strings:
+        text, holder = str(node.value), module.parents[node]
+        words |= dict.fromkeys(word for word in words_of(node) if word in _by_last_part())
+        if text.replace(":", ".").rpartition(".")[2] in _by_last_part() and isinstance(
+            holder, ast.Call | ast.Subscript
+        ):
+            homes = [*homes_asked(module, node, places)]
+            if not homes and isinstance(holder, ast.Call) and _hands_getattr_on(module):
+                # As in `partial(getattr, jnp)("clip")`.
+                homes = [*places]
+            names = {f"{home}.{text}" for home in homes} | {module_by_name(module, holder)}
+            found[holder] = sorted(held_functions() & names)
+    for lookup in module.nodes_of(ast.Call, ast.Subscript) if words else ():
+        for asked in asked_for(module, lookup) if lookup not in found else ():
+            homes = [*homes_asked(module, asked, ())]
+            found[lookup] = sorted(held_functions() & {f"{home}.{word}" for home in homes for word in words})
+    return {node: names for node, names in found.items() if names}
+
+
+def _hands_getattr_on(module: ModuleUses) -> bool:
+    """Whether a module passes `getattr` on as a value."""
+    holders = ((head, module.parents[head]) for head in module.heads.get("getattr", ()))
+    return any(isinstance(holder, ast.Call) and holder.func is not head for head, holder in holders)
+
+
+def _is_plain_function(node: ast.AST) -> bool:
+    """Whether a node is a function that is no property, and so another value than those that it returns."""
+    return isinstance(node, _Function) and _PROPERTIES.isdisjoint(map(last_name, node.decorator_list))
+
+
+def _full_name(module: ModuleUses, call: ast.Call) -> str | None:
+    return module.facts.names.resolve(call.func, module.scope_of(call))
+
+
+class _HeldKeywords:
+    """The keywords that functions lost which a project holds as values, or reads of values.
+
+    Attributes:
+        keywords: The keywords.
+    """
+
+    def __init__(self, context: ModernizeContext) -> None:
+        modules, texts = context.analysis(PassedModules).loose, context.analysis(_TextLookups)
+        loose = {own for own, names in _by_last_part().items() if any(_is_in_any(each, modules) for each in names)}
+        held = {name for module in context.modules.values() for name in _held_in(module, texts, loose)}
+        self.keywords: Collection[str] = {keyword for name in held for keyword in lost_keywords()[name]}
+
+
+def _held_in(module: ModuleUses, texts: _TextLookups, loose: Collection[str]) -> Iterator[str]:
+    """The functions that a module may hold: it names one and does not call it there, or has its own name elsewhere.
+
+    `loose` are the own names of functions in modules that the project passes on.
+    """
+    names = module.facts.names
+    for use in module.uses(held_functions()):
+        holder = module.parents[use.node]
+        if not (isinstance(holder, ast.Call) and holder.func is use.node):
+            yield use.name
+    for item in module.imported:
+        if (
+            item.name in held_functions()
+            and names.resolve_dotted(item.local, names.scopes[item.statement]) != item.name
+        ):
+            yield item.name
+    for found in texts.of(module).values():
+        yield from found
+    read = {
+        node.attr
+        for node in module.nodes_of(ast.Attribute)
+        if node.attr in loose and names.resolve(node, module.scope_of(node)) is None
+    }
+    if names.stars or (loose and adds_names(module)):
+        read |= module.heads.keys() & _by_last_part().keys()
+    yield from (name for own in read for name in _by_last_part()[own])
+
+
+def _is_in_any(name: str, modules: Collection[str]) -> bool:
+    parts = name.split(".")
+    return any(".".join(parts[:length]) in modules for length in range(1, len(parts)))
+
+
+@functools.cache
+def held_functions() -> frozenset[str]:
+    """Functions and classes that lost keywords, but for methods, which are read of objects."""
+    functions = (name for name in lost_keywords() if not name.rpartition(".")[0].rpartition(".")[2][:1].isupper())
+    return frozenset(functions) - {_KEPT}
+
+
+@functools.cache
+def _by_last_part() -> Mapping[str, Sequence[str]]:
+    found: dict[str, list[str]] = {}
+    for name in sorted(held_functions()):
+        found.setdefault(name.rpartition(".")[2], []).append(name)
+    return found
+
+
+def _rests_on(name: str, rest: str, homes: Collection[str]) -> bool:
+    """Whether a full name is that of one of some modules and the rest."""
+    return name.endswith(f".{rest}") and name.removesuffix(f".{rest}") in homes

@@ -1,0 +1,202 @@
+"""The mesh contexts of a module: `with mesh:` in all its forms."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from mmmodernize.meshes.mesh_values import MeshValues, is_used_as_another
+from mmmodernize.names.old_names import ENVIRONMENTS
+from mmmodernize.sites.site import ModernizeContext
+from mmmodernize.sites.uses import ModuleUses
+
+_HAVE_MULTIMESH = frozenset(("mmruntime", "multimesh", "legate"))
+
+WITH, ENTERED, DECORATOR, ENVIRONMENT = "with", "entered", "decorator", "environment"
+# `mesh(function)`: a decorator that is called.
+CALLED = "called"
+# By hand: `mesh.__enter__()` and `mesh.__exit__(...)`.
+STATEMENT, LEFT = "statement", "left"
+
+
+@dataclass(frozen=True, eq=False)
+class MeshContext:
+    """One place where a mesh is put in context, or taken out of it by hand.
+
+    Attributes:
+        module: The module that holds it.
+        kind: How the mesh is entered.
+        node: The expression of the mesh.
+        holder: The statement that enters it.
+        body: The code that runs in the context, as far as it can be seen.
+        item: Its item in a `with`.
+        is_conditional: Whether another context may be entered instead.
+        is_sure: Whether `node` is seen to be a mesh, rather than something that may be one.
+        outlasts: Whether the context may still be there when the function that enters it has returned or yields.
+    """
+
+    module: ModuleUses
+    kind: str
+    node: ast.expr
+    holder: ast.stmt
+    body: tuple[ast.AST, ...]
+    item: ast.withitem | None = None
+    is_conditional: bool = False
+    is_sure: bool = True
+    outlasts: bool = False
+
+    @property
+    def name(self) -> ast.Name | None:
+        """The name that `as` gives the mesh."""
+        target = self.item.optional_vars if self.item is not None else None
+        return target if isinstance(target, ast.Name) else None
+
+    @property
+    def place(self) -> str:
+        """Where it is, for messages."""
+        return f"{self.module.facts.path}:{self.node.lineno}"
+
+
+class MeshContexts:
+    """The mesh contexts of each module of a project, looked for once."""
+
+    def __init__(self, context: ModernizeContext) -> None:
+        self.values = MeshValues(context.project, context.modules)
+        self._found: dict[ModuleUses, tuple[MeshContext, ...]] = {}
+
+    def of(self, module: ModuleUses) -> tuple[MeshContext, ...]:
+        """Every place in a module where a mesh is put in context, or may be."""
+        if module not in self._found:
+            self._found[module] = tuple(_find_contexts(module, self.values))
+        return self._found[module]
+
+
+def _find_contexts(module: ModuleUses, values: MeshValues) -> Iterator[MeshContext]:
+    """Every place in a module where a mesh is put in context, or may be.
+
+    A `MultiMesh` is still entered by `with mesh:`, so modules that may have one are left alone.
+    """
+    roots = {item.name.partition(".")[0] for item in module.imported if not _is_compat(item.name)}
+    if roots & _HAVE_MULTIMESH:
+        return
+    for node in module.nodes_of(ast.With, ast.FunctionDef, ast.Call, ast.Assign):
+        if isinstance(node, ast.With):
+            for item in node.items:
+                for mesh, is_sure in _meshes_of(module, item.context_expr, values):
+                    if is_sure or not is_used_as_another(module, item, node.body):
+                        is_alternative = mesh is not item.context_expr
+                        body = tuple(node.body)
+                        outlasts = any(isinstance(part, ast.Yield | ast.YieldFrom) for part in run_now(body))
+                        yield MeshContext(
+                            module, WITH, mesh, node, body, item, is_alternative, is_sure, outlasts=outlasts
+                        )
+        elif isinstance(node, ast.FunctionDef):
+            for decorator in node.decorator_list:
+                if values.is_mesh(module, decorator):
+                    yield MeshContext(module, DECORATOR, decorator, node, (node,))
+        elif isinstance(node, ast.Call) and _takes_a_function(node) and values.is_certain(module, node.func):
+            yield MeshContext(module, CALLED, node.func, module.statement_of(node), (node.args[0],))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            yield from _entered_by_call(module, node, node.func, values)
+        elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Attribute):
+            target = node.targets[0]
+            if target.attr == "env" and module.facts.names.resolve(target.value, module.scope_of(node)) in ENVIRONMENTS:
+                outlasts = module.scope_of(node).kind != "module"
+                yield MeshContext(module, ENVIRONMENT, node.value, node, rest_of(module, node), outlasts=outlasts)
+
+
+def _entered_by_call(
+    module: ModuleUses, call: ast.Call, function: ast.Attribute, values: MeshValues
+) -> Iterator[MeshContext]:
+    """The contexts of `stack.enter_context(mesh)`, `mesh.__enter__()` and `mesh.__exit__(...)`."""
+    holder = module.statement_of(call)
+    if function.attr == "enter_context" and len(call.args) == 1:
+        for mesh, is_sure in _meshes_of(module, call.args[0], values):
+            around = _with_of_stack(module, function.value)
+            body = rest_of(module, holder) if around is None else (*around.body,)
+            yield MeshContext(module, ENTERED, mesh, holder, body, is_sure=is_sure, outlasts=around is None)
+    elif function.attr in ("__enter__", "__exit__") and not _is_super(function.value):
+        is_mesh = values.is_mesh(module, function.value)
+        if is_mesh is False:
+            return
+        if function.attr == "__exit__":
+            yield MeshContext(module, LEFT, function.value, holder, (), is_sure=bool(is_mesh))
+            return
+        outlasts = module.scope_of(call).kind != "module"
+        body = rest_of(module, holder)
+        yield MeshContext(module, STATEMENT, function.value, holder, body, is_sure=bool(is_mesh), outlasts=outlasts)
+
+
+def _is_super(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
+
+
+def _is_compat(name: str) -> bool:
+    """Whether an import is one that `modernize` has written, which says nothing about a `MultiMesh`."""
+    return name == "mmruntime.compat" or name.startswith("mmruntime.compat.")
+
+
+def _meshes_of(module: ModuleUses, node: ast.expr, values: MeshValues) -> Iterator[tuple[ast.expr, bool]]:
+    """The meshes that a context manager may be, such as `mesh` in `mesh if several else nullcontext()`.
+
+    With each comes whether it certainly is one.
+    """
+    if isinstance(node, ast.IfExp):
+        yield from _meshes_of(module, node.body, values)
+        yield from _meshes_of(module, node.orelse, values)
+        return
+    is_mesh = values.is_mesh(module, node)
+    if is_mesh is not False:
+        yield node, bool(is_mesh)
+
+
+def _with_of_stack(module: ModuleUses, stack: ast.expr) -> ast.With | None:
+    """The `with ExitStack() as stack:` around the use of a stack, None where the stack may outlive its block."""
+    if not isinstance(stack, ast.Name):
+        return None
+    for holder in module.above(stack):
+        if isinstance(holder, ast.With) and any(
+            isinstance(item.optional_vars, ast.Name) and item.optional_vars.id == stack.id for item in holder.items
+        ):
+            return holder
+        if isinstance(holder, ast.FunctionDef | ast.AsyncFunctionDef):
+            return None
+    return None
+
+
+def rest_of(module: ModuleUses, statement: ast.stmt) -> tuple[ast.stmt, ...]:
+    """The statements that run after a statement in the function around it; all of them in a loop."""
+    found: list[ast.stmt] = []
+    node: ast.AST = statement
+    for holder in module.above(statement):
+        if isinstance(holder, ast.For | ast.AsyncFor | ast.While):
+            found += holder.body
+        for part in ("body", "orelse", "handlers", "finalbody"):
+            block = getattr(holder, part, None)
+            if isinstance(block, list) and node in block:
+                found += block[block.index(node) + 1 :]
+        if isinstance(holder, ast.Try):
+            found += holder.finalbody
+        if isinstance(holder, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            break
+        node = holder
+    return tuple(dict.fromkeys(found))
+
+
+def run_now(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Everything that runs when `nodes` do: not the bodies of functions that they define."""
+    queue = list(nodes)
+    while queue:
+        node = queue.pop(0)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            queue += node.decorator_list
+            continue
+        if isinstance(node, ast.Lambda):
+            continue
+        yield node
+        queue += ast.iter_child_nodes(node)
+
+
+def _takes_a_function(call: ast.Call) -> bool:
+    return len(call.args) == 1 and not call.keywords and not isinstance(call.args[0], ast.Starred)

@@ -1,0 +1,209 @@
+"""The code that runs in each mesh context, also where the context outlasts the function that enters it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from functools import cached_property
+
+from mmmodernize.calls.components import bits, combined, marks_of
+from mmmodernize.calls.named_definitions import NamedDefinitions
+from mmmodernize.calls.reach import Unit, WideReach
+from mmmodernize.meshes.mesh_contexts import STATEMENT, WITH, MeshContext, rest_of
+from mmmodernize.names.old_names import PARTIALS, PJIT
+from mmmodernize.sites.uses import ModuleUses
+from mmrewrite.source.names import all_arguments
+
+_ENTER = frozenset(("enter_context", "__enter__"))
+_CONTEXT_MANAGERS = frozenset(("contextlib.contextmanager", "contextlib.asynccontextmanager"))
+
+
+class ContextExtents:
+    """Finds the callers of functions that leave a mesh in context: by a `yield` in `with mesh:`, or by hand.
+
+    `named` tells of definitions that no code names, and so none leads to; None if that is not known.
+    """
+
+    def __init__(
+        self,
+        contexts: Collection[MeshContext],
+        modules: Mapping[str, ModuleUses],
+        reach: WideReach,
+        named: NamedDefinitions | None,
+    ) -> None:
+        self._contexts, self._modules, self._reach, self._named = contexts, modules, reach, named
+
+    def of(self, context: MeshContext) -> tuple[Unit, ...]:
+        """The code that runs in a context, and what may."""
+        return self._extents[context]
+
+    def may_hold(self, nodes: Set[ast.AST]) -> bool:
+        """Whether one of `nodes`, with which come all that hold them, may run in a context.
+
+        This asks less than `of`: not which code leads to which context.
+        """
+        if any(node in nodes for context in self._contexts for node in context.body):
+            return True
+        if any(context.outlasts and not self._is_opened(context) for context in self._contexts):
+            return True
+        modules = [module for module in self._modules.values() if module.facts.tree in nodes]
+        handed = (node for module in modules for _, functions in _handing(module) for node in functions)
+        opened = (node for module in modules for _, body in _openings(module) for node in body)
+        return any(node in nodes for node in (*handed, *opened))
+
+    @cached_property
+    def _extents(self) -> Mapping[MeshContext, tuple[Unit, ...]]:
+        handed = self._find_handed(self._contexts)
+        opened = self._find_opened([context for context in self._contexts if self._is_opened(context)])
+        return {context: tuple(self._find(context, handed, opened)) for context in self._contexts}
+
+    def _find(
+        self,
+        context: MeshContext,
+        handed: Mapping[MeshContext, Sequence[Unit]],
+        opened: Mapping[MeshContext, Sequence[Unit]],
+    ) -> Iterator[Unit]:
+        yield context.module, context.body
+        yield from handed.get(context, ())
+        if context in opened:
+            yield from opened[context]
+        elif context.outlasts:
+            # Whatever runs later may run in it.
+            yield self._everything
+
+    @cached_property
+    def _everything(self) -> Unit:
+        return self._reach.unit((module, (module.facts.tree,)) for module in self._modules.values())
+
+    def _find_handed(self, contexts: Collection[MeshContext]) -> dict[MeshContext, list[Unit]]:
+        """Functions that calls hand to the function around a context, which may call them in it."""
+        around = {context: [*_around(context, _TAKE_FUNCTIONS)] for context in contexts}
+        taking = [
+            context
+            for context, nodes in around.items()
+            if any(_takes_functions(node) for node in nodes) and self._may_be_led_to(context)
+        ]
+        if not taking:
+            return {}
+        calls = self._calls()
+        leading = self._reach.leading(marks_of(around[context] for context in taking))
+        by_contexts: dict[int, list[Unit]] = {}
+        for module, targets, functions in calls:
+            by_contexts.setdefault(combined(leading, targets), []).append((module, functions))
+        by_contexts.pop(0, None)
+        found: dict[MeshContext, list[Unit]] = {}
+        for mask, units in by_contexts.items():
+            unit = self._reach.unit(units)
+            for number in bits(mask):
+                found.setdefault(taking[number], []).append(unit)
+        return found
+
+    def _may_be_led_to(self, context: MeshContext) -> bool:
+        """Whether code may lead to a definition around a context; True where that is not known."""
+        if self._named is None or any(True for _ in _around(context, (ast.Lambda,))):
+            return True
+        return any(self._named.may_be(context.module.facts, node) for node in _around(context, _TAKE_FUNCTIONS))
+
+    def _calls(self) -> list[tuple[ModuleUses, Collection[ast.AST], tuple[ast.AST, ...]]]:
+        """The calls that take functions: the definitions that are called, and the functions."""
+        return [
+            (module, self._reach.targets(module, function), functions)
+            for module in self._modules.values()
+            for function, functions in _handing(module)
+        ]
+
+    def _is_opened(self, context: MeshContext) -> bool:
+        """Whether a context lasts as long as those that other code opens with the function around it."""
+        if not context.outlasts:
+            return False
+        holder = next(_around(context, _DEFINITIONS), None)
+        return holder is not None and self._is_context_manager(context, holder)
+
+    def _find_opened(self, contexts: Sequence[MeshContext]) -> dict[MeshContext, list[Unit]]:
+        """The code that runs in what opens contexts."""
+        found: dict[MeshContext, list[Unit]] = {context: [] for context in contexts}
+        contexts = [context for context in contexts if self._may_be_led_to(context)]
+        openings = self._openings() if contexts else []
+        leading = self._reach.leading(marks_of(_around(context, _DEFINITIONS) for context in contexts))
+        for module, expression, body in openings:
+            for number in bits(leading(expression)):
+                found[contexts[number]].append((module, body))
+        return found
+
+    def _is_context_manager(self, context: MeshContext, function: ast.AST) -> bool:
+        """Whether the context lasts as long as a `with` over a call of the function around it."""
+        if context.kind == STATEMENT:
+            return isinstance(function, ast.FunctionDef) and function.name == "__enter__"
+        if context.kind != WITH or not isinstance(function, ast.FunctionDef):
+            return False
+        module = context.module
+        named = {module.facts.names.resolve(node, module.scope_of(node)) for node in function.decorator_list}
+        return bool(named & _CONTEXT_MANAGERS)
+
+    def _openings(self) -> list[tuple[ModuleUses, ast.AST, tuple[ast.AST, ...]]]:
+        """Every expression that enters a context, and the code that runs in it."""
+        found = [(module, *opening) for module in self._modules.values() for opening in _openings(module)]
+        self._reach.visit((module, [expression]) for module, expression, _ in found)
+        return found
+
+
+def _handing(module: ModuleUses) -> Iterator[tuple[ast.expr, tuple[ast.AST, ...]]]:
+    """The calls that take functions: what is called, and the functions."""
+    for node in module.nodes_of(ast.Call):
+        arguments = (*node.args, *(word.value for word in node.keywords))
+        functions = tuple(part for part in arguments if _is_function(module, part))
+        if functions:
+            yield node.func, functions
+
+
+def _openings(module: ModuleUses) -> Iterator[tuple[ast.AST, tuple[ast.AST, ...]]]:
+    """Every expression of a module that enters a context, and the code that runs in it."""
+    for node in module.nodes_of(*_OPENING):
+        if isinstance(node, ast.With | ast.AsyncWith):
+            yield from ((item.context_expr, tuple(node.body)) for item in node.items)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from ((decorator, (node,)) for decorator in node.decorator_list)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _ENTER:
+            # The stack may be left anywhere.
+            yield node.args[0] if node.args else node.func.value, _after(module, node)
+
+
+def _around(context: MeshContext, kinds: tuple[type[ast.AST], ...]) -> Iterator[ast.AST]:
+    """The nodes of some kinds that hold a context, innermost first."""
+    return (node for node in context.module.above(context.node) if isinstance(node, kinds))
+
+
+def _takes_functions(node: ast.AST) -> bool:
+    """Whether a function or a class may be handed functions: a class by any of its methods."""
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return isinstance(node, ast.ClassDef)
+    return any(argument.arg not in ("self", "cls") for argument in all_arguments(node.args))
+
+
+def _is_function(module: ModuleUses, node: ast.expr) -> bool:
+    """Whether a value may be a function that the project defines: a `lambda`, or a name that is called as well."""
+    if isinstance(node, ast.Lambda | ast.Attribute):
+        return True
+    if isinstance(node, ast.Call):
+        return module.facts.names.resolve(node.func, module.scope_of(node)) in _WRAPPERS
+    if not isinstance(node, ast.Name):
+        return False
+    owner = module.scope_of(node).owner(node.id)
+    for binding in owner.bindings[node.id] if owner is not None else ():
+        value = binding.value
+        if binding.kind in ("function", "import") or isinstance(value, ast.Lambda):
+            return True
+        if isinstance(value, ast.Call) and (_is_function(module, value) or node.id in module.called):
+            return True
+    return False
+
+
+_WRAPPERS = frozenset((*PJIT, *PARTIALS, "jax.jit", "jax.pmap", "jax.vmap", "jax.grad", "jax.value_and_grad"))
+_TAKE_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_OPENING = (ast.With, ast.AsyncWith, ast.FunctionDef, ast.AsyncFunctionDef, ast.Call)
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+def _after(module: ModuleUses, call: ast.Call) -> tuple[ast.AST, ...]:
+    is_at_module_level = module.scope_of(call).kind == "module"
+    return rest_of(module, module.statement_of(call)) if is_at_module_level else (module.facts.tree,)

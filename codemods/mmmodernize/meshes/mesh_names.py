@@ -1,0 +1,221 @@
+"""The name by which a sharding can refer to the mesh of a context."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mmmodernize.meshes.mesh_contexts import MeshContext
+from mmmodernize.sites.uses import ModuleUses
+from mmrewrite.project.facts import Facts
+from mmrewrite.project.project import Project
+from mmrewrite.source.names import Binding, Scope, numbered
+
+
+@dataclass(frozen=True, eq=False)
+class Home:
+    """The statement of a module of a project that gives a global name its value."""
+
+    facts: Facts
+    binding: Binding
+    project: Project
+
+    @property
+    def is_made_once(self) -> bool:
+        """Whether the statement is at the top level of its module, and so neither in a loop nor in a condition."""
+        return self.binding.statement in self.facts.tree.body
+
+
+@dataclass(frozen=True)
+class MeshName:
+    """The name of the mesh of a context: a name of `scope`, or an attribute of the `self` of the class `owner`.
+
+    `line` is where the name gets its value, 0 for parameters, and the last place if it `is_bound_again`; then it is
+    sure in code of the same function alone. `problem` says why the name cannot be relied on. Other modules may import a
+    name that is given its value at the `home` of a mesh.
+    """
+
+    text: str
+    scope: Scope | None
+    line: int
+    owner: ast.ClassDef | None = None
+    problem: str | None = None
+    home: Home | None = field(default=None, compare=False)
+    is_bound_again: bool = False
+
+    def text_at(self, module: ModuleUses, node: ast.AST) -> str:
+        """What the name is called at a node that it is not hidden at."""
+        return self._imported_as(module, node) or self.text
+
+    def _imported_as(self, module: ModuleUses, node: ast.AST) -> str | None:
+        """The name under which another module has imported the mesh."""
+        if self.home is None or module.facts is self.home.facts:
+            return None
+        for name, bindings in module.facts.names.scope.bindings.items():
+            home = _home_of(module, bindings[0], self.home.project) if len(bindings) == 1 else None
+            if home is not None and home.binding is self.home.binding:
+                owner = module.scope_of(node).owner(name)
+                if owner is module.facts.names.scope and _is_above(bindings[0], module, node):
+                    return name
+        return None
+
+    def hidden_at(self, module: ModuleUses, node: ast.AST) -> str | None:
+        """Why the name cannot be used at a node, else None."""
+        if self.problem is not None:
+            return self.problem
+        if self.owner is not None:
+            holders = [holder for holder in module.above(node) if isinstance(holder, ast.FunctionDef | ast.ClassDef)]
+            if self.owner not in holders:
+                return f"`{self.text}` is not there"
+            method = holders[holders.index(self.owner) - 1]
+            if not isinstance(method, ast.FunctionDef) or not method.args.args or method.args.args[0].arg != "self":
+                return f"`{self.text}` is not there"
+            return f"`{self.text}` is made below it" if self._is_before(node, method) else None
+        if self._imported_as(module, node) is not None:
+            return None
+        scope = module.scope_of(node)
+        if scope.owner(self.text) is not self.scope:
+            return f"the name `{self.text}` of the mesh is not there; pass the mesh to it"
+        if self.is_bound_again and scope.function is not self.scope:
+            return f"`{self.text}` is given a value in several places"
+        if scope.function is self.scope and getattr(node, "lineno", 0) <= self.line:
+            return f"the mesh `{self.text}` is made below it, on line {self.line}; make it above"
+        return None
+
+    def _is_before(self, node: ast.AST, method: ast.FunctionDef) -> bool:
+        made_here = method.lineno <= self.line <= (method.end_lineno or method.lineno)
+        return made_here and getattr(node, "lineno", 0) <= self.line
+
+
+def _home_of(module: ModuleUses, binding: Binding, project: Project) -> Home | None:
+    """Where an imported name gets its value, if it is not imported there in turn."""
+    target = module.facts.names.follow(binding.target) if binding.target is not None else None
+    found = project.definition(target, module.facts) if target is not None else None
+    if found is None or found[1].kind == "import" or found[1].statement is None:
+        return None
+    return Home(*found, project)
+
+
+def _is_above(binding: Binding, module: ModuleUses, node: ast.AST) -> bool:
+    """Whether a global name has its value when a node runs: it stands below, or in a function."""
+    made_on = binding.statement.lineno if binding.statement is not None else 0
+    return module.scope_of(node).function.kind != "module" or getattr(node, "lineno", 0) > made_on
+
+
+def mesh_name(context: MeshContext, project: Project) -> MeshName:
+    """The name of the mesh of a `with`."""
+    module, node = context.module, context.node
+    scope = module.scope_of(node)
+    if isinstance(node, ast.Name):
+        owner = scope.owner(node.id)
+        bindings = owner.bindings[node.id] if owner is not None else []
+        last = _last_binding(module, context, bindings) if owner is scope.function else None
+        if last is not None:
+            return MeshName(node.id, owner, last.lineno, is_bound_again=True)
+        if owner is None or len(bindings) != 1:
+            return MeshName(node.id, owner, 0, problem=f"`{node.id}` is given a value in several places")
+        (binding,) = bindings
+        if binding.kind == "import":
+            home = _home_of(module, binding, project)
+            if home is None or home.binding.statement is None or not home.is_made_once:
+                return MeshName(node.id, owner, binding.statement.lineno if binding.statement else 0)
+            made_on = home.binding.statement.lineno
+            return MeshName(home.binding.name, home.facts.names.scope, made_on, home=home)
+        if binding.kind != "parameter" and _is_in_loop(module, binding.statement):
+            return MeshName(node.id, owner, 0, problem=f"`{node.id}` is given a value in a loop")
+        line = 0 if binding.kind == "parameter" or binding.statement is None else binding.statement.lineno
+        is_global = owner is module.facts.names.scope and binding.statement is not None
+        return MeshName(node.id, owner, line, home=Home(module.facts, binding, project) if is_global else None)
+    if isinstance(node, ast.Attribute):
+        return _attribute_name(module, node)
+    if context.name is not None:
+        owner = scope.owner(context.name.id)
+        if owner is None or len(owner.bindings[context.name.id]) != 1:
+            return MeshName(
+                context.name.id, owner, 0, problem=f"`{context.name.id}` is given a value in several places"
+            )
+        return MeshName(context.name.id, owner, context.holder.lineno)
+    name = next(name for name in numbered("mesh") if scope.is_free(name))
+    return UnnamedMesh(name, scope, context.holder.lineno, holder=context.holder)
+
+
+def _last_binding(module: ModuleUses, context: MeshContext, bindings: Sequence[Binding]) -> ast.stmt | None:
+    """The last of several statements that bind a name, all of which are over when a context is entered, else None."""
+    statements = [binding.statement for binding in bindings if binding.kind != "parameter"]
+    if len(bindings) < 2 or any(statement is None for statement in statements):
+        return None
+    found = [statement for statement in statements if statement is not None]
+    is_over = all((statement.end_lineno or statement.lineno) < context.holder.lineno for statement in found)
+    if not is_over or any(_is_in_loop(module, statement) for statement in found):
+        return None
+    return max(found, key=lambda statement: statement.lineno)
+
+
+@dataclass(frozen=True)
+class UnnamedMesh(MeshName):
+    """A mesh without a name, which gets one in place of its `with`."""
+
+    holder: ast.stmt | None = None
+
+    def hidden_at(self, module: ModuleUses, node: ast.AST) -> str | None:
+        """Why the name cannot be used at a node: outside of the `with`, there is none."""
+        if any(holder is self.holder for holder in module.above(node)):
+            return None
+        return f"the mesh of line {self.line} has no name; make it in a statement above"
+
+
+def _attribute_name(module: ModuleUses, node: ast.Attribute) -> MeshName:
+    text = ast.unparse(node)
+    owner = next((holder for holder in module.above(node) if isinstance(holder, ast.ClassDef)), None)
+    nowhere = MeshName(text, None, 0, problem=f"it cannot be seen where `{text}` gets its value")
+    if owner is None or not isinstance(node.value, ast.Name) or node.value.id != "self":
+        return nowhere
+    stores = [
+        other
+        for other in module.nodes_of(ast.Attribute)
+        if isinstance(other.ctx, ast.Store)
+        and other.attr == node.attr
+        and not _is_of_another_class(module, other, owner)
+    ]
+    if len(stores) != 1 or owner not in module.above(stores[0]):
+        return nowhere
+    return MeshName(text, None, stores[0].lineno, owner)
+
+
+def _is_of_another_class(module: ModuleUses, node: ast.Attribute, owner: ast.ClassDef) -> bool:
+    """Whether an attribute is one of `self` in a class, which has no subclass in common with `owner` in the module."""
+    holder = next((holder for holder in module.above(node) if isinstance(holder, ast.ClassDef)), None)
+    if holder is None or holder is owner or not isinstance(node.value, ast.Name) or node.value.id != "self":
+        return False
+    classes = [each for each in module.nodes_of(ast.ClassDef) if isinstance(each, ast.ClassDef)]
+    return not any({owner.name, holder.name} <= _lineage(module, classes, each) for each in classes)
+
+
+def _lineage(module: ModuleUses, classes: Sequence[ast.ClassDef], start: ast.ClassDef) -> set[str]:
+    """The names of a class and of all that it inherits from: any of the module's, where a base is not seen."""
+    found = {start.name}
+    queue = [*start.bases]
+    while queue:
+        base = queue.pop()
+        base = base.value if isinstance(base, ast.Subscript) else base
+        binding = module.facts.names.binding(base.id, module.scope_of(base)) if isinstance(base, ast.Name) else None
+        is_value = binding is not None and binding.kind not in ("class", "import")
+        if is_value or not isinstance(base, ast.Name | ast.Attribute):
+            return {each.name for each in classes}
+        name = ast.unparse(base).rpartition(".")[2]
+        if name not in found:
+            found.add(name)
+            queue += [each for holder in classes if holder.name == name for each in holder.bases]
+    return found
+
+
+def _is_in_loop(module: ModuleUses, statement: ast.stmt | None) -> bool:
+    if statement is None:
+        return False
+    for holder in module.above(statement):
+        if isinstance(holder, ast.For | ast.While):
+            return True
+        if isinstance(holder, ast.FunctionDef):
+            return False
+    return False

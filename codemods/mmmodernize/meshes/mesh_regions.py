@@ -1,0 +1,444 @@
+"""Sites that one mesh context reaches, and in which of three styles they are rewritten.
+
+Named: every spec becomes a `NamedSharding` of the mesh, whose name each site can see, and the context goes away. That
+is exact whatever else runs in the context. Set: the context becomes `jax.set_mesh(mesh)` and specs stay. Arrays created
+in it then land on the whole mesh, so this style is only for contexts that create none. In both, all sites of a region
+are rewritten, or none.
+
+Compat: the context becomes `compat.mesh_context(mesh)`, which does what `with mesh:` did, and `pjit` becomes
+`compat.pjit`, which looks up the mesh when it is called, as constraints do by themselves. All of these work together
+with the old forms, so every site stands by itself, and no code out of view matters.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from mmmodernize.calls.components import bits, combined
+from mmmodernize.calls.handed_functions import HandedFunctions
+from mmmodernize.calls.leading_code import LeadingCode
+from mmmodernize.calls.named_definitions import NamedDefinitions
+from mmmodernize.calls.reach import OutsideReach, UncompiledReach, WideReach
+from mmmodernize.meshes.code_in_view import CodeInView
+from mmmodernize.meshes.mesh_contexts import ENVIRONMENT, LEFT, STATEMENT, WITH, MeshContext, MeshContexts
+from mmmodernize.meshes.mesh_extents import ContextExtents
+from mmmodernize.meshes.mesh_members import Member, find_members
+from mmmodernize.meshes.mesh_names import MeshName, mesh_name
+from mmmodernize.meshes.meshless_calls import MeshlessCalls
+from mmmodernize.meshes.plain_constraints import PlainConstraints
+from mmmodernize.meshes.plain_sites import PlainSites
+from mmmodernize.meshes.uncompiled_code import UncompiledCode
+from mmmodernize.sites.site import ModernizeContext
+from mmmodernize.sites.uses import ModuleUses
+from mmrewrite.project.facts import Facts
+
+NAMED, SET, COMPAT, NEITHER = "named", "set", "compat", "neither"
+
+_NO_CONTEXT = (
+    "no mesh context in view reaches it, so its callers say which mesh it is for; give the files with `with mesh:` as "
+    "well, or write its specs as `NamedSharding`s"
+)
+
+
+@dataclass(frozen=True)
+class SitePlan:
+    """How one site is rewritten: the style, the text of the mesh there, or the reason why it must stay.
+
+    `why_compat` says for the compat style what rules the other two out.
+    """
+
+    style: str
+    mesh: str | None = None
+    reason: str | None = None
+    why_compat: str = ""
+
+
+@dataclass(eq=False)
+class _MeshRegion:
+    """Sites that depend on each other, the contexts that reach each, and the names of their meshes."""
+
+    members: list[Member]
+    contexts: dict[Member, list[MeshContext]]
+    names: dict[MeshContext, MeshName] = field(default_factory=dict)
+
+    def of(self, kind: str) -> list[Member]:
+        return [member for member in self.members if member.kind == kind]
+
+
+class MeshRegions:
+    """The regions of a project, and the plan of every site in them."""
+
+    def __init__(self, context: ModernizeContext) -> None:
+        self._project, self._modules = context.project, context.modules
+        self._reach = WideReach(context.project, context.modules)
+        self._handed = HandedFunctions(context.project, context.modules)
+        self._uncompiled_code = UncompiledCode(context.modules, self._reach, self._handed)
+        self._code = CodeInView(context.project, context.modules)
+        self._has_members: dict[str, bool] = {}
+        self._contexts = context.analysis(MeshContexts)
+        found = [member for module in context.modules.values() for member in find_members(module, self._contexts)]
+        self._sure = [member.context for member in found if member.context is not None and member.context.is_sure]
+        inside = [(context.module, context.body) for context in self._sure]
+        self._outside = OutsideReach(self._reach, inside)
+        everything = context.everything()
+        self._named_definitions = NamedDefinitions(everything) if everything is not None else None
+        unsure = [
+            member
+            for member in found
+            if member.context is not None and not member.context.is_sure and member.context.kind != LEFT
+        ]
+        # Whether all code was followed that may run in a context.
+        self.has_followed = not unsure or self._may_matter(unsure, found, context)
+        if not self.has_followed:
+            found = [member for member in found if member not in unsure]
+        self._extents = self._extents_of(found)
+        self._members = list(self._relevant(found))
+        self._meshless_calls = MeshlessCalls(
+            context.modules, self._outside, {node for _, nodes in inside for node in nodes}
+        )
+        self._plans: dict[ast.AST, SitePlan] = {}
+        self._regions = list(self._find())
+        self._groups = {member.node: number for number, region in enumerate(self._regions) for member in region.members}
+        for region in self._regions:
+            self._decide(region)
+
+    def plan(self, node: ast.AST) -> SitePlan:
+        """How a site is rewritten."""
+        return self._plans.get(node, SitePlan(NEITHER))
+
+    def environment_mesh(self, context: MeshContext) -> ast.expr | None:
+        """The mesh of `thread_resources.env = ResourceEnv(mesh, ())`, None for other environments."""
+        return self._uncompiled_code.environment_mesh(context)
+
+    def context(self, node: ast.AST) -> MeshContext | None:
+        """The mesh context whose mesh is `node`."""
+        return next((member.context for member in self._members if member.node is node and member.context), None)
+
+    @property
+    def contexts(self) -> Iterator[MeshContext]:
+        """Every mesh context of the project."""
+        return (member.context for member in self._members if member.context is not None)
+
+    def group(self, node: ast.AST) -> int | None:
+        """The number of the region that a site belongs to."""
+        return self._groups.get(node)
+
+    def stands_by_itself(self, node: ast.AST) -> bool:
+        """Whether a site may be rewritten although others of its region stay."""
+        return self.plan(node).style == COMPAT
+
+    def make_compat(self, number: int, because: str) -> bool:
+        """Plan the compat style for a region that cannot be rewritten whole; whether that changes anything."""
+        region = self._regions[number]
+        is_whole = any(self.plan(member.node).style in (NAMED, SET) for member in region.members)
+        if not is_whole or self._why_not_compat(region) is not None:
+            return False
+        self._plan_all(region, SitePlan(COMPAT, why_compat=because))
+        return True
+
+    def _plan_all(self, region: _MeshRegion, plan: SitePlan) -> None:
+        self._plans |= {member.node: plan for member in region.members}
+
+    def _extents_of(self, members: Sequence[Member]) -> ContextExtents:
+        contexts = [member.context for member in members if member.context is not None]
+        return ContextExtents(contexts, self._modules, self._reach, self._named_definitions)
+
+    def _may_matter(self, unsure: Sequence[Member], members: Sequence[Member], context: ModernizeContext) -> bool:
+        """Whether what may be a mesh context may reach something that depends on one: this asks as little as it can."""
+        dependent = [member for member in members if member.depends_on_a_mesh]
+        everything = context.everything()
+        if not dependent or everything is None:
+            return bool(dependent)
+        code = LeadingCode(self._reach, self._modules, everything, context.moved)
+        leading = code.to((member.module, member.holders) for member in dependent)
+        return leading is None or self._extents_of(unsure).may_hold(leading)
+
+    def _relevant(self, members: Sequence[Member]) -> Iterator[Member]:
+        """The members, but for what may be a mesh context and reaches nothing that depends on one by itself."""
+        leading = self._leading_to([member for member in members if member.depends_on_a_mesh], members)
+        by_hand = set()
+        for member in members:
+            context = member.context
+            if context is None or context.is_sure:
+                if context is not None and context.kind == STATEMENT:
+                    by_hand.add(member.module)
+                yield member
+            elif context.kind != LEFT and any(
+                leading(node) for _, nodes in self._extents.of(context) for node in nodes
+            ):
+                if context.kind == STATEMENT:
+                    by_hand.add(member.module)
+                yield member
+        # A context that is entered by hand is left in the same way.
+        yield from (
+            member
+            for member in members
+            if member.context is not None
+            and not member.context.is_sure
+            and member.context.kind == LEFT
+            and member.module in by_hand
+        )
+
+    def _leading_to(self, dependent: Sequence[Member], members: Sequence[Member]) -> Callable[[ast.AST], int]:
+        """Whether a node of what may be a mesh context leads to members, but through mesh contexts."""
+        if not dependent:
+            return lambda node: 0
+        for member in members:
+            if member.context is not None and not member.context.is_sure:
+                self._outside.visit(self._extents.of(member.context))
+        return self._outside.leading({node: 1 for member in dependent for node in member.holders})
+
+    def _find(self) -> Iterator[_MeshRegion]:
+        contexts = [member.context for member in self._members if member.context is not None]
+        reached = self._reach.led_from([self._extents.of(context) for context in contexts])
+        by_member = {
+            member: [contexts[number] for number in bits(combined(reached, member.holders))] for member in self._members
+        }
+        self._is_orphan = {member: not contexts for member, contexts in by_member.items()}
+        parent = {member: member for member in self._members}
+
+        def root(member: Member) -> Member:
+            while parent[member] is not member:
+                member = parent[member]
+            return member
+
+        owners = {member.context: member for member in self._members if member.context is not None}
+        for member, contexts in by_member.items():
+            for context in contexts:
+                parent[root(member)] = root(owners[context])
+        pjits = [member for member in self._members if member.kind == "pjit"]
+        reached = self._reach.led_from(
+            [[(member.module, [member.module.statement_of(member.node)])] for member in pjits]
+        )
+        for other in self._members:
+            if other.kind != "pjit" or other.is_other_name:
+                for number in bits(combined(reached, other.holders)):
+                    parent[root(other)] = root(pjits[number])
+        by_hand: dict[ModuleUses, Member] = {}
+        for context, member in owners.items():
+            if context.kind in (STATEMENT, LEFT):
+                parent[root(member)] = root(by_hand.setdefault(member.module, member))
+        groups: dict[Member, list[Member]] = {}
+        for member in self._members:
+            groups.setdefault(root(member), []).append(member)
+        for members in groups.values():
+            yield _MeshRegion(members, {member: by_member[member] for member in members})
+
+    def _decide(self, region: _MeshRegion) -> None:
+        self._plan_all(region, SitePlan(NEITHER))
+        pjits = region.of("pjit")
+        if not region.of("context"):
+            # One without specs is `jax.jit` where no mesh is in context.
+            if any(member.is_resolved_late and not member.has_no_spec for member in pjits):
+                late = [member for member in pjits if not member.has_no_spec]
+                self._plans |= {member.node: SitePlan(COMPAT, why_compat=_NO_CONTEXT) for member in late}
+            return
+        why_not_named, why_not_set = self._why_not_whole(region), None
+        if why_not_named is None:
+            why_not_named = self._named(region)
+            if why_not_named is None:
+                return
+            why_not_set = self._why_not_set(region)
+            if why_not_set is None:
+                self._plan_all(region, SitePlan(SET))
+                return
+        why_not_compat = self._why_not_compat(region)
+        if why_not_compat is None:
+            reasons = dict.fromkeys((why_not_named, why_not_set[1]) if why_not_set else (why_not_named,))
+            self._plan_all(region, SitePlan(COMPAT, why_compat="; and ".join(reasons)))
+            self._plan_plain(region)
+            return
+        culprit, reason = why_not_set or (region.of("context")[0], why_not_named)
+        others = "; ".join(dict.fromkeys((why_not_named, why_not_compat)) if why_not_set else (why_not_compat,))
+        text = f"{reason}. Either change that, or make another way possible: {others}"
+        self._plans[culprit.node] = SitePlan(NEITHER, reason=text)
+
+    def _why_not_whole(self, region: _MeshRegion) -> str | None:
+        """The part of a region that cannot be seen or rewritten, in words for a message, else None."""
+        for context in region.of("context"):
+            if context.context is not None and not context.context.is_sure:
+                return f"{context.place} enters something that may be a mesh"
+        for member in region.members:
+            if member.kind == "xmap":
+                return f"{member.place} has no replacement"
+            if member.kind == "shim":
+                return f"{member.place} chooses by the version of JAX"
+            if member.specs is not None and member.specs.is_hidden:
+                return f"{member.place} hides its specs"
+        for member in region.members:
+            if member.needs_mesh:
+                # A constraint by `None` needs a mesh as well.
+                specs = member.specs if member.kind == "pjit" else None
+                reason = self._meshless_calls.why(member.module, member.node, specs)
+                if reason is not None:
+                    return f"{member.place} {reason}"
+        for member in region.of("context"):
+            assert member.context is not None
+            for facts in self._reach.not_given(member.module, member.context.body):
+                if self._depends_on_a_mesh(facts):
+                    return f"this reaches {facts.path}, which is not among the files given; give it as well"
+        return None
+
+    def _depends_on_a_mesh(self, facts: Facts) -> bool:
+        """Whether a module that may not change has a site that would have to be rewritten with a mesh context."""
+        if facts.path not in self._has_members:
+            kinds = ("hint", "library")
+            self._has_members[facts.path] = any(
+                member.kind not in kinds and (member.context is None or member.context.is_sure)
+                for member in find_members(ModuleUses(facts), self._contexts)
+            )
+        return self._has_members[facts.path]
+
+    def _why_not_compat(self, region: _MeshRegion) -> str | None:
+        """What `compat.mesh_context` would change, in words for a message, else None."""
+        for kind, what in (
+            ("library", "looks for the mesh in context"),
+            ("jit", "gives `jax.jit` a spec of the mesh in context"),
+        ):
+            for member in region.of(kind):
+                if self._runs_uncompiled(region, member):
+                    return f"{member.place} {what}"
+        for member in region.of("context"):
+            context = member.context
+            if (
+                context is not None
+                and context.kind == ENVIRONMENT
+                and self._uncompiled_code.environment_mesh(context) is None
+            ):
+                return "only `ResourceEnv(mesh, ...)` can be put in context; write `with mesh:`"
+        return None
+
+    def _plan_plain(self, region: _MeshRegion) -> None:
+        """Plan plain JAX for the sites of a region in the compat style that are exact by themselves."""
+        if region.of("library"):
+            # Such a library finds the mesh inside of `compat.pjit`.
+            return
+        found = PlainSites(
+            self._project,
+            self._modules,
+            region.members,
+            region.contexts,
+            lambda member: self._meshless_calls.why(
+                member.module, member.node, member.specs if member.kind == "pjit" else None
+            ),
+            self._why_context_stays,
+            self._uncompiled_code.problem,
+            self._orphan,
+            self._code,
+            self._handed,
+        )
+        constraints = PlainConstraints(
+            self._modules, self._meshless_calls, region.contexts, self._uncompiled_code.run_by, found
+        )
+        for member in region.members:
+            if member in found.named:
+                self._plans[member.node] = SitePlan(NAMED, found.named[member].text)
+            elif member.context in found.removed:
+                self._plans[member.node] = SitePlan(NAMED, found.removed[member.context])
+            elif member in found.in_ambient or member.context in found.ambient:
+                self._plans[member.node] = SitePlan(SET)
+            elif member.kind == "constraint":
+                why = constraints.why_compat(member)
+                self._plans[member.node] = SitePlan(SET) if why is None else SitePlan(COMPAT, why_compat=why)
+            elif member.context is not None or member in found.reasons:
+                name = found.names_given.get(member.context) if member.context is not None else None
+                self._plans[member.node] = SitePlan(COMPAT, name, why_compat=found.reasons[member])
+
+    @cached_property
+    def _orphan(self) -> Member | None:
+        """A site that needs the mesh in context, and that no context in view reaches."""
+        dependent = (member for member in self._members if member.needs_mesh or member.kind == "guard")
+        return next((member for member in dependent if self._is_orphan[member]), None)
+
+    def _why_context_stays(self, context: MeshContext) -> str | None:
+        """Why a context cannot go away, whatever it leads to, in words for a message, else None."""
+        reason = _not_removable(context) or self._uncompiled_code.unseen(context)
+        if reason is None and any(map(self._depends_on_a_mesh, self._reach.not_given(context.module, context.body))):
+            return "reaches a file that is not among those given, and looks for the mesh"
+        return reason
+
+    def _runs_uncompiled(self, region: _MeshRegion, member: Member) -> bool:
+        """Whether a context leads to a site outside of the functions that `pjit` compiles."""
+        reached, contexts = self._reached_uncompiled
+        around = {contexts[number] for number in bits(combined(reached, member.holders))}
+        return not around.isdisjoint(region.contexts[member])
+
+    @cached_property
+    def _reached_uncompiled(self) -> tuple[Callable[[ast.AST], int], Sequence[MeshContext]]:
+        """Which contexts lead to a node outside of compiled functions."""
+        contexts = tuple(self.contexts)
+        reach = UncompiledReach(self._reach, self._modules)
+        return reach.led_from([self._extents.of(context) for context in contexts]), contexts
+
+    def _named(self, region: _MeshRegion) -> str | None:
+        """Plan the named style, or say why it is impossible."""
+        for kind, what in (
+            ("guard", "asks for the mesh in context"),
+            ("hint", "looks for the mesh in context"),
+            ("library", "looks for the mesh in context"),
+            ("jit", "gives `jax.jit` a spec of the mesh in context"),
+        ):
+            for member in region.of(kind):
+                return f"{member.place} {what}"
+        if not any(member.needs_mesh for member in region.members):
+            return "nothing in view uses this mesh, so what does cannot be seen"
+        if self._orphan is not None:
+            return f"{self._orphan.place} may be reached as well, though it cannot be seen from where"
+        for member in region.of("context"):
+            assert member.context is not None
+            reason = _not_removable(member.context) or self._uncompiled_code.unseen(member.context)
+            if reason:
+                return f"{member.place} {reason}"
+            region.names[member.context] = mesh_name(member.context, self._project)
+        plans: dict[ast.AST, SitePlan] = {}
+        for member in region.members:
+            contexts = region.contexts[member]
+            if member.context is not None:
+                text = region.names[member.context].text
+                plans[member.node] = SitePlan(NAMED, text)
+            elif member.has_no_spec:
+                return f"{member.place} has no specs, so only the context says on which devices it runs"
+            elif member.needs_mesh:
+                names = {region.names[context] for context in contexts}
+                if not names:
+                    return f"{member.place} is reached by no `with mesh:` that is in view"
+                if len(names) > 1:
+                    return f"{member.place} is reached with several meshes"
+                (name,) = names
+                reason = name.hidden_at(member.module, member.node)
+                if reason:
+                    return f"{member.place}: {reason}"
+                plans[member.node] = SitePlan(NAMED, name.text_at(member.module, member.node))
+            else:
+                plans[member.node] = SitePlan(NAMED)
+        self._plans |= plans
+        return None
+
+    def _why_not_set(self, region: _MeshRegion) -> tuple[Member, str] | None:
+        """Why a region cannot be rewritten with `jax.set_mesh`, and the site at fault, else None."""
+        for member in region.of("context"):
+            assert member.context is not None
+            reason = self._uncompiled_code.problem(member.context)
+            if reason is not None:
+                return member, reason
+        for member in region.members:
+            if member.needs_mesh and not region.contexts[member]:
+                return member, f"{member.place} is reached by no `with mesh:` that is in view"
+        return None
+
+
+def _not_removable(context: MeshContext) -> str | None:
+    if context.kind != WITH:
+        return "puts a mesh in context in another way than by `with mesh:`"
+    assert context.item is not None and isinstance(context.holder, ast.With)
+    if context.is_conditional:
+        return "puts a mesh in context only sometimes"
+    if context.item.optional_vars is not None and context.name is None:
+        return "gives the mesh to something that is not a name"
+    is_made_here = context.name is not None or isinstance(context.node, ast.Call)
+    if is_made_here and context.item is not context.holder.items[0]:
+        return "makes the mesh behind other items of a `with`; make it in a statement above"
+    return None

@@ -1,0 +1,58 @@
+"""Nested `pmap`s: those of a function that uses `pmap` itself. JAX does not run them any more."""
+
+from __future__ import annotations
+
+import ast
+
+from mmmodernize.meshes.mapped_gradients import PMAP, MappedFunctions
+from mmmodernize.meshes.partition_specs import call_of
+from mmmodernize.sites.site import ModernizeContext
+from mmmodernize.sites.uses import ModuleUses
+
+
+class NestedPmaps:
+    """The `pmap`s of a project that map a function with another `pmap` inside, or are inside of one."""
+
+    def __init__(self, context: ModernizeContext) -> None:
+        self._reasons: dict[ast.AST, str] = {}
+        mapping = MappedFunctions(context.project, dict(context.modules))
+        for module in context.modules.values():
+            for use in module.uses((PMAP,)):
+                function = _mapped_function(module, use.node)
+                for other, node in mapping.of(module, function).pmaps if function is not None else ():
+                    if node is use.node:
+                        continue
+                    self._reasons.setdefault(
+                        use.node, _reason(f"maps a function that uses it at {_place(other, node)}")
+                    )
+                    self._reasons.setdefault(
+                        node, _reason(f"is used by a function that is mapped at {_place(module, use.node)}")
+                    )
+
+    def reason(self, node: ast.AST) -> str | None:
+        """Why a use of `pmap` must stay if it is nested, else None."""
+        return self._reasons.get(node)
+
+
+def _reason(what: str) -> str:
+    return (
+        f"this `jax.pmap` {what}, and JAX does not run one inside of the other any more; write one `jax.shard_map` "
+        "over a mesh with an axis for each"
+    )
+
+
+def _place(module: ModuleUses, node: ast.expr) -> str:
+    return f"{module.facts.path}:{node.lineno}"
+
+
+def _mapped_function(module: ModuleUses, node: ast.expr) -> ast.AST | None:
+    """The definition of the mapped function, or an expression for it; None if it cannot be seen."""
+    call, is_partial = call_of(module, node)
+    place: ast.expr = call if call is not None and is_partial else node
+    holder = module.parents.get(place)
+    if isinstance(holder, ast.FunctionDef | ast.AsyncFunctionDef) and place in holder.decorator_list:
+        return holder
+    if isinstance(holder, ast.Call) and holder.func is place:
+        named = (keyword.value for keyword in holder.keywords if keyword.arg == "fun")
+        return holder.args[0] if holder.args else next(named, None)
+    return None

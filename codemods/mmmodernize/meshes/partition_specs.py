@@ -1,0 +1,226 @@
+"""Calls with partition specs: which arguments are specs, and how they are written without a mesh context."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NoReturn
+
+from mmmodernize.names.old_names import CONSTRAINTS, GONE_VALUES, PARTIALS, PJIT
+from mmmodernize.sites.site import OldNameSite
+from mmmodernize.sites.uses import ModuleUses, OldNameUse
+from mmrewrite.source.names import numbered
+
+_SPEC = "jax.sharding.PartitionSpec"
+SPECS = frozenset(
+    (
+        _SPEC,
+        "jax.P",
+        "jax.experimental.PartitionSpec",
+        "jax.experimental.pjit.PartitionSpec",
+        "jax.experimental.maps.PartitionSpec",
+        "jax.interpreters.pxla.PartitionSpec",
+        "jax.interpreters.sharded_jit.PartitionSpec",
+    )
+)
+TREE_MAPS = frozenset(
+    ("jax.tree_map", "jax.tree_multimap", "jax.tree_util.tree_map", "jax.tree_util.tree_multimap", "jax.tree.map")
+)
+_SPEC_KEYWORDS = {
+    "in_axis_resources": "in_shardings",
+    "out_axis_resources": "out_shardings",
+    "in_shardings": "in_shardings",
+    "out_shardings": "out_shardings",
+}
+
+
+@dataclass(frozen=True)
+class Specs:
+    """The call that takes specs, the specs, and whether `*` or `**` may hide others."""
+
+    call: ast.Call | None
+    values: tuple[ast.expr, ...]
+    is_hidden: bool = False
+
+
+def specs_of(module: ModuleUses, use: OldNameUse) -> Specs:
+    """The arguments of a use of `pjit` or `with_sharding_constraint` that are partition specs."""
+    call, is_partial = call_of(module, use.node)
+    if call is None:
+        holder = module.parents.get(use.node)
+        is_seen = use.name in CONSTRAINTS or isinstance(holder, ast.FunctionDef) or is_alias(module, use.node)
+        return Specs(None, (), not is_seen)
+    positional = call.args[1:] if is_partial else call.args
+    if use.name in CONSTRAINTS:
+        found = [*positional[1:2], *(k.value for k in call.keywords if k.arg in ("axis_resources", "shardings"))]
+    else:
+        found = [*positional[1:3], *(k.value for k in call.keywords if k.arg in _SPEC_KEYWORDS)]
+    is_hidden = any(isinstance(argument, ast.Starred) for argument in call.args) or any(
+        keyword.arg is None for keyword in call.keywords
+    )
+    return Specs(call, tuple(found), is_hidden and use.name in PJIT)
+
+
+def is_alias(module: ModuleUses, node: ast.expr) -> bool:
+    """Whether an expression is only assigned to names, each of which has no other binding."""
+    holder = module.parents[node]
+    if isinstance(holder, ast.Tuple):
+        holder = module.parents[holder]
+    if not isinstance(holder, ast.Assign):
+        return False
+    names = [name.id for target in holder.targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+    scope = module.scope_of(node)
+    return bool(names) and all(module.facts.names.binding(name, scope) for name in names)
+
+
+def call_of(module: ModuleUses, node: ast.expr) -> tuple[ast.Call | None, bool]:
+    """The call with the arguments of a function, and whether it is `partial(function, ...)`."""
+    holder = module.parents.get(node)
+    if isinstance(holder, ast.Call):
+        if holder.func is node:
+            return holder, False
+        is_partial = module.facts.names.resolve(holder.func, module.scope_of(holder)) in PARTIALS
+        if is_partial and holder.args and holder.args[0] is node:
+            return holder, True
+    return None, False
+
+
+def needs_mesh(module: ModuleUses, spec: ast.expr) -> bool:
+    """Whether a spec needs a mesh to mean anything, as all do but shardings."""
+    kind = kind_of(module, spec)
+    if kind == "tree":
+        return any(needs_mesh(module, part) for part in parts_of(spec))
+    return kind != "sharding"
+
+
+def has_spec(module: ModuleUses, spec: ast.expr) -> bool:
+    """Whether a partition spec is written in a tree of specs, rather than a sharding."""
+    kind = kind_of(module, spec)
+    return any(has_spec(module, part) for part in parts_of(spec)) if kind == "tree" else kind == "spec"
+
+
+def has_leaf(spec: ast.expr) -> bool:
+    """Whether a tree of specs may have leaves: `()` has none."""
+    return any(map(has_leaf, parts_of(spec))) if isinstance(spec, ast.Tuple | ast.List | ast.Dict) else True
+
+
+def parts_of(tree: ast.AST) -> Iterator[ast.expr]:
+    """The parts of a tree that is written out, or the expression that makes those of a comprehension."""
+    if isinstance(tree, ast.Tuple | ast.List):
+        yield from tree.elts
+    elif isinstance(tree, ast.Dict):
+        yield from tree.values
+    elif isinstance(tree, ast.IfExp):
+        yield from (tree.body, tree.orelse)
+    elif isinstance(tree, ast.DictComp):
+        yield tree.value
+    elif isinstance(tree, ast.ListComp | ast.GeneratorExp):
+        yield tree.elt
+    elif isinstance(tree, ast.Starred | ast.NamedExpr):
+        yield tree.value
+
+
+def kind_of(module: ModuleUses, spec: ast.expr) -> str:
+    """The kind of an expression for specs: `none`, `spec`, `sharding`, `tree` (written out), `gone` or `unknown`."""
+    names, scope = module.facts.names, module.scope_of(spec)
+    if isinstance(spec, ast.Constant) and spec.value is None:
+        return "none"
+    if isinstance(spec, ast.Tuple | ast.List) and not any(isinstance(part, ast.Starred) for part in spec.elts):
+        return "tree"
+    if isinstance(spec, ast.IfExp) or (isinstance(spec, ast.Dict) and None not in spec.keys):
+        return "tree"
+    if isinstance(spec, ast.Call):
+        made = names.resolve(spec.func, scope) or ""
+        if made in SPECS:
+            return "spec"
+        return "sharding" if made.startswith("jax.sharding.") and made.endswith("Sharding") else "unknown"
+    if isinstance(spec, ast.Name | ast.Attribute) and names.resolve(spec, scope) in GONE_VALUES:
+        return "gone"
+    if isinstance(spec, ast.Name):
+        binding = names.binding(spec.id, scope)
+        if binding is not None and isinstance(binding.value, ast.Call):
+            return kind_of(module, binding.value)
+    return "unknown"
+
+
+def make_explicit(site: OldNameSite, spec: ast.expr, mesh: str | None) -> None:
+    """Rewrite a spec to say what it meant under a mesh: `None` is replicated, and with `mesh` every spec names it.
+
+    To `pjit`, `None` meant replicated; to `jax.jit` it means that nothing is specified.
+    """
+    kind = kind_of(site.module, spec)
+    if kind == "tree":
+        for part in parts_of(spec):
+            make_explicit(site, part, mesh)
+    elif kind == "none":
+        replicated = f"{site.spell(_SPEC)}()"
+        site.replace(spec, f"{site.spell('jax.sharding.NamedSharding')}({mesh}, {replicated})" if mesh else replicated)
+    elif kind == "spec" and mesh:
+        site.wrap(spec, f"{site.spell('jax.sharding.NamedSharding')}({mesh}, ", ")")
+    elif kind == "gone":
+        _refuse_gone(site, spec)
+    elif kind == "unknown" and not _is_explicit_already(site, spec):
+        _make_explicit_later(site, spec, mesh)
+
+
+def _make_explicit_later(site: OldNameSite, spec: ast.expr, mesh: str | None) -> None:
+    """Have a tree of specs that is made at run time say what it means, leaf by leaf."""
+    made, tree_map = site.spell(_SPEC), site.spell("jax.tree.map")
+    leaf = next(name for name in numbered("s") if name not in (mesh, made))
+    if mesh is None:
+        site.wrap(
+            spec, f"{tree_map}(lambda {leaf}: {made}() if {leaf} is None else {leaf}, ", f", {_stop_at_none(leaf)})"
+        )
+        return
+    sharding = site.spell("jax.sharding.NamedSharding")
+    if _holds_specs_only(site.module, spec):
+        site.wrap(spec, f"{tree_map}(lambda {leaf}: {sharding}({mesh}, {leaf}), ", ")")
+        return
+    each = f"{sharding}({mesh}, {leaf} or {made}()) if {leaf} is None or isinstance({leaf}, {made}) else {leaf}"
+    site.wrap(spec, f"{tree_map}(lambda {leaf}: {each}, ", f", {_stop_at_none(leaf)})")
+
+
+def _stop_at_none(leaf: str) -> str:
+    return f"is_leaf=lambda {leaf}: {leaf} is None"
+
+
+def _holds_specs_only(module: ModuleUses, tree: ast.expr) -> bool:
+    """Whether every leaf of a tree is seen to be a partition spec."""
+    names, scope = module.facts.names, module.scope_of(tree)
+    if isinstance(tree, ast.Name):
+        binding = names.binding(tree.id, scope)
+        is_assigned = binding is not None and isinstance(binding.statement, ast.Assign | ast.AnnAssign)
+        return (
+            is_assigned
+            and binding is not None
+            and binding.value is not None
+            and (binding.kind != "parameter" and _holds_specs_only(module, binding.value))
+        )
+    if isinstance(tree, ast.Call) and names.resolve(tree.func, scope) in TREE_MAPS and tree.args:
+        function = tree.args[0]
+        return isinstance(function, ast.Lambda) and kind_of(module, function.body) == "spec"
+    return kind_of(module, tree) == "spec"
+
+
+def refuse_gone(site: OldNameSite, spec: ast.expr) -> None:
+    """Refuse a tree of specs with a value that JAX no longer has."""
+    kind = kind_of(site.module, spec)
+    if kind == "gone":
+        _refuse_gone(site, spec)
+    for part in parts_of(spec) if kind == "tree" else ():
+        refuse_gone(site, part)
+
+
+def _refuse_gone(site: OldNameSite, spec: ast.expr) -> NoReturn:
+    site.refuse(f"`{site.text(spec)}` has no successor; write the sharding that it stands for", spec)
+
+
+def _is_explicit_already(site: OldNameSite, spec: ast.expr) -> bool:
+    """Whether a tree went through `compat.replicate_none`, which earlier versions wrote."""
+    return isinstance(spec, ast.Call) and site.resolve(spec.func) == "mmruntime.compat.replicate_none"
+
+
+def new_keyword(name: str | None) -> str | None:
+    """The keyword of `jax.jit` for one of `pjit` that takes specs, None for other keywords."""
+    return _SPEC_KEYWORDS.get(name or "")

@@ -1,0 +1,112 @@
+"""Which constraints find their mesh in a `compat.mesh_context` by themselves.
+
+There `jax.lax.with_sharding_constraint(x, P(...))` does what `compat.with_sharding_constraint` does: JAX looks for the
+mesh of `jax.set_mesh` first, and then for that of `with mesh:`, which `compat.mesh_context` sets. They differ where
+both are set, as the one takes the former and the other the innermost, and in the error for neither. Functions that
+are compiled for a mesh are no such place: `compat.mesh_context` in them hides that mesh.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence, Set
+from functools import cached_property
+
+from mmmodernize.meshes.mesh_contexts import MeshContext
+from mmmodernize.meshes.mesh_members import Member
+from mmmodernize.meshes.meshless_calls import MeshlessCalls
+from mmmodernize.meshes.partition_specs import call_of
+from mmmodernize.meshes.plain_sites import PlainSites
+from mmmodernize.names.old_names import OLD_CONSTRAINTS
+from mmmodernize.sites.uses import ModuleUses
+
+_SET_A_MESH = (
+    "jax.set_mesh",
+    "jax.use_mesh",
+    "jax.sharding.set_mesh",
+    "jax.sharding.use_abstract_mesh",
+    "jax.sharding.use_mesh",
+)
+_OLD_KEYWORD = "axis_resources"
+
+
+class PlainConstraints:
+    """Decides about the constraints of one region.
+
+    Args:
+        modules: The modules of the project that may change.
+        meshless_calls: Which sites may run without a mesh.
+        reached_by: The contexts that reach each member.
+        run_by: What a context that becomes `jax.set_mesh` runs outside of compiled functions.
+        found: What becomes of the other sites.
+    """
+
+    def __init__(
+        self,
+        modules: Mapping[str, ModuleUses],
+        meshless_calls: MeshlessCalls,
+        reached_by: Mapping[Member, Sequence[MeshContext]],
+        run_by: Callable[[MeshContext], Set[ast.AST]],
+        found: PlainSites,
+    ) -> None:
+        self._modules, self._meshless_calls = modules, meshless_calls
+        self._reached_by, self._run_by, self._found = reached_by, run_by, found
+
+    def why_compat(self, member: Member) -> str | None:
+        """Why a constraint must be that of `compat`, in words for a message, else None."""
+        place = member.place
+        if self._sets_a_mesh is not None:
+            return f"{place} may find the mesh that {self._sets_a_mesh} sets, and not that of the innermost context"
+        if self._may_have_the_old_keyword(member):
+            return f"{place} may be called with `{_OLD_KEYWORD}`, which is `shardings` today"
+        handler = self._meshless_calls.takes_a_value_error(member.module, member.node)
+        if handler is not None and self._is_old_name(member):
+            return f"{handler} expects the `ValueError` of a missing mesh, which is a `RuntimeError` today"
+        for context in self._reached_by[member]:
+            if context in self._entered_in_set_mesh:
+                return f"{place}: {context.place} may enter a second mesh in that of `jax.set_mesh`"
+        return None
+
+    def _is_old_name(self, member: Member) -> bool:
+        """Whether a constraint is that of `pjit`, which raised `ValueError` at first; that of `jax.lax` never did."""
+        if not isinstance(member.node, ast.expr):
+            return True
+        return member.module.facts.names.resolve(member.node, member.module.scope_of(member.node)) in OLD_CONSTRAINTS
+
+    @cached_property
+    def _sets_a_mesh(self) -> str | None:
+        """A place of the project that sets a mesh as today's JAX does."""
+        uses = ((module, use) for module in self._modules.values() for use in module.uses(_SET_A_MESH))
+        return next((f"{module.facts.path}:{getattr(use.node, 'lineno', 1)}" for module, use in uses), None)
+
+    def _may_have_the_old_keyword(self, member: Member) -> bool:
+        call, is_partial = call_of(member.module, member.node) if isinstance(member.node, ast.expr) else (None, False)
+        if call is not None and not is_partial:
+            return any(keyword.arg is None for keyword in call.keywords)
+        if any(string.value == _OLD_KEYWORD for module in self._modules.values() for string in module.strings):
+            # As in `f(x, **{"axis_resources": spec})`.
+            return True
+        return any(
+            keyword.arg == _OLD_KEYWORD
+            for module in self._modules.values()
+            for other in module.nodes_of(ast.Call)
+            if isinstance(other, ast.Call) and self._may_pass_keywords_on(module, other)
+            for keyword in other.keywords
+        )
+
+    def _may_pass_keywords_on(self, module: ModuleUses, call: ast.Call) -> bool:
+        found = module.facts.names.resolve(call.func, module.scope_of(call))
+        return found is None or found == "builtins.dict"
+
+    @cached_property
+    def _entered_in_set_mesh(self) -> set[MeshContext]:
+        """The contexts that stay, and that are entered in one that becomes `jax.set_mesh`, but while tracing."""
+        found = self._found
+        run = {node for context in found.ambient for node in self._run_by(context)}
+        return {
+            member.context
+            for member in found.members
+            if member.context is not None
+            and member.context not in (*found.ambient, *found.removed)
+            and not run.isdisjoint(member.holders)
+        }

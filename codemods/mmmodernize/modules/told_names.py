@@ -1,0 +1,25 @@
+"""The names that are told wherever they are used: those that are old, and those that mean something else today."""
+
+from __future__ import annotations
+
+from mmmodernize.modules.project_age import ProjectAge
+from mmmodernize.names.changed_meanings import CHANGED_MEANINGS
+from mmmodernize.sites.site import ModernizeContext
+
+
+class ToldNames:
+    """Old names, and of names of another meaning those that are told for themselves and not for an argument.
+
+    What programs of today use as much is told in projects that are older than the change.
+
+    Attributes:
+        names: The full names.
+        last_parts: Their last parts, one of which stands wherever one is used.
+    """
+
+    def __init__(self, context: ModernizeContext) -> None:
+        age = context.analysis(ProjectAge)
+        rows = [row for row in CHANGED_MEANINGS if not row.keyword and not row.arguments]
+        met = [row for row in rows if not row.is_common or age.is_before(row.package, row.release)]
+        self.names = frozenset((*context.owners, *(name for row in met for name in row.names)))
+        self.last_parts = frozenset(name.rpartition(".")[2] for name in self.names)

@@ -1,0 +1,300 @@
+"""What an upgrade of a project needs, grouped by the release that makes it necessary."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from mmmodernize.names.name_index import TITLES, OldName, last_releases, numbers, old_names
+from mmmodernize.names.newer_index import Lacking
+from mmmodernize.names.private_index import private_name
+from mmrewrite.results import Change, LeftAlone, Rewrite
+
+Outcome = Literal["rewritten", "by hand", "left"]
+# For a codemod about text that is no old name, and the name in use: the package, the release, and what it made of it.
+ChangedIn = Callable[[str, str], tuple[str, str, Change] | None]
+
+
+_SINCE = re.compile(rf"\bsince ({'|'.join(TITLES.values())}) (\d+(?:\.\d+)+)")
+
+
+@dataclass(frozen=True, order=True)
+class UpgradeItem:
+    """One use of an old name, or of one that is newer than the upgrade.
+
+    Attributes:
+        path: The file; `model.ipynb, cell 3` where it stays, in a notebook.
+        line: The line, from 1.
+        column: The column, from 1.
+        text: The source of the use.
+        name: The full name, empty where it is not certain.
+        history: What became of the name, or when it came, as a sentence without an end; empty if no release is known.
+        outcome: What `mmrewrite modernize` does: rewrite it exactly, leave it for a person, or leave it as it works.
+        detail: The codemods that rewrite it, or why it stays.
+    """
+
+    path: str
+    line: int
+    column: int
+    text: str
+    name: str
+    history: str
+    outcome: Outcome
+    detail: str
+
+
+@dataclass(frozen=True)
+class UpgradeGroup:
+    """Uses for which one release matters.
+
+    Attributes:
+        package: The package, such as `jax`; empty where no release is known.
+        release: The release.
+        change: What that release makes of them.
+        items: The uses, in the order of files.
+    """
+
+    package: str
+    release: str
+    change: Change
+    items: tuple[UpgradeItem, ...]
+
+    @property
+    def title(self) -> str:
+        """The package and the release, with what happens there."""
+        if self.change == "unknown":
+            return "No release is known, or one before the index begins"
+        does = {
+            "stops": "what stops working",
+            "changes": "what means something else from here on",
+            "warns": "what warns from here on, and still works",
+            "comes": "what is there from here on, and not before",
+        }
+        return f"{TITLES[self.package]} {self.release}: {does[self.change]}"
+
+
+@dataclass(frozen=True)
+class Upgrade:
+    """What the upgrade needs, by release.
+
+    Attributes:
+        target: The release of each package that the upgrade leads to.
+        needed: What stops working or changes its meaning on the way, in the order of releases; first what did so before
+            the index begins.
+        warned: What only warns there.
+        later: What stops or warns in a later release.
+        unknown: Text that may be an old name.
+        newer: What the target does not have, as it came, or came back, in a later release.
+        command: What rewrites what can be rewritten.
+    """
+
+    target: Mapping[str, str]
+    needed: tuple[UpgradeGroup, ...]
+    warned: tuple[UpgradeGroup, ...]
+    later: tuple[UpgradeGroup, ...]
+    unknown: tuple[UpgradeGroup, ...]
+    newer: tuple[UpgradeGroup, ...] = ()
+    command: str = "mmrewrite modernize"
+
+    @property
+    def lacks_any(self) -> bool:
+        """Whether the target lacks a name that is used without a choice by the version."""
+        return self._lacking > 0
+
+    @property
+    def _lacking(self) -> int:
+        return sum(item.outcome != "left" for group in self.newer for item in group.items)
+
+    @property
+    def summary(self) -> str:
+        """The account in one sentence."""
+        items = [item for group in self.needed for item in group.items]
+        by_hand = sum(item.outcome != "rewritten" for item in items)
+        versions = ", ".join(f"{TITLES[package]} {release}" for package, release in self.target.items())
+        uses = "1 use of an old name needs" if len(items) == 1 else f"{len(items)} uses of old names need"
+        came = "1 use of a name that came" if self._lacking == 1 else f"{self._lacking} uses of names that came"
+        newer = f"{came} later {'is' if self._lacking == 1 else 'are'} for a person."
+        if not items:
+            return f"To run on {versions}, {newer}" if self._lacking else _NOTHING.format(versions)
+        return (
+            f"To run on {versions}, {uses} a change: `{self.command}` rewrites {len(items) - by_hand}, and "
+            f"{by_hand} {'is' if by_hand == 1 else 'are'} for a person."
+            + (f" Beside these, {newer}" if self._lacking else "")
+        )
+
+
+_NOTHING = "Nothing in these files keeps them from {}."
+
+
+@dataclass(frozen=True)
+class Newer:
+    """The uses of names that the target of an upgrade lacks.
+
+    Attributes:
+        lacking: The names.
+        missing: The uses that nothing guards; the reason says what is not certain of one, if anything.
+        guarded: Those in code that chooses by the version; the reason says where.
+    """
+
+    lacking: Lacking
+    missing: tuple[LeftAlone, ...]
+    guarded: tuple[LeftAlone, ...]
+
+
+def upgrade_of(
+    results: Iterable[Rewrite],
+    target: Mapping[str, str],
+    changed_in: ChangedIn,
+    newer: Newer | None = None,
+    command: str = "mmrewrite modernize",
+) -> Upgrade:
+    """Group what `modernize` found by the releases that matter for an upgrade.
+
+    Args:
+        results: What becomes of each file.
+        target: The release of a package that the upgrade leads to; of the others, the newest that the index knows.
+        changed_in: For a codemod about text that is no old name: which release made what of it.
+        newer: The uses of names that `target` lacks.
+        command: What rewrites them.
+    """
+    wanted = {**last_releases(), **target}
+    groups: dict[tuple[str, str, str, Change], list[UpgradeItem]] = {}
+    lacking = newer.lacking if newer is not None else Lacking({}, {})
+    for item, (package, release, change) in _placed(results, changed_in, wanted):
+        item = with_releases(item, lacking)
+        if not package:
+            # What is replaced or refused does not work today, whenever it was that it stopped.
+            part = "unknown" if item.outcome == "left" else "needed"
+        elif numbers(release) > numbers(wanted[package]):
+            part = "later"
+        else:
+            part = "warned" if change == "warns" else "needed"
+        groups.setdefault((part, package, release, change), []).append(item)
+    for item, package, release in _newer_items(newer) if newer is not None else ():
+        groups.setdefault(("newer", package, release, "comes"), []).append(item)
+
+    def of(wanted_part: str) -> tuple[UpgradeGroup, ...]:
+        found = [
+            UpgradeGroup(package, release, change, tuple(sorted(items)))
+            for (part, package, release, change), items in groups.items()
+            if part == wanted_part
+        ]
+        order = list(TITLES)
+        return tuple(
+            sorted(found, key=lambda group: (order.index(group.package or order[0]), numbers(group.release or "0")))
+        )
+
+    used = {package for _, package, _, _ in groups} | target.keys()
+    shown = {package: wanted[package] for package in TITLES if package in used}
+    return Upgrade(shown, of("needed"), of("warned"), of("later"), of("unknown"), of("newer"), command)
+
+
+_QUOTED = re.compile(r"`([^`]*)`")
+_DOTTED = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?:\.\w+)+")
+# What advice calls the modules.
+_ALIASES = {"jnp": "jax.numpy", "nnx": "flax.nnx", "nn": "flax.linen", "ocp": "orbax.checkpoint"}
+
+
+def with_releases(item: UpgradeItem, lacking: Lacking) -> UpgradeItem:
+    """The item, whose advice says of names that the target lacks when they came."""
+    told: dict[str, str] = {}
+    if item.outcome != "rewritten":
+        for dotted in (each for quoted in _QUOTED.findall(item.detail) for each in _DOTTED.findall(quoted)):
+            head, _, rest = dotted.partition(".")
+            found = lacking.of_name(f"{_ALIASES.get(head, head)}.{rest}")
+            is_told = dotted in (item.name, item.text) or f"`{dotted}` needs " in item.detail
+            if found is not None and not is_told:
+                row, release = found
+                told[dotted] = f"`{dotted}` {row.told(release, lacking.wanted[row.package])}"
+    return replace(item, detail="; ".join((item.detail, *told.values())))
+
+
+def _newer_items(newer: Newer) -> Iterator[tuple[UpgradeItem, str, str]]:
+    """Every use of a name that is lacking, with the package and the release that has it."""
+    for use in (*newer.missing, *newer.guarded):
+        found = newer.lacking.of_name(use.name)
+        assert found is not None
+        row, release = found
+        told = row.told(release, newer.lacking.wanted[row.package])
+        history = told if row.name == use.name else f"is in `{row.name}`, which {told}"
+        advice = f"upgrade to {TITLES[row.package]} {release}, or do without it"
+        detail, outcome = (use.reason, "left") if use in newer.guarded else (use.reason or advice, "by hand")
+        place = (use.path, use.line, use.column, use.text)
+        yield UpgradeItem(*place, use.name, history, outcome, detail), row.package, release  # type: ignore[arg-type]
+
+
+def _placed(
+    results: Iterable[Rewrite], changed_in: ChangedIn, wanted: Mapping[str, str]
+) -> Iterator[tuple[UpgradeItem, tuple[str, str, Change]]]:
+    """Every use with the package, the release that matters, and what that release makes of it."""
+    for item, codemods in _items(results):
+        row = _row(item.name)
+        if row is not None:
+            yield item, (row.package, *_turning_point(row, wanted[row.package]))
+        else:
+            changes = (changed_in(codemod, item.name) for codemod in codemods)
+            yield item, next(filter(None, changes), None) or _told(item)
+
+
+def _told(item: UpgradeItem) -> tuple[str, str, Change]:
+    """The release that the report of a use names: "... is gone since Flax 0.9.0"."""
+    found = _SINCE.search(item.detail)
+    if found is None:
+        return "", "", "unknown"
+    package = next(package for package, title in TITLES.items() if title == found[1])
+    return package, found[2], "stops" if item.outcome == "by hand" else "changes"
+
+
+def _turning_point(row: OldName, wanted: str) -> tuple[str, Change]:
+    """The release that matters for an upgrade: the one that ends a name, if it is on the way; else the next warning."""
+    ends = row.gone_in(wanted)
+    if ends is not None:
+        return ends, "stops"
+    ends = row.gone_since
+    warns = next((release for release, state in row.changes if state == "warns"), None)
+    if warns is not None:
+        return warns, "warns"
+    assert ends is not None
+    return ends, "stops"
+
+
+def _items(results: Iterable[Rewrite]) -> Iterator[tuple[UpgradeItem, tuple[str, ...]]]:
+    """Every use of an old name, with the codemods that it is up to."""
+    for result in results:
+        rewritten: dict[tuple[int, int, str, str], dict[str, None]] = {}
+        for edit in result.edits:
+            for hint in edit.hints:
+                if hint.name or not hint.text.startswith(("import ", "from ")):
+                    place = (hint.line, hint.column, hint.text, hint.name)
+                    rewritten.setdefault(place, {}).update(dict.fromkeys(edit.codemods))
+        for (line, column, text, name), codemods in rewritten.items():
+            detail = ", ".join(codemods)
+            item = UpgradeItem(result.path, line, column, text, name, _history(name), "rewritten", detail)
+            yield item, tuple(codemods)
+        for each in result.refusals:
+            name, text = (each.hint.name, each.hint.text) if each.hint is not None else ("", "")
+            item = UpgradeItem(each.path, each.line, each.column, text, name, _history(name), "by hand", each.reason)
+            yield item, (each.codemod,)
+        for left in result.left:
+            history = _history(left.name)
+            yield UpgradeItem(left.path, left.line, left.column, left.text, left.name, history, "left", left.reason), ()
+
+
+def _history(name: str) -> str:
+    row = _row(name)
+    return row.history if row is not None else ""
+
+
+@functools.cache
+def _row(name: str) -> OldName | None:
+    """The row of a name, else that of the innermost module around it that has one."""
+    if (private := private_name(name)) is not None:
+        return private
+    while name:
+        if name in old_names():
+            return old_names()[name]
+        name = name.rpartition(".")[0]
+    return None

@@ -1,0 +1,168 @@
+"""Call what works for variables of Flax as dictionaries too, which they are since Flax 0.7.1.
+
+    state, params = variables.pop("params")
+    params = params.unfreeze()
+    params = params.copy({"head": head})
+    ->  state, params = flax.core.pop(variables, "params")
+    ->  params = flax.core.unfreeze(params)
+    ->  params = flax.core.copy(params, {"head": head})
+
+`module.init` and `module.apply` gave a `FrozenDict`, whose methods a dictionary does not have, or has with another
+meaning. The functions of `flax.core` do the same for both.
+
+To check: nothing.
+
+Refused: nothing. Reported, not edited: calls of values that the source does not show to be made by `init` or `apply` of
+a module or by `flax.core`, and `pop` of a key that is no collection of Flax. They may be of another class. `pop` and
+`copy` in other forms are those of a list or dictionary.
+See https://flax.readthedocs.io/en/latest/guides/converting_and_upgrading/regular_dict_upgrade_guide.html
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import ClassVar
+
+from mmmodernize.codemod import ModernizeCodemod
+from mmmodernize.names.old_names import FROZEN_DICTS
+from mmmodernize.sites.site import Location, ModernizeContext
+from mmmodernize.sites.uses import ModuleUses
+from mmrewrite.source.brackets import call_brackets, tokens_between
+from mmrewrite.source.names import Binding
+
+_METHODS = ("unfreeze", "pop", "copy")
+_MAKERS = frozenset(("init", "init_with_output", "apply"))
+# What Flax and its users call collections of variables: `init` may be that of another library.
+_COLLECTIONS = frozenset(
+    ("params", "batch_stats", "cache", "intermediates", "params_axes", "losses", "state", "spectral_stats", "lora")
+)
+_CLASSES = FROZEN_DICTS | {"flax.core.freeze"}
+
+
+class KeepFrozenDicts(ModernizeCodemod):
+    """Replaces calls of methods that only a `FrozenDict` has in this form."""
+
+    changed_in: ClassVar = {"": ("flax", "0.7.2", "changes")}
+
+    extra_markers: ClassVar[tuple[bytes, ...]] = (b"unfreeze", b".pop(", b".copy(")
+
+    @classmethod
+    def may_be_in(cls, data: bytes) -> bool:
+        """Whether a file names Flax and one of the methods."""
+        return b"flax" in data and super().may_be_in(data)
+
+    @classmethod
+    def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
+        """Calls of the methods in modules that import Flax."""
+        if not any(item.name.partition(".")[0] == "flax" for item in module.imported):
+            return
+        for node in module.nodes:
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _METHODS:
+                is_name = module.facts.names.resolve(node.func, module.scope_of(node)) is not None
+                if (
+                    not is_name
+                    and _is_of_frozen(module, node, node.func)
+                    and not _is_asked_for(module, node.func.value)
+                ):
+                    yield Location(module, node)
+
+    def rewrite(self) -> None:
+        """Write one call as that of a function."""
+        site, call = self.site, self.site.node
+        assert isinstance(call, ast.Call)
+        assert isinstance(call.func, ast.Attribute)
+        if not _is_collection(call) or not _holds_variables(site.module, call.func.value, set()):
+            site.leave(
+                f"if this is a dictionary of variables: they have no `FrozenDict.{call.func.attr}` since Flax 0.7.1; "
+                f"call `flax.core.{call.func.attr}` with it"
+            )
+        start, _ = site.span(call)
+        *_, dot, _ = tokens_between(site.source, *site.span(call.func))
+        function = site.spell(f"flax.core.{call.func.attr}")
+        brackets, held = call_brackets(site.source, call), call.func.value
+        site.edit(start, start, f"{function}(")
+        is_plain = brackets.items and not brackets.comments
+        site.edit(dot.start, brackets.items[0][0] if is_plain else brackets.opening + 1, ", " if brackets.items else "")
+        site.meant.replace(call.func, function)
+        site.meant.prepend_argument(call, held)
+
+
+def _is_asked_for(module: ModuleUses, node: ast.expr) -> bool:
+    """Whether a value has a method only under `if isinstance(value, FrozenDict)`, which the source says around it."""
+    if not isinstance(node, ast.Name):
+        return False
+    inner: ast.AST = node
+    while (outer := module.parents.get(inner)) is not None and not isinstance(outer, ast.FunctionDef | ast.Lambda):
+        if isinstance(outer, ast.If) and inner in outer.body:
+            match outer.test:
+                case ast.Call(func=ast.Name(id="isinstance"), args=[ast.Name(id=name), asked]) if name == node.id:
+                    return module.facts.names.resolve(asked, module.scope_of(asked)) in FROZEN_DICTS
+        inner = outer
+    return False
+
+
+def _is_collection(call: ast.Call) -> bool:
+    """Whether a `pop` asks for a collection of variables, as far as its key is written; true of other methods."""
+    key = call.args[0] if call.args else None
+    is_pop = isinstance(call.func, ast.Attribute) and call.func.attr == "pop"
+    return not is_pop or (isinstance(key, ast.Constant) and key.value in _COLLECTIONS)
+
+
+def _is_of_frozen(module: ModuleUses, call: ast.Call, method: ast.Attribute) -> bool:
+    """Whether a call is one that a dictionary does not have, or has with another result."""
+    if call.keywords and method.attr != "copy":
+        return False
+    if method.attr == "unfreeze":
+        return not call.args
+    if method.attr == "pop":
+        holder = module.parents.get(call)
+        targets = holder.targets if isinstance(holder, ast.Assign) else []
+        is_pair = len(targets) == 1 and isinstance(targets[0], ast.Tuple | ast.List) and len(targets[0].elts) == 2
+        if not is_pair or len(call.args) != 1:
+            return False
+        # The keys of variables are names, so `pop(0)` is that of a list.
+        key = call.args[0]
+        return isinstance(key.value, str) if isinstance(key, ast.Constant) else not isinstance(key, ast.Starred)
+    if call.keywords:
+        return [keyword.arg for keyword in call.keywords] == ["add_or_replace"] and not call.args
+    return len(call.args) == 1 and (isinstance(call.args[0], ast.Dict) or _is_dict_call(module, call.args[0]))
+
+
+def _holds_variables(module: ModuleUses, node: ast.expr, seen: set[ast.AST]) -> bool:
+    """Whether the source shows that an expression is variables of Flax, or a collection of them."""
+    if isinstance(node, ast.Subscript):
+        return _holds_variables(module, node.value, seen)
+    if isinstance(node, ast.Call):
+        if module.facts.names.resolve(node.func, module.scope_of(node)) in _CLASSES:
+            return True
+        if not isinstance(node.func, ast.Attribute):
+            return False
+        of_variables = node.func.attr in _METHODS and _holds_variables(module, node.func.value, seen)
+        return node.func.attr in _MAKERS or of_variables
+    if not isinstance(node, ast.Name):
+        return False
+    owner = module.scope_of(node).owner(node.id)
+    bindings = owner.bindings[node.id] if owner is not None else []
+    # A name that is bound to what was made of itself is what its other bindings are.
+    fresh = [binding for binding in bindings if binding.node not in seen]
+    seen.update(binding.node for binding in fresh)
+    return bool(bindings) and all(_is_bound_to_variables(module, binding, seen) for binding in fresh)
+
+
+def _is_bound_to_variables(module: ModuleUses, binding: Binding, seen: set[ast.AST]) -> bool:
+    if isinstance(binding.node, ast.arg):
+        annotation = binding.node.annotation
+        return (
+            annotation is not None and module.facts.names.resolve(annotation, module.scope_of(annotation)) in _CLASSES
+        )
+    value = binding.value
+    if value is None and isinstance(binding.statement, ast.Assign):
+        value = binding.statement.value
+    return value is not None and _holds_variables(module, value, seen)
+
+
+def _is_dict_call(module: ModuleUses, node: ast.expr) -> bool:
+    return (
+        isinstance(node, ast.Call) and module.facts.names.resolve(node.func, module.scope_of(node)) == "builtins.dict"
+    )

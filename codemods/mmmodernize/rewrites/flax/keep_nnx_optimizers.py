@@ -1,0 +1,77 @@
+"""Keep optimizers of Flax nnx that hold their model.
+
+    optimizer = nnx.Optimizer(model, optax.adam(1e-3))
+    ->  optimizer = nnx.ModelAndOptimizer(model, optax.adam(1e-3), wrt=nnx.Param)
+
+Before Flax 0.11 an optimizer held the model that it updates, and `wrt` was `nnx.Param` unless given. Since then
+`nnx.Optimizer` needs `wrt` and the model at each `update`; `nnx.ModelAndOptimizer` is what it was.
+
+To check: nothing; to follow Flax, write `nnx.Optimizer(model, tx, wrt=nnx.Param)` and `optimizer.update(model, grads)`.
+
+Refused: `nnx.Optimizer` as a value in a module that shows no call with `wrt`; `*` and `**`; a `target-jax` before 0.6.
+See https://flax.readthedocs.io/en/latest/api_reference/flax.nnx/training/optimizer.html
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import ClassVar
+
+from mmmodernize.codemod import ModernizeCodemod
+from mmmodernize.edits.arguments import append_argument, name_argument
+from mmmodernize.sites.site import Location, ModernizeContext
+from mmmodernize.sites.uses import ModuleUses
+from mmmodernize.types.value_classes import class_of
+
+_OPTIMIZER = "flax.nnx.Optimizer"
+
+
+class KeepNnxOptimizers(ModernizeCodemod):
+    """Writes the class that holds its model, where the calls are those of before."""
+
+    changed_in: ClassVar = {"": ("flax", "0.11.0", "stops")}
+
+    @classmethod
+    def markers(cls) -> tuple[bytes, ...]:
+        """A file without nnx has no site."""
+        return (b"nnx",)
+
+    @classmethod
+    def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
+        """Calls without `wrt`, or with it by position, or whose updates are given no model."""
+        is_old = any(map(_is_updated_without_model, _updates(module)))
+        for use in module.uses((_OPTIMIZER,)):
+            call = module.parents.get(use.node)
+            if not isinstance(call, ast.Call) or call.func is not use.node:
+                continue
+            names = {keyword.arg for keyword in call.keywords}
+            hidden = None in names or any(isinstance(each, ast.Starred) for each in call.args)
+            if is_old or len(call.args) > 2 or ("wrt" not in names and not hidden):
+                yield Location(module, use.node, use)
+
+    def rewrite(self) -> None:
+        """Write one call."""
+        site, call = self.site, self.site.call
+        assert call is not None
+        if any(isinstance(each, ast.Starred) for each in call.args) or None in {word.arg for word in call.keywords}:
+            self.refuse("`*` or `**` hide whether `wrt=` is given; write `nnx.ModelAndOptimizer(model, tx, wrt=...)`")
+        site.needs_package("flax", "0.11", "`nnx.ModelAndOptimizer`", jax="0.6")
+        if len(call.args) > 2:
+            name_argument(site, call, 2, "wrt")
+        elif "wrt" not in {word.arg for word in call.keywords}:
+            append_argument(site, call, f"wrt={site.spell('flax.nnx.Param')}")
+        site.replace(self.use.node, site.spell("flax.nnx.ModelAndOptimizer"))
+
+
+def _updates(module: ModuleUses) -> Iterator[ast.Call]:
+    """The calls of `update` of what is seen to be an optimizer."""
+    for call in module.nodes_of(ast.Call):
+        is_update = isinstance(call.func, ast.Attribute) and call.func.attr == "update"
+        if is_update and class_of(module, call.func.value) == _OPTIMIZER:  # type: ignore[attr-defined]
+            yield call
+
+
+def _is_updated_without_model(call: ast.Call) -> bool:
+    has_both = any(keyword.arg in ("grads", "model", None) for keyword in call.keywords)
+    return len(call.args) == 1 and not isinstance(call.args[0], ast.Starred) and not has_both

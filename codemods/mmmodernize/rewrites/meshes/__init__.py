@@ -1,0 +1,1 @@
+"""Codemods for meshes, and for functions that run on them."""

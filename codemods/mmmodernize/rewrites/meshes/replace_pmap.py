@@ -1,0 +1,114 @@
+"""Map over devices with `jax.jit` of a `jax.shard_map` instead of `jax.pmap`, on request.
+
+    mmrewrite modernize --select replace_pmap
+
+    step = jax.pmap(train_step, axis_name="batch", donate_argnums=0)
+    ->  step = compat.pmap(train_step, axis_name="batch", donate_argnums=0)
+
+`jax.pmap` still works, so this is optional. JAX only maintains it, in favour of `jax.shard_map`. Since JAX 0.8 it is
+made of that, and raises if an argument lies on other devices than it should, or is split differently. Before, it moved
+such arguments, and `compat.pmap` does so again.
+
+The runtime does it because the exact code is long: there are as many devices as the arguments of a call have rows, the
+mapped axis is removed from each leaf of the arguments and added to each leaf of the results, and `check_vma=False`
+makes gradients inside those of one device's own loss.
+
+Results differ in their placement. Of a result `x`, `x[3]` was an array on the fourth device and `x + 1` one on the
+first; now both lie on all devices. `x.addressable_shards[3].data.squeeze(0)` is a row on its own device.
+
+This is not a step towards one program for the whole batch, without a leading axis of devices. That would be equivalent
+only if the loss is a plain mean over the batch, and it changes the data pipeline, the random keys and the checkpoints.
+
+To check: code that reads where the results lie; a call of `jit` with a result and an array that was put on one device,
+which raises today.
+
+Refused: `pmap` of a function that uses `pmap`, which JAX does not run any more; `devices`, `backend`,
+`axis_size` and `global_arg_shapes`; starred arguments; aliases of `pmap`, and `pmap` as a value; a `target-jax` before
+0.10, on which the runtime does not install.
+See https://docs.jax.dev/en/latest/migrate_pmap.html
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import ClassVar
+
+from mmmodernize.codemod import ModernizeCodemod
+from mmmodernize.meshes.mapped_gradients import PMAP
+from mmmodernize.meshes.nested_pmaps import NestedPmaps
+from mmmodernize.meshes.partition_specs import call_of
+
+_POSITIONS = 2
+_GONE = {
+    "devices": "`devices` chooses devices, and `compat.pmap` takes the first of this process; leave it out if it names "
+    "those, else write `jax.jit(jax.shard_map(..., check_vma=False))` over a mesh of the devices",
+    "backend": "`backend` chooses devices, and `compat.pmap` takes those of the default backend; leave it out, and "
+    'choose by `jax.config.update("jax_platforms", ...)` at the start of the program',
+    "axis_size": "`axis_size` is the number of rows that the arguments have on all processes; leave it out",
+    "global_arg_shapes": "`global_arg_shapes` is nothing that `jax.pmap` takes today; leave it out",
+}
+_ROWS = "its arguments have a row for each device; write the function anew for whole arrays, with `jax.jit` and a mesh"
+_TAKEN = frozenset(("fun", "axis_name", "in_axes", "out_axes", "static_broadcasted_argnums", "donate_argnums"))
+
+
+class ReplacePmap(ModernizeCodemod):
+    """Replaces the name by the runtime's and leaves the arguments alone."""
+
+    names: ClassVar[tuple[str, ...]] = (PMAP,)
+    on_request_only = True
+
+    def rewrite(self) -> None:
+        """Decide about one use: a decorator, a call, or the first argument of a `partial` that is one of these."""
+        if not self.use.is_direct:
+            self.refuse("this is `jax.pmap` under another name; call that by its own name")
+        self.site.needs("0.10", "`mmruntime.compat`")
+        for call, positional in self._calls():
+            self._check(call, positional)
+        nested = self.site.context.analysis(NestedPmaps).reason(self.use.node)
+        if nested is not None:
+            self.refuse(nested)
+        self.site.replace(self.use.node, self.site.spell_compat("pmap", _ROWS))
+
+    def _calls(self) -> list[tuple[ast.Call, list[ast.expr]]]:
+        """The calls that pass arguments to `pmap`, each with its positional ones."""
+        module = self.site.module
+        call, is_partial = call_of(module, self.use.node)
+        if call is None:
+            if not _is_decorator(module.parents.get(self.use.node), self.use.node):
+                self.refuse(
+                    "`jax.pmap` is used as a value here, so how it will be called cannot be seen; call it where it is "
+                    "meant"
+                )
+            return []
+        if not is_partial:
+            return [(call, call.args)]
+        holder = module.parents.get(call)
+        if isinstance(holder, ast.Call) and holder.func is call:
+            return [(call, call.args[1:]), (holder, [*call.args[1:], *holder.args])]
+        if not _is_decorator(holder, call):
+            self.refuse(
+                "`partial` of `jax.pmap` is kept here, so what else it will be given cannot be seen; call `jax.pmap` "
+                "where it is meant"
+            )
+        return [(call, call.args[1:])]
+
+    def _check(self, call: ast.Call, positional: list[ast.expr]) -> None:
+        if any(isinstance(argument, ast.Starred) for argument in call.args) or any(
+            keyword.arg is None for keyword in call.keywords
+        ):
+            self.refuse("`*` and `**` hide the arguments of `jax.pmap`; write them out", call)
+        if len(positional) > _POSITIONS:
+            self.refuse(
+                "`jax.pmap` takes a function and the name of the axis by position; name the other arguments",
+                positional[_POSITIONS],
+            )
+        for keyword in call.keywords:
+            name = str(keyword.arg)
+            if name in _GONE:
+                self.refuse(_GONE[name], keyword)
+            if name not in _TAKEN:
+                self.refuse(f"`jax.pmap` has no parameter `{name}`", keyword)
+
+
+def _is_decorator(holder: ast.AST | None, node: ast.expr) -> bool:
+    return isinstance(holder, ast.FunctionDef | ast.AsyncFunctionDef) and node in holder.decorator_list

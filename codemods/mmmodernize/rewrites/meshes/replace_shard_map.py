@@ -1,0 +1,161 @@
+"""Map functions over the shards of a mesh with `jax.shard_map`, and keep their gradients.
+
+    shard_map(f, mesh, in_specs=P("x"), out_specs=P("x"), check_rep=False)
+    ->  jax.shard_map(f, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)
+
+`check_rep` becomes `check_vma`, and `auto=A` the complement: `axis_names=frozenset(mesh.axis_names) - A`.
+
+The default has changed its meaning. `psum(grad(local_loss))` was the gradient; now it is that times the number of
+devices, without an error. So `check_vma=False`, which keeps the values, is written if the function takes gradients of
+functions without collectives, or if it has control flow (today's check rejects replicated carries). The default stays
+if nothing is differentiated inside.
+
+Elsewhere `mmruntime.compat.shard_map` takes the old arguments and gives the gradients of JAX before 0.6: where `*` or
+`**` hide arguments, `shard_map` is used as a value, the mesh of `auto` has no name, or the function takes gradients
+through collectives, whose meaning has changed, or where the source does not show whether it takes any.
+
+To check: gradients through collectives, where the page names them.
+
+Refused: these, with a `target-jax` before 0.10, on which the runtime does not install.
+See https://docs.jax.dev/en/latest/migrate_pmap.html and https://docs.jax.dev/en/latest/notebooks/shard_map.html
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import ClassVar
+
+from mmmodernize.codemod import ModernizeCodemod
+from mmmodernize.edits.arguments import append_argument, make_positional, name_argument, value_start
+from mmmodernize.meshes.mapped_gradients import Mapped, MappedFunctions
+from mmmodernize.meshes.multimesh_uses import is_carried, is_without_mesh
+from mmmodernize.sites.site import Location, ModernizeContext
+from mmmodernize.sites.uses import ModuleUses
+from mmrewrite.source.names import dotted_name
+
+_PARAMETERS = ("f", "mesh", "in_specs", "out_specs", "check_rep", "auto")
+_PARTIAL = "functools.partial"
+
+
+class ReplaceShardMap(ModernizeCodemod):
+    """Replaces the name, names the arguments, and keeps the gradients."""
+
+    names: ClassVar[tuple[str, ...]] = ("jax.experimental.shard_map.shard_map",)
+
+    @classmethod
+    def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
+        """The uses, but for calls without a mesh in programs for MultiMesh, which `rename_multimesh` replaces."""
+        carried = is_carried(module)
+        for place in super().find(module, context):
+            assert place.use is not None
+            if not (carried and place.use.is_direct and is_without_mesh(module, place.use.node)):
+                yield place
+
+    def rewrite(self) -> None:
+        """Decide about a call of `shard_map`, or of `functools.partial` with it."""
+        if not self.site.is_written_here:
+            return
+        found = self._call()
+        if found is None:
+            self._use_compat("`shard_map` is used as a value")
+            return
+        call, positional = found
+        keywords = {keyword.arg: keyword for keyword in call.keywords if keyword.arg}
+        arguments: dict[str, ast.expr] = {word: item.value for word, item in keywords.items()}
+        if len(keywords) < len(call.keywords) or any(isinstance(item, ast.Starred) for item in call.args):
+            self._use_compat("`*` or `**` hide arguments")
+            return
+        if "f" in keywords and (call.args or call.keywords[0] is not keywords["f"]):
+            self._use_compat("`f=` is not the first argument")
+            return
+        arguments |= dict(zip(_PARAMETERS, positional, strict=False))
+        check_rep = arguments.get("check_rep")
+        mapped = self._mapped(self.site.module, self._function(call, arguments))
+        check = not _is_false(check_rep) and bool(mapped.differentiated or mapped.control_flow)
+        unclear = None if _is_false(check_rep) else self._unclear(mapped)
+        if unclear is None and check and check_rep is not None and not isinstance(check_rep, ast.Constant):
+            unclear = "`check_rep` is not a constant, and here it decides about gradients"
+        if "auto" in arguments and not self._is_plain_auto(keywords.get("auto"), arguments.get("mesh")):
+            unclear = "the axes that `auto=` leaves cannot be written out"
+        if unclear is not None:
+            self._use_compat(unclear)
+            return
+        self.site.needs("0.6.2", "`jax.shard_map`")
+        self.site.replace(self.use.node, self.site.spell("jax.shard_map"))
+        self._name_function(call, keywords)
+        for index in range(1, len(positional)):
+            name = "check_vma" if _PARAMETERS[index] == "check_rep" else _PARAMETERS[index]
+            name_argument(self.site, call, call.args.index(positional[index]), name)
+        if "check_rep" in keywords:
+            self.site.rename_keyword(keywords["check_rep"], "check_vma")
+        if "auto" in keywords:
+            self._rename_auto(keywords["auto"], arguments["mesh"])
+        if check and "check_rep" in arguments:
+            self.site.replace(arguments["check_rep"], "False")
+        elif check:
+            append_argument(self.site, call, "check_vma=False")
+
+    def _call(self) -> tuple[ast.Call, list[ast.expr]] | None:
+        """The call that holds the arguments, and the positional ones of `shard_map`; None if there is none."""
+        call = self.site.call
+        if call is not None:
+            return call, call.args
+        holder = self.site.module.parents.get(self.site.node)
+        is_partial = isinstance(holder, ast.Call) and self.site.resolve(holder.func) == _PARTIAL
+        if is_partial and isinstance(holder, ast.Call) and holder.args == [self.site.node]:
+            return holder, []
+        return None
+
+    def _name_function(self, call: ast.Call, keywords: dict[str, ast.keyword]) -> None:
+        """Remove `f=`, since `jax.shard_map` takes the function by position only."""
+        if "f" in keywords:
+            make_positional(self.site, keywords["f"])
+
+    def _use_compat(self, because: str) -> None:
+        self.site.needs("0.10", f"{because}: `mmruntime.compat.shard_map`")
+        self.site.replace(self.use.node, self.site.spell_compat("shard_map", because))
+
+    def _is_plain_auto(self, auto: ast.keyword | None, mesh: ast.expr | None) -> bool:
+        """Whether the complement of `auto` can be written with `-`."""
+        is_named = mesh is not None and dotted_name(mesh) is not None
+        return auto is not None and is_named and not isinstance(auto.value, ast.BinOp | ast.IfExp | ast.BoolOp)
+
+    def _rename_auto(self, auto: ast.keyword, mesh: ast.expr) -> None:
+        """Write the complement of `auto` among the axes of the mesh."""
+        manual = f"frozenset({self.site.text(mesh)}.axis_names) - "
+        self.site.rename_keyword(auto, "axis_names")
+        value = value_start(self.site, auto)
+        self.site.edit(value, value, manual)
+        self.site.meant.wrap(auto.value, manual, "")
+
+    def _mapped(self, module: ModuleUses, function: ast.AST | None) -> Mapped:
+        if function is None:
+            return Mapped(unseen=["the mapped function, which is not here,"])
+        return MappedFunctions(self.site.context.project, dict(self.site.context.modules)).of(module, function)
+
+    def _unclear(self, mapped: Mapped) -> str | None:
+        """Why it cannot be told which of today's settings keeps the gradients in a mapped function, else None."""
+        for home, inner in mapped.differentiated:
+            found = self._mapped(home, inner)
+            if found.differentiated or found.unseen:
+                what = found.unseen[0] if found.unseen else "another gradient"
+                return f"gradients are taken inside of the mapped function, through {what}"
+            if found.collectives:
+                name = found.collectives[0].removeprefix("jax.")
+                return f"the gradient of a function with `{name}` inside of `shard_map` has changed in JAX 0.6"
+        return f"cannot see whether {mapped.unseen[0]} takes gradients" if mapped.unseen else None
+
+    def _function(self, call: ast.Call, arguments: dict[str, ast.expr]) -> ast.AST | None:
+        if call is self.site.call:
+            return arguments.get("f")
+        holder = self.site.module.parents.get(call)
+        if isinstance(holder, ast.FunctionDef | ast.AsyncFunctionDef) and call in holder.decorator_list:
+            return holder
+        if isinstance(holder, ast.Call) and holder.func is call and holder.args:
+            return holder.args[0]
+        return None
+
+
+def _is_false(value: ast.expr | None) -> bool:
+    return isinstance(value, ast.Constant) and value.value is False

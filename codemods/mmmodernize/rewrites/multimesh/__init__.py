@@ -1,0 +1,1 @@
+"""Codemods for programs that were written for MultiMesh."""

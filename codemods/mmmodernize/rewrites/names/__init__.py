@@ -1,0 +1,1 @@
+"""Codemods for names that were renamed, moved or removed."""

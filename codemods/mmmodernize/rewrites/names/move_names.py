@@ -1,0 +1,250 @@
+"""Write today's names of things that were only renamed or moved.
+
+    from jax.core import Jaxpr, get_aval
+    jnp.fix(x), jax.nn.normalize(y)
+    ->  from jax.extend.core import Jaxpr
+    ->  from jax import typeof as get_aval
+    ->  jnp.trunc(x), jax.nn.standardize(y)
+
+Imported names keep their alias. These are the same objects, or functions that computed the same: parts of `jax.core`
+that are in `jax.extend.core` and `jax.errors` today, `jax.extend.ffi`, random generators, `jax.lib.xla_bridge`, refs,
+names of `jax.numpy` that NumPy dropped, `DynamicScale`, and a few of optax and chex.
+
+To check: `jax.core.get_aval` gave the value itself a type of its own before JAX 0.4.36; a test for `ConcreteArray` is
+reported.
+
+Refused: calls that the new name does not take, such as `core.Var(0, "", aval)`; a `target-jax` that does not have the
+new name yet.
+See https://docs.jax.dev/en/latest/changelog.html
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+from mmmodernize.calls.calls import FoundCall, calls_of
+from mmmodernize.codemod import ModernizeCodemod
+from mmmodernize.edits.arguments import make_positional
+from mmmodernize.names.name_index import may_use_old_names
+from mmmodernize.names.part_index import moved_calls
+from mmmodernize.sites.site import Location, ModernizeContext
+from mmmodernize.sites.uses import ModuleUses, OldNameUse
+
+# New home, and the first JAX that has it: the old names, by their own name or as `old:new`.
+_MOVES = {
+    ("jax.core", "jax.extend.core", "0.4.27"): "ClosedJaxpr Jaxpr JaxprEqn Literal Primitive Token Var jaxpr_as_fun",
+    ("jax.core", "jax.extend.core", "0.9.0"): "mapped_aval unmapped_aval",
+    ("jax.core", "jax.extend.core", "0.10.0"): (
+        "AbstractToken DebugInfo DropVar Effect Effects TraceTag check_jaxpr concrete_or_error find_top_trace gensym "
+        "get_opaque_trace_state jaxprs_in_params new_jaxpr_eqn no_effects primal_dtype_to_tangent_dtype "
+        "set_current_trace subjaxprs take_current_trace valid_jaxtype"
+    ),
+    ("jax.core", "jax.extend.core.primitives", "0.4.27"): "call_p closed_call_p",
+    ("jax.core", "jax.errors", "0.4.13"): (
+        "ConcretizationTypeError TracerArrayConversionError TracerIntegerConversionError UnexpectedTracerError"
+    ),
+    ("jax.core", "jax.errors", "0.10.1"): "InconclusiveDimensionOperation JaxprTypeError",
+    ("jax.core", "jax.ffi", "0.11.0"): "abstract_token",
+    ("jax.core", "jax", "0.5.3"): "get_aval:typeof",
+    ("jax.extend.ffi", "jax.ffi", "0.5.0"): "ffi_call ffi_lowering include_dir pycapsule register_ffi_target",
+    ("jax.config", "jax", "0.4.13"): "config",
+    ("jax.linear_util", "jax.extend.linear_util", "0.4.16"): (
+        "StoreException WrappedFun cache merge_linear_aux transformation transformation_with_aux"
+    ),
+    ("jax.interpreters.ad", "jax.extend.core.primitives", "0.4.27"): "custom_lin_p",
+    ("jax.interpreters.ad", "jax", "0.4.13"): "config",
+    ("jax.interpreters.batching", "jax", "0.4.13"): "Array",
+    ("jax.interpreters.batching", "jax.numpy", "0.4.13"): "moveaxis",
+    ("jax.interpreters.partial_eval", "jax.extend.core", "0.4.27"): "Jaxpr",
+    ("jax.interpreters.partial_eval", "jax", "0.4.13"): "config",
+    ("jax.interpreters.xla", "jax.core", "0.4.13"): "ShapedArray",
+    ("jax.abstract_arrays", "jax.core", "0.4.13"): "ShapedArray",
+    ("jax.lib.xla_bridge", "jax", "0.4.13"): "default_backend",
+    ("jax.lib.xla_bridge", "jax.extend.backend", "0.4.33"): "get_backend",
+    ("jax.lib.xla_bridge", "jax.extend.backend", "0.7.0"): "get_compile_options",
+    ("jax.lib.xla_client", "jax", "0.4.13"): "Device",
+    ("jax.lib.xla_extension", "jax", "0.4.13"): "Device",
+    ("jax.lib.xla_client", "jax.lax", "0.4.35"): "FftType",
+    ("jax", "jax.extend.backend", "0.4.26"): "clear_backends",
+    ("jax", "jax.api_util", "0.4.13"): "flatten_fun_nokwargs",
+    ("jax", "jax.tree_util", "0.4.13"): "treedef_is_leaf",
+    ("jax", "jax.core", "0.4.13"): "ShapedArray",
+    ("jax", "jax", "0.7.2"): "ArrayRef:Ref array_ref:new_ref",
+    ("jax.ref", "jax", "0.7.2"): "ArrayRef:Ref array_ref:new_ref",
+    ("jax.experimental", "jax", "0.7.2"): "MutableArray:Ref mutable_array:new_ref",
+    ("jax.prng", "jax.extend.random", "0.4.16"): (
+        "rbg_prng_impl seed_with_impl threefry2x32_p threefry_2x32 threefry_prng_impl unsafe_rbg_prng_impl"
+    ),
+    ("jax.random", "jax.extend.random", "0.4.16"): "threefry2x32_p threefry_2x32",
+    ("jax.numpy", "jax.numpy", "0.4.13"): (
+        "alltrue:all cumproduct:cumprod fix:trunc product:prod round_:round row_stack:vstack sometrue:any"
+    ),
+    ("jax.numpy", "jax", "0.4.13"): "DeviceArray:Array",
+    ("jax.numpy", "jax.numpy", "0.4.26"): "trapz:trapezoid",
+    ("jax.nn", "jax.nn", "0.4.13"): "normalize:standardize",
+    ("jax.scipy.linalg", "jax.numpy", "0.4.13"): "tril triu",
+    ("jax.experimental.layout", "jax.experimental.layout", "0.6.1"): "with_dll_constraint:with_layout_constraint",
+    ("jax.sharding", "jax.sharding", "0.5.3"): "AxisTypes:AxisType",
+    ("jax.experimental.pallas.tpu", "jax.experimental.pallas", "0.6.0"): (
+        "run_scoped semaphore_read semaphore_signal semaphore_wait"
+    ),
+    ("flax.optim", "flax.training.dynamic_scale", "0.5.0"): "DynamicScale DynamicScaleResult",
+    ("flax.optim.dynamic_scale", "flax.training.dynamic_scale", "0.5.0"): "DynamicScale DynamicScaleResult",
+    ("optax", "optax", "0.1.8"): ("additive_weight_decay:add_decayed_weights AdditiveWeightDecayState:EmptyState"),
+    ("optax", "optax", "0.2.3"): ("maybe_update:conditionally_transform MaybeUpdateState:ConditionallyTransformState"),
+    ("optax", "optax.tree", "0.2.5"): "global_norm:norm",
+    ("optax", "optax.contrib", "0.1.8"): ("differentially_private_aggregate DifferentiallyPrivateAggregateState dpsgd"),
+    ("orbax.checkpoint.type_handlers", "orbax.checkpoint.metadata", "0.4.13"): (
+        "ArrayMetadata Metadata ScalarMetadata ShardingMetadata StringMetadata"
+    ),
+    ("chex", "chex", "0.1.5"): (
+        "assert_tree_all_close:assert_trees_all_close assert_tree_all_equal_shapes:assert_trees_all_equal_shapes "
+        "assert_tree_all_equal_structs:assert_trees_all_equal_structs "
+        "assert_tree_all_equal_comparator:assert_trees_all_equal_comparator"
+    ),
+}
+
+
+# Keywords that are called otherwise under the new name.
+_RENAMED: Mapping[str, Mapping[str, str]] = {
+    "jax.experimental.pallas.tpu.semaphore_wait": {"dec": "value"},
+    "jax.interpreters.batching.moveaxis": {"x": "a", "src": "source", "dst": "destination"},
+    "optax.global_norm": {"updates": "tree"},
+    "optax.maybe_update": {"should_update_fn": "should_transform_fn"},
+}
+
+# How many arguments by position are taken as before, where the parameters are called otherwise.
+_TAKEN = {"jax.core.ClosedJaxpr": 2}
+
+# All parameters, in their places: their names are others today.
+_BY_POSITION = {"jax.core.ClosedJaxpr": ("jaxpr", "consts")}
+
+# So many arguments, all by position, only a release took that had the parameters of today.
+_OF_TODAY = {"jax.core.Var": 1}
+
+# Modules that are to be imported by themselves, and their aliases: the first is written, others are recognized.
+_IMPORTED = {
+    "flax.training.dynamic_scale": ("dynamic_scale_lib", "flax_dynamic_scale"),
+    "jax.extend.backend": ("jex_backend",),
+    "jax.extend.core": ("jex_core",),
+    "jax.extend.core.primitives": ("jex_primitives",),
+    "jax.extend.linear_util": ("lu", "linear_util"),
+    "jax.extend.random": ("jex_random",),
+    "jax.ffi": ("ffi", "jax_ffi"),
+    "jax.experimental.pallas": ("pl", "pallas"),
+}
+
+
+def _moves() -> Iterator[tuple[str, str, str]]:
+    for (old_home, new_home, since), names in _MOVES.items():
+        for entry in names.split():
+            old, _, new = entry.partition(":")
+            yield f"{old_home}.{old}", f"{new_home}.{new or old}", since
+
+
+class MoveNames(ModernizeCodemod):
+    """Moves imports, and names that are written with their module."""
+
+    moved: ClassVar[Mapping[str, str]] = {old: new for old, new, _ in _moves()}
+    since: ClassVar[Mapping[str, str]] = {old: since for old, _, since in _moves()}
+
+    @classmethod
+    def may_be_in(cls, data: bytes) -> bool:
+        """They are names of the index."""
+        return may_use_old_names(data)
+
+    @classmethod
+    def homes(cls, target: tuple[int, ...]) -> Mapping[str, str]:
+        """Those that JAX `target` has; of other packages, all, since today's JAX needs newer ones."""
+        return {old: new for old, new in cls.moved.items() if _numbers(cls.since[old]) <= target or not _is_of_jax(old)}
+
+    @classmethod
+    def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
+        """Names that are written as attributes, those that the oldest JAX does not have, and calls that change."""
+        uses = list(module.uses(cls.moved))
+        kept = {use.name for use in uses if _is_refused_alias(module, use)}
+        for use in uses:
+            is_written = use.is_direct and (isinstance(use.node, ast.Attribute) or use.name not in context.moved)
+            is_changed = any(_changes(use.name, found) for found in calls_of(module, use.node))
+            if is_written or is_changed or (use.is_direct and use.name in kept):
+                yield Location(module, use.node, use)
+
+    def rewrite(self) -> None:
+        """Write the new name, and the keywords of its calls."""
+        site, name, node = self.site, self.use.name, self.use.node
+        if _is_of_jax(name):
+            site.needs(self.since[name], f"`{self.moved[name]}`, today's name of `{name}`,")
+        for found in calls_of(site.module, node):
+            problem = _problem(name, found)
+            if problem is not None:
+                self.refuse(f"`{name}` is `{self.moved[name]}` today, which {problem}", found.call)
+            for keyword in found.call.keywords:
+                new = _RENAMED.get(name, {}).get(keyword.arg or "")
+                if new is not None:
+                    site.rename_keyword(keyword, new)
+                if keyword.arg in _places(name, found):
+                    make_positional(site, keyword)
+        is_given = isinstance(site.module.parents.get(node), ast.Call)
+        if self.use.is_direct and not is_given and name in moved_calls():
+            # As in `V = core.Var`, where `V(0, "", aval)` stays.
+            alias = next((use for use in site.module.uses((name,)) if _is_refused_alias(site.module, use)), None)
+            if alias is not None:
+                self.refuse(f"line {alias.node.lineno} calls `{name}` in a way in which it is not called today")
+        if self.use.is_direct and (isinstance(node, ast.Attribute) or name not in site.context.moved):
+            site.replace(node, self.spelled(self.moved[name]))
+
+    def spelled(self, new: str) -> str:
+        """The text for a new name, from an import of its own where `import jax` does not import its module."""
+        home, _, own = new.rpartition(".")
+        if home not in _IMPORTED:
+            return self.site.spell(new)
+        package, _, module = home.rpartition(".")
+        return f"{self.site.draft.imports.member(package, module, _IMPORTED[home])}.{own}"
+
+
+def _is_refused_alias(module: ModuleUses, use: OldNameUse) -> bool:
+    """Whether a use is the call of another name for a moved one, which its new name does not take."""
+    return not use.is_direct and any(_problem(use.name, found) is not None for found in calls_of(module, use.node))
+
+
+def _changes(name: str, found: FoundCall) -> bool:
+    """Whether a call is to be written otherwise under the new name, if it can be."""
+    changed = {**_RENAMED.get(name, {}), **_places(name, found)}
+    return _problem(name, found) is not None or any(keyword.arg in changed for keyword in found.call.keywords)
+
+
+def _places(name: str, found: FoundCall) -> Mapping[str, int]:
+    """The keywords of a call that are written without their names today, if they stand in their places, with these."""
+    order = _BY_POSITION.get(name, ())
+    named = [keyword.arg for keyword in found.call.keywords]
+    is_in_order = found.is_whole and [*named] == [*order[found.positional :]]
+    return {each: place for place, each in enumerate(order) if each in named} if is_in_order else {}
+
+
+def _problem(name: str, found: FoundCall) -> str | None:
+    """Why the new name does not take a call, as the rest of a sentence; None if it does."""
+    today = moved_calls().get(name)
+    if today is None or (found.is_whole and found.positional == _OF_TODAY.get(name) and not found.call.keywords):
+        return None
+    gone = today.lost - _RENAMED.get(name, {}).keys() - _places(name, found).keys()
+    for keyword in found.call.keywords:
+        if keyword.arg in gone or (keyword.arg and today.only is not None and keyword.arg not in today.only):
+            by_position = "; pass the arguments by position" if keyword.arg in _BY_POSITION.get(name, ()) else ""
+            return f"has no `{keyword.arg}=`{by_position}"
+    if found.keyword(None) is not None and today.lost:
+        return f"has no `{'=`, `'.join(sorted(today.lost))}=`, and `**` may hide one; write the keywords out"
+    same = _TAKEN.get(name, today.same)
+    if same is not None and (found.has_star or found.positional > same):
+        return f"takes {same or 'no'} arguments by position as before; write the call anew"
+    lacking = next((asked for asked, place in today.required.items() if found.lacks(asked, place)), None)
+    return f"needs `{lacking}`" if lacking is not None else None
+
+
+def _is_of_jax(name: str) -> bool:
+    return name.startswith("jax.")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))

@@ -1,0 +1,117 @@
+"""Remove settings of flags that are gone, where JAX does today what they ask for.
+
+    jax.config.update("jax_array", True)
+    jax.config.update("jax_spmd_mode", "allow_all")
+    ->
+    ->  jax.config.update("jax_spmd_mode", "allow_all")  reported
+
+Setting a flag that is gone raises. A flag that was on in the end is gone since that is how JAX works; a statement that
+turns it on is removed, and so is one that turns off what went together with its flag. The index has the flags and their
+defaults.
+
+To check: nothing.
+
+Refused: other values, and reads; a `target-jax` that still has the flag. Reported: names of gone flags in the
+environment, which do nothing.
+See https://docs.jax.dev/en/latest/config_options.html
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import ClassVar
+
+from mmmodernize.codemod import ModernizeCodemod
+from mmmodernize.edits.statements import remove_statement
+from mmmodernize.names.name_index import TITLES
+from mmmodernize.names.part_index import old_flags
+from mmmodernize.sites.site import Location, ModernizeContext
+from mmmodernize.sites.uses import ModuleUses
+from mmrewrite.results import Change
+
+_CONFIGS = frozenset(("jax.config", "jax.config.config", "flax.config"))
+# Flags that were off in the end, and are gone since nothing is left to turn on.
+_WENT_WITH_THEIR_FEATURE = frozenset(
+    (
+        "jax_data_dependent_tracing_fallback",
+        "jax_dynamic_shapes",
+        "jax_host_callback_ad_transforms",
+        "jax_host_callback_inline",
+        "jax_host_callback_legacy",
+        "jax_host_callback_outfeed",
+        "jax_parallel_functions_output_gda",
+        "jax_use_original_compilation_cache_key_generation",
+    )
+)
+
+
+class ReplaceFlags(ModernizeCodemod):
+    """Removes statements, and reports the other uses of a flag."""
+
+    extra_markers: ClassVar[tuple[bytes, ...]] = (b"jax_", b"JAX_", b"flax_", b"FLAX_")
+
+    @classmethod
+    def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
+        """Strings and attributes of configurations that name a flag."""
+        for node in module.strings:
+            if str(node.value).lower().removeprefix("--") in old_flags() and not _is_docstring(module, node):
+                yield Location(module, node, part=str(node.value).lower().removeprefix("--"))
+        for other in module.nodes_of(ast.Attribute):
+            if other.attr in old_flags():
+                home = module.facts.names.resolve(other.value, module.scope_of(other))
+                if home in _CONFIGS:
+                    yield Location(module, other, part=other.attr)
+
+    @classmethod
+    def change_of(cls, name: str) -> tuple[str, str, Change] | None:
+        """A flag stops working where it is gone."""
+        part = old_flags().get(name)
+        return (part.package, part.since, "stops") if part is not None else None
+
+    def rewrite(self) -> None:
+        """Remove one statement, or report the use."""
+        site, node = self.site, self.site.node
+        if isinstance(node, ast.Attribute):
+            assignment = site.module.parents[node]
+            is_set = isinstance(assignment, ast.Assign) and assignment.targets == [node]
+            self._settle(node.attr, assignment.value if isinstance(assignment, ast.Assign) and is_set else None)
+            return
+        assert isinstance(node, ast.Constant)
+        text = str(node.value)
+        if text.isupper():
+            part = old_flags()[text.lower()]
+            site.leave(f"`{text}` does nothing since {TITLES[part.package]} {part.since}, where this flag went")
+        call = site.module.parents.get(node)
+        is_update = (
+            isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Attribute)
+            and call.func.attr == "update"
+            and self._is_config(call.func.value)
+            and len(call.args) == 2
+            and call.args[0] is node
+        )
+        self._settle(text.removeprefix("--"), call.args[1] if isinstance(call, ast.Call) and is_update else None)
+
+    def _settle(self, flag: str, value: ast.expr | None) -> None:
+        """Remove the statement that gives a flag its last default; refuse others."""
+        part = old_flags()[flag]
+        statement = self.site.statement
+        is_set = isinstance(statement, ast.Assign) and statement.targets == [self.site.node]
+        is_updated = isinstance(statement, ast.Expr) and self.site.module.parents.get(value) is statement.value  # type: ignore[arg-type]
+        if value is None or not (is_set or is_updated):
+            self.refuse(f"`{flag}` {part.told('')}")
+        if part.default != "True" and flag not in _WENT_WITH_THEIR_FEATURE:
+            self.refuse(f"`{flag}` {part.told('')}")
+        if not isinstance(value, ast.Constant) or str(value.value) != part.default:
+            self.refuse(f"`{flag}` {part.told('')}; {TITLES[part.package]} works as with `{part.default}`")
+        if part.package == "jax":
+            self.site.needs(part.since, f"to do without `{flag}`")
+        remove_statement(self.site, statement)
+
+    def _is_config(self, node: ast.expr) -> bool:
+        return self.site.resolve(node) in _CONFIGS
+
+
+def _is_docstring(module: ModuleUses, node: ast.Constant) -> bool:
+    return isinstance(module.parents.get(node), ast.Expr)

@@ -1,0 +1,368 @@
+"""Report what functions and classes lost while they stayed, and write it anew where that is exact.
+
+    compiled.compiler_ir()
+    nnx.scan(f, state_axes=axes)
+    optax.rmsprop(1e-3, 0.9, 1e-8, 0.0, True)
+    nn.LSTMCell()
+    x.device_buffer
+    jnp.where(x > 0, x=x, y=0)
+    ->  train.py:1:1: `compiler_ir` of `jax.stages.Compiled` is gone since JAX 0.4.16; ...
+    ->  train.py:2:13: `state_axes=` of `flax.nnx.scan` is gone since Flax 0.9.0; ...
+    ->  train.py:3:1: since optax 0.2.4, argument 5 of `optax.rmsprop` is `eps_in_sqrt` and no more `centered`; ...
+    ->  train.py:4:1: since Flax 0.7.0, `flax.linen.LSTMCell` needs `features`; pass it
+    ->  x.addressable_data(0)
+    ->  jnp.where(x > 0, x, 0)
+
+The index of keywords, members, places and flags is read from the wheels, as that of names is. Of members, those are
+reported whose object the source shows to be of the class, and, as notes, those of a name that nothing has today. An
+argument that is passed by its name alone today gets its name, and one that is passed by position alone loses it where
+it stands in its place. Calls by position that mean something else are reported in projects that use names that were
+gone in that release, and by `--upgrade-to`; so are calls without a parameter whose default is another since then. Calls
+of methods are read where the source shows the class of the object.
+
+To check: notes, which may be about objects of other classes.
+
+Refused: every other keyword and member that is gone, arguments by position that are not taken any more, and calls
+without an argument that is needed today. Calls by position or by default whose meaning has changed are left and
+reported.
+See https://docs.jax.dev/en/latest/changelog.html
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from mmmodernize.calls.calls import FoundCall, calls_of
+from mmmodernize.codemod import ModernizeCodemod
+from mmmodernize.edits.arguments import make_positional, name_argument
+from mmmodernize.modules.own_members import OwnMembers
+from mmmodernize.modules.project_age import ProjectAge
+from mmmodernize.names.advice import BY_POSITION, SUCCESSORS
+from mmmodernize.names.gate import uses_any
+from mmmodernize.names.name_index import PACKAGES, TITLES
+from mmmodernize.names.part_index import (
+    ChangedDefault,
+    ChangedPlaces,
+    NewRequirement,
+    changed_defaults,
+    changed_places,
+    methods_of_classes,
+    new_requirements,
+    old_keywords,
+    old_members,
+    only_members,
+    part_words,
+)
+from mmmodernize.names.renamed_keywords import OLD_KEYWORDS as RENAMED_KEYWORDS
+from mmmodernize.sites.site import Location, ModernizeContext
+from mmmodernize.sites.uses import ModuleUses, OldNameUse
+from mmmodernize.types.value_classes import class_of
+from mmrewrite.results import Change
+
+# Other codemods rewrite the keywords of these.
+_OF_OTHERS = frozenset(
+    (
+        "jax.make_mesh",
+        "jax.experimental.pjit.pjit",
+        "jax.experimental.shard_map.shard_map",
+        "jax.experimental.layout.Layout",
+        "flax.nnx.Optimizer",
+    )
+)
+# What took its arguments in another order in still older releases.
+_SEVERAL_ORDERS = frozenset(("jax.jit",))
+_MEMBERS_OF_OTHERS = frozenset(("is_compatible_aval", "input_layouts", "output_layouts", "device_local_layout"))
+
+
+class ReportOldParts(ModernizeCodemod):
+    """Renames what has a successor, and reports the rest."""
+
+    @classmethod
+    def may_be_in(cls, data: bytes) -> bool:
+        """They are parts of the index."""
+        return uses_any(data, PACKAGES, part_words())
+
+    @classmethod
+    def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
+        """Old keywords, calls that mean something else or lack an argument, and old members."""
+        age, own = context.analysis(ProjectAge), context.analysis(OwnMembers).names
+        for use in module.uses(_functions()):
+            for found in _calls_by_name(module, use) if use.name not in _OF_OTHERS else ():
+                for keyword in _old_keywords(use.name, found):
+                    yield Location(module, keyword, use, f"{use.name}.{keyword.arg}")
+                if _is_changed(use.name, found, age):
+                    yield Location(module, use.node, use)
+            if _other_defaults(module, use.node, use.name, age):
+                yield Location(module, use.node, use)
+        packages = context.analysis(_Packages).names
+        for call in module.nodes_of(ast.Call):
+            name, is_certain = _method(module, call, packages, own)
+            if name is not None:
+                (found,) = calls_of(module, call.func)
+                keywords = list(_old_keywords(name, found))
+                for keyword in keywords if is_certain else ():
+                    yield Location(module, keyword, part=f"{name}.{keyword.arg}")
+                is_other = is_certain and _other_defaults(module, call.func, name, age)
+                if _is_changed(name, found, age) or is_other or (keywords and not is_certain):
+                    yield Location(module, call.func, part=name)
+        for node in module.nodes_of(ast.Attribute):
+            if isinstance(node.ctx, ast.Load):
+                member = _owner(module, node, packages, own)
+                if member is not None:
+                    yield Location(module, node, part=f"{member[0]}.{node.attr}")
+
+    @classmethod
+    def change_of(cls, name: str) -> tuple[str, str, Change] | None:
+        """A keyword or a member stops working where it is gone; arguments by position may mean something else."""
+        owner, _, last = name.rpartition(".")
+        part = old_keywords().get(owner, {}).get(last) or old_members().get(owner, {}).get(last)
+        if part is not None:
+            return part.package, part.since, "stops"
+        asked = next(iter(new_requirements().get(name, ())), None)
+        if asked is not None:
+            return asked.package, asked.since, "stops"
+        place = next(iter(changed_places().get(name, ())), None)
+        if place is not None:
+            return place.package, place.since, "stops" if place.now is None else "changes"
+        default = next(iter(changed_defaults().get(name, ())), None)
+        return (default.package, default.since, "changes") if default is not None else None
+
+    def rewrite(self) -> None:
+        """Rewrite or report one use."""
+        site, node = self.site, self.site.node
+        if isinstance(node, ast.keyword):
+            self._rewrite_keyword(node)
+            return
+        assert isinstance(node, ast.expr)
+        name, is_certain = self._name
+        if name is None:
+            assert isinstance(node, ast.Attribute)
+            self._rewrite_member(node)
+            return
+        age = site.context.analysis(ProjectAge)
+        if not is_certain:
+            told = self.change_of(name)
+            since = f"since {TITLES[told[0]]} {told[1]}, " if told is not None else ""
+            owner, _, own = name.rpartition(".")
+            site.leave(f"if this is a `{owner}`: {since}`{own}` takes other arguments; see what it takes today")
+        for found in _calls_by_name(site.module, self.use) if site.use is not None else calls_of(site.module, node):
+            self._check_requirements(name, found)
+            change = _change(name, found)
+            if change is not None and change.now is None:
+                self._name_arguments(name, change, found)
+            elif change is not None and _is_told(change, age):
+                self._tell_place(name, change)
+        others = _other_defaults(site.module, node, name, age)
+        if others:
+            self._tell_defaults(name, others)
+
+    @property
+    def _name(self) -> tuple[str | None, bool]:
+        """What is called: the use, or a method of an object, and whether it is for certain; None for a member alone."""
+        if self.site.use is not None:
+            return self.use.name, True
+        return self._method(self.site.module.parents.get(self.site.node))
+
+    def _method(self, call: ast.AST | None) -> tuple[str | None, bool]:
+        packages = self.site.context.analysis(_Packages).names
+        return _method(self.site.module, call, packages, self.site.context.analysis(OwnMembers).names)
+
+    def _rewrite_keyword(self, keyword: ast.keyword) -> None:
+        site, arg = self.site, keyword.arg
+        owner = self.use.name if site.use is not None else self._method(site.module.parents[keyword])[0]
+        assert owner is not None
+        assert arg is not None
+        if site.use is not None and self.use.is_direct and _is_in_its_place(site.module, self.use, keyword):
+            make_positional(site, keyword)
+            return
+        self.refuse(f"`{arg}=` of `{owner}` {old_keywords()[owner][arg].told(owner)}", keyword)
+
+    def _name_arguments(self, name: str, change: ChangedPlaces, found: FoundCall) -> None:
+        """Give the arguments that are passed by name alone today their names, if they are those of before."""
+        given = change.was[change.first : found.positional]
+        # The object is an argument where a method is called by its class.
+        skip = len(found.call.args) - found.positional
+        # What an alias stands for may be moved, and this call with it.
+        is_written = self.site.use is None or self.use.is_direct
+        is_whole = is_written and self.site.call is found.call and found.is_whole
+        if is_whole and name not in _SEVERAL_ORDERS and old_keywords().get(name, {}).keys().isdisjoint(given):
+            for index, keyword in enumerate(given, change.first + skip):
+                name_argument(self.site, found.call, index, keyword)
+            return
+        title, names = TITLES[change.package], ", ".join(change.was[change.first :])
+        self.refuse(
+            f"since {title} {change.since}, `{name}` takes {change.first or 'no'} arguments by position, and no more "
+            f"{names} there; write the names of those that it still has"
+        )
+
+    def _check_requirements(self, name: str, found: FoundCall) -> None:
+        for asked in _missing(name, found):
+            title = TITLES[asked.package]
+            self.refuse(f"since {title} {asked.since}, `{name}` needs `{asked.name}`; pass it", found.call)
+
+    def _tell_place(self, name: str, change: ChangedPlaces) -> None:
+        assert change.now is not None
+        title, was, now = TITLES[change.package], change.was[change.first], change.now[change.first]
+        self.site.leave(
+            f"since {title} {change.since}, argument {change.first + 1} of `{name}` is `{now}` and no more `{was}`; "
+            f"from there on, pass arguments by name"
+        )
+
+    def _tell_defaults(self, name: str, changes: Collection[ChangedDefault]) -> None:
+        each = [
+            f"`{one.name}=` of `{name}` is `{one.now}` where it is not given, since {TITLES[one.package]} {one.since}, "
+            f"and was `{one.was}`"
+            for one in changes
+        ]
+        self.site.leave(f"{'; '.join(each)}; pass it")
+
+    def _rewrite_member(self, node: ast.Attribute) -> None:
+        site = self.site
+        packages = site.context.analysis(_Packages).names
+        found = _owner(site.module, node, packages, site.context.analysis(OwnMembers).names)
+        assert found is not None
+        owner, is_certain = found
+        if not is_certain:
+            part = only_members()[node.attr][owner]
+            site.leave(f"if this is a `{owner}`: `{node.attr}` {part.told(owner)}")
+        new = SUCCESSORS.get(f"{owner}.{node.attr}")
+        if new is None:
+            self.refuse(f"`{node.attr}` of `{owner}` {old_members()[owner][node.attr].told(owner)}")
+        site.rename_attribute(node, new)
+
+
+@functools.cache
+def _functions() -> Mapping[str, None]:
+    """What is called with other arguments today."""
+    return dict.fromkeys((*old_keywords(), *changed_places(), *new_requirements(), *changed_defaults()))
+
+
+class _Packages:
+    """What a project imports: an object may come to a file that does not import its package."""
+
+    def __init__(self, context: ModernizeContext) -> None:
+        modules = context.modules.values()
+        self.names = frozenset(item.name.partition(".")[0] for module in modules for item in module.imported)
+
+
+@functools.cache
+def _methods() -> Mapping[str, Collection[str]]:
+    """The methods that are called with other arguments today, by their own names."""
+    found: dict[str, list[str]] = {}
+    for name in filter(_is_method, _functions()):
+        found.setdefault(name.rpartition(".")[2], []).append(name)
+    return found
+
+
+def _calls_by_name(module: ModuleUses, use: OldNameUse) -> Iterator[FoundCall]:
+    """The calls of what a name stands for; a method that is called by its class is given the object first."""
+    skip = int(_is_method(use.name) and use.name not in methods_of_classes())
+    return (replace(each, positional=max(each.positional - skip, 0)) for each in calls_of(module, use.node))
+
+
+def _is_method(name: str) -> bool:
+    return name.rpartition(".")[0].rpartition(".")[2][:1].isupper()
+
+
+def _method(
+    module: ModuleUses, call: ast.AST | None, packages: Collection[str], own: Collection[str]
+) -> tuple[str | None, bool]:
+    """The full name of a method that is called with other arguments today, if a call is one, and if that is certain.
+
+    It is if the source shows the class. Of other objects, a method is one that no library and not the project itself
+    has under the name.
+    """
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        return None, False
+    attr = call.func.attr
+    if attr not in _methods() or module.facts.names.resolve(call.func, module.scope_of(call.func)) is not None:
+        return None, False
+    owner = class_of(module, call.func.value)
+    if owner is not None:
+        name = f"{owner}.{attr}"
+        return (name if name in _functions() else None), True
+    if "_" not in attr or len(attr) < _TELLING or attr in own or attr in module.methods:
+        return None, False
+    possible = (name for name in _methods()[attr] if name.partition(".")[0] in packages)
+    return min(possible, key=lambda name: (name.count("."), name), default=None), False
+
+
+# So many letters of a name, with a bar, make it one that other classes hardly have.
+_TELLING = 16
+
+
+def _old_keywords(name: str, found: FoundCall) -> Iterator[ast.keyword]:
+    """The keywords of a call that are gone, but for those that another codemod renames."""
+    old, others = old_keywords().get(name, {}), RENAMED_KEYWORDS.get(name, ())
+    yield from (keyword for keyword in found.call.keywords if keyword.arg in old and keyword.arg not in others)
+
+
+def _is_changed(name: str, found: FoundCall, age: ProjectAge) -> bool:
+    """Whether a call lacks an argument, or gives one by position that is not taken so any more or means another."""
+    change = _change(name, found)
+    return any(_missing(name, found)) or (change is not None and _is_told(change, age))
+
+
+def _is_told(change: ChangedPlaces, age: ProjectAge) -> bool:
+    """Whether a call is old for certain: those that raise are; others may be written for today."""
+    return change.now is None or age.is_before(change.package, change.since)
+
+
+def _other_defaults(module: ModuleUses, function: ast.expr, name: str, age: ProjectAge) -> Sequence[ChangedDefault]:
+    """The parameters that a function is not given, and that are something else today than in an old project."""
+    changes = [each for each in changed_defaults().get(name, ()) if age.is_before(each.package, each.since)]
+    if not changes:
+        return ()
+    if function in getattr(module.parents.get(function), "decorator_list", ()):
+        return changes
+    calls = list(calls_of(module, function))
+    return [each for each in changes if any(found.lacks(each.name, each.place) for found in calls)]
+
+
+def _is_in_its_place(module: ModuleUses, use: OldNameUse, keyword: ast.keyword) -> bool:
+    """Whether a keyword of a call stands where its value is passed by position: then its name alone has to go."""
+    call = module.parents[keyword]
+    assert isinstance(call, ast.Call)
+    order = BY_POSITION.get(use.name, ())
+    if call.func is not use.node or any(isinstance(argument, ast.Starred) for argument in call.args):
+        return False
+    named = [each.arg for each in call.keywords]
+    count = call.keywords.index(keyword) + 1
+    return list(order[len(call.args) : len(call.args) + count]) == named[:count]
+
+
+def _change(name: str, found: FoundCall) -> ChangedPlaces | None:
+    """The change that a call by position meets."""
+    changes = changed_places().get(name, ())
+    return next((each for each in changes if each.first < found.positional <= len(each.was)), None)
+
+
+def _missing(name: str, found: FoundCall) -> Iterator[NewRequirement]:
+    """The parameters of today that a call does not give."""
+    return (asked for asked in new_requirements().get(name, ()) if found.lacks(asked.name, asked.place))
+
+
+def _owner(
+    module: ModuleUses, node: ast.Attribute, packages: Collection[str], own: Collection[str]
+) -> tuple[str, bool] | None:
+    """The class that a member belonged to, and whether the source shows that the object is one; None if it is none."""
+    names = _names()
+    if node.attr not in names or node.attr in _MEMBERS_OF_OTHERS or node.attr in module.methods:
+        return None
+    if module.facts.names.resolve(node, module.scope_of(node)) is not None:
+        return None
+    owner = class_of(module, node.value)
+    if owner is not None:
+        return (owner, True) if node.attr in old_members().get(owner, {}) else None
+    others = only_members().get(node.attr, {})
+    possible = (owner for owner, part in others.items() if part.package.partition(".")[0] in packages)
+    first = min(possible, key=lambda owner: (owner.count("."), owner), default=None)
+    return (first, False) if first is not None and node.attr not in own else None
+
+
+@functools.cache
+def _names() -> frozenset[str]:
+    return frozenset(name for members in old_members().values() for name in members)

@@ -1,0 +1,1 @@
+"""Codemods for shardings, layouts and partition specs."""

@@ -1,0 +1,156 @@
+"""Keep tests for tuples true of a `PartitionSpec`, which was a tuple in older JAX and is none today.
+
+    if isinstance(spec, tuple):
+    ->  if isinstance(spec, (tuple, PartitionSpec)):
+
+This is done in modules that use `PartitionSpec`, if the project uses names that were gone before specs changed, such as
+`jax.experimental.maps` and `pjit`: newer code means what the test says today, so in newer code tests and comparisons
+of what is seen to be a spec are reported.
+
+To check: the test means a spec where it said tuple.
+
+Refused: comparisons with a tuple of axis names, such as `spec == ("data", None)`, which are false of every spec today.
+In any project: the order of specs (`<`), and `spec * 2`, which raise.
+See https://docs.jax.dev/en/latest/jax.sharding.html for the class.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import ClassVar
+
+from mmmodernize.codemod import ModernizeCodemod
+from mmmodernize.edits.arguments import append_element
+from mmmodernize.meshes.partition_specs import SPECS
+from mmmodernize.names.old_names import PJIT
+from mmmodernize.sites.site import Location, ModernizeContext
+from mmmodernize.sites.uses import ModuleUses
+
+# Codemods for names of all releases.
+_OF_ANY_AGE = frozenset(("move_names", "report_old_names"))
+# Names of these homes were gone when a spec still was a tuple.
+_OLDER = ("jax.experimental.", "jax.interpreters.", "jax.random.", "jax.tree_")
+_NEWER = frozenset(("jax.experimental.shard_map.shard_map", "jax.experimental.mesh_utils.make_mesh"))
+# Attributes that hold names of axes, sizes or types, but no spec.
+_OTHERS = frozenset(("axes", "axis_names", "dims", "names", "shape", "shape_tuple"))
+
+
+class KeepSpecTuples(ModernizeCodemod):
+    """Adds the class to `isinstance` tests for tuples, and reports comparisons."""
+
+    changed_in: ClassVar = {"": ("jax", "0.6.1", "changes")}
+
+    @classmethod
+    def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
+        """The tests and comparisons in a module that uses specs, in a project for an older JAX."""
+        if not any(True for _ in module.uses(SPECS)):
+            return
+        is_old = context.analysis(_Age).is_old
+        for node in module.nodes:
+            is_about_tuples = _is_test(module, node) or _is_comparison(module, node)
+            if (is_about_tuples and (is_old or _is_of_spec(module, node))) or _is_tuple_only(module, node):
+                yield Location(module, node)
+
+    def rewrite(self) -> None:
+        """Extend the classes of a test."""
+        site, node = self.site, self.site.node
+        if _is_tuple_only(site.module, node):
+            self.refuse("a `PartitionSpec` is no tuple today and has no such operation; use `tuple(spec)`")
+        if not isinstance(node, ast.Call):
+            self.refuse(
+                "a `PartitionSpec` was a tuple in older JAX and equals none today; if this may be one, compare it with "
+                "a `PartitionSpec`, or compare `tuple(spec)`"
+            )
+        if not site.context.analysis(_Age).is_old:
+            site.leave("since JAX 0.6.1 a `PartitionSpec` is no tuple; add it to the classes if this is to be true")
+        classes, spec = node.args[1], site.spell("jax.sharding.PartitionSpec")
+        if isinstance(classes, ast.Tuple):
+            append_element(site, classes, spec)
+        else:
+            site.replace(classes, f"(tuple, {spec})")
+
+
+class _Age:
+    """Whether a project uses names that no JAX has in which a spec is not a tuple."""
+
+    def __init__(self, context: ModernizeContext) -> None:
+        older = {name for name in context.owners if name.startswith(_OLDER) and name not in _NEWER}
+        older = {name for name in older if context.owners[name] not in _OF_ANY_AGE} | PJIT
+        self.is_old = any(True for module in context.modules.values() for _ in module.uses(older))
+
+
+def _is_test(module: ModuleUses, node: ast.AST) -> bool:
+    """Whether a node is `isinstance(value, tuple)`, or with several classes, none of which is that of specs."""
+    if not isinstance(node, ast.Call) or len(node.args) != 2 or node.keywords:
+        return False
+    names, scope = module.facts.names, module.scope_of(node)
+    if names.resolve(node.func, scope) != "builtins.isinstance":
+        return False
+    classes = node.args[1].elts if isinstance(node.args[1], ast.Tuple) else [node.args[1]]
+    found = {names.resolve(each, scope) for each in classes}
+    return "builtins.tuple" in found and not found & SPECS
+
+
+def _is_of_spec(module: ModuleUses, node: ast.AST) -> bool:
+    """Whether a test or a comparison is about what is a spec for certain."""
+    if isinstance(node, ast.Compare):
+        return any(_is_spec(module, each) for each in (node.left, *node.comparators))
+    return isinstance(node, ast.Call) and _is_spec(module, node.args[0])
+
+
+def _is_tuple_only(module: ModuleUses, node: ast.AST) -> bool:
+    """Whether a node orders or repeats what is a spec for certain."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return any(_is_spec(module, each) for each in (node.left, node.right))
+    if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE):
+        return any(_is_spec(module, each) for each in (node.left, *node.comparators))
+    return False
+
+
+def _is_spec(module: ModuleUses, node: ast.expr) -> bool:
+    """Whether an expression makes a spec, or is a name that is bound to such an expression alone."""
+    names, scope = module.facts.names, module.scope_of(node)
+    if isinstance(node, ast.Name):
+        binding = names.binding(node.id, scope)
+        return binding is not None and isinstance(binding.value, ast.Call) and _is_spec(module, binding.value)
+    return isinstance(node, ast.Call) and names.resolve(node.func, scope) in SPECS
+
+
+def _is_comparison(module: ModuleUses, node: ast.AST) -> bool:
+    """Whether a node compares something that may be a spec with a tuple of names of axes."""
+    if not isinstance(node, ast.Compare) or len(node.ops) != 1:
+        return False
+    if not isinstance(node.ops[0], ast.Eq | ast.NotEq | ast.In | ast.NotIn):
+        return False
+    left, right = node.left, node.comparators[0]
+    if isinstance(node.ops[0], ast.In | ast.NotIn):
+        # `spec in (("a", "b"), ("c",))` compares with each of them, and `name in ("a", "b")` with strings.
+        held = right.elts if isinstance(right, ast.Tuple | ast.List | ast.Set) else []
+        is_of_tuples = bool(held) and all(isinstance(part, ast.Tuple) and _is_of_names(part) for part in held)
+        return is_of_tuples and _may_be_spec(module, left, held[0])
+    pairs = ((left, right), (right, left))
+    return any(_is_of_names(one) and _may_be_spec(module, other, one) for one, other in pairs)
+
+
+def _is_of_names(node: ast.expr) -> bool:
+    """Whether an expression is a tuple of names of axes, `None`, and tuples of these."""
+    return isinstance(node, ast.Tuple) and all(
+        part.value is None or isinstance(part.value, str) if isinstance(part, ast.Constant) else _is_of_names(part)
+        for part in node.elts
+    )
+
+
+def _may_be_spec(module: ModuleUses, node: ast.expr, names: ast.expr) -> bool:
+    if isinstance(node, ast.Call):
+        return _is_spec(module, node)
+    if isinstance(node, ast.Attribute) and node.attr in _OTHERS:
+        return False
+    if not isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
+        return False
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
+        # A part of a spec is a tuple, then and now.
+        return False
+    # The empty tuple is compared with many things.
+    is_empty = isinstance(names, ast.Tuple) and not names.elts
+    return not is_empty or "spec" in ast.unparse(node).lower()

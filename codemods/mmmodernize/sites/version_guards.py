@@ -1,0 +1,87 @@
+"""Code that chooses by the version of JAX or its libraries. It handles old and new names already, and is left alone."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from mmmodernize.names.name_index import TITLES, old_names
+from mmmodernize.names.private_index import private_name
+from mmmodernize.sites.uses import ModuleUses
+
+_CAUGHT = frozenset(("ImportError", "ModuleNotFoundError", "AttributeError", "Exception", "BaseException"))
+_PROBES = frozenset(("builtins.hasattr", "builtins.getattr"))
+
+
+def guard_of(module: ModuleUses, node: ast.AST) -> str | None:
+    """The `try` or `if` that guards a node against another JAX, in words for a message, else None.
+
+    None guards a use that is never reached, since the import of its name raises before.
+    """
+    guard = _guard_around(module, node)
+    return None if guard is not None and _fails_before(module, node) else guard
+
+
+def _fails_before(module: ModuleUses, node: ast.AST) -> bool:
+    """Whether a name comes by one import, which nothing guards, from what is gone."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return False
+    binding = module.facts.names.binding(node.id, module.scope_of(node))
+    if binding is None or binding.target is None or binding.statement is None:
+        return False
+    parts = binding.target.split(".")
+    known = (old_names().get(".".join(parts[:length])) for length in range(2, len(parts) + 1))
+    is_gone = any(name is not None and name.is_gone for name in known) or private_name(binding.target) is not None
+    if not is_gone:
+        return False
+    return (
+        isinstance(binding.statement, ast.Import | ast.ImportFrom) and _guard_around(module, binding.statement) is None
+    )
+
+
+def _guard_around(module: ModuleUses, node: ast.AST) -> str | None:
+    inner = node
+    for holder in module.above(node):
+        if isinstance(holder, ast.Try) and inner in (*holder.body, *holder.orelse, *holder.handlers):
+            if any(_catches_missing(handler) for handler in holder.handlers) and _is_shim(holder):
+                return f"the `try` of line {holder.lineno} already copes with another JAX"
+        elif isinstance(holder, ast.If | ast.IfExp):
+            branches = holder.body if isinstance(holder.body, list) else [holder.body]
+            others = holder.orelse if isinstance(holder.orelse, list) else [holder.orelse]
+            asked = _asked(module, holder.test) if inner in (*branches, *others) else None
+            if asked is not None:
+                return f"the `if` of line {holder.lineno} already chooses by the version of {asked}"
+        inner = holder
+    return None
+
+
+def _catches_missing(handler: ast.ExceptHandler) -> bool:
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(kind is None or (isinstance(kind, ast.Name) and kind.id in _CAUGHT) for kind in kinds)
+
+
+def _is_shim(statement: ast.Try) -> bool:
+    """Whether a `try` is only about names: its body imports and assigns, and runs nothing else."""
+    return all(isinstance(part, ast.Import | ast.ImportFrom | ast.Assign | ast.Pass) for part in statement.body)
+
+
+# What the packages are called, with that of JAX's binaries.
+_TITLES = {**{package.partition(".")[0]: title for package, title in TITLES.items()}, "jaxlib": "JAX"}
+_VERSION = re.compile(rf"({'|'.join(_TITLES)})\.(?:checkpoint\.)?(?:__version|version)")
+
+
+def _asked(module: ModuleUses, test: ast.expr) -> str | None:
+    """The package for the version of which a condition asks, or for a name of which."""
+    scope = module.scope_of(test)
+    for node in ast.walk(test):
+        found = ""
+        if isinstance(node, ast.Attribute | ast.Name):
+            match = _VERSION.match(module.facts.names.resolve(node, scope) or "")
+            found = match[1] if match is not None else ""
+        if isinstance(node, ast.Call) and module.facts.names.resolve(node.func, scope) in _PROBES and node.args:
+            found = (module.facts.names.resolve(node.args[0], scope) or "").partition(".")[0]
+        if found in _TITLES:
+            return _TITLES[found]
+    return None

@@ -1,0 +1,211 @@
+"""Relative paths that a program gives Orbax for a checkpoint, where the source shows them.
+
+Orbax writes arrays through TensorStore, and its format of many arrays in few files (OCDBT) has no working directory: it
+raises for a path that is not absolute. What writes no OCDBT takes any path, as do functions that only list folders or
+read metadata.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mmmodernize.sites.uses import ModuleUses
+from mmmodernize.text.path_beginnings import path_beginning
+from mmmodernize.types.value_classes import class_of
+from mmrewrite.project.project import Project
+
+_FLAX, _RESTORE = "flax.training.checkpoints.", "flax.training.checkpoints.restore_checkpoint"
+_MANAGERS = frozenset(("orbax.checkpoint.CheckpointManager", "orbax.checkpoint.checkpoint_manager.CheckpointManager"))
+_V1 = ("orbax.checkpoint.v1.", "orbax.checkpoint.experimental.v1.")
+_V1_READS, _V1_WRITES = ("load", "load_pytree", "load_checkpointables"), ("save", "save_pytree", "save_checkpointables")
+_V1_NAMES = (*_V1_READS, *_V1_WRITES, *(f"{name}_async" for name in _V1_WRITES))
+# What takes a directory first, with the name of that parameter.
+_FUNCTIONS = {
+    **{f"{_FLAX}{name}": "ckpt_dir" for name in ("save_checkpoint", "save_checkpoint_multiprocess")},
+    _RESTORE: "ckpt_dir",
+    **dict.fromkeys(_MANAGERS, "directory"),
+    **{f"{home}{name}": "path" for home in _V1 for name in _V1_NAMES},
+    **{f"{home}training.Checkpointer": "directory" for home in _V1},
+    "orbax.checkpoint.checkpoint_utils.checkpoints_iterator": "checkpoint_dir",
+}
+_METHODS = frozenset(("restore", "save"))
+_ITSELF = frozenset(
+    f"{kind}{part}" for kind in ("PyTree", "Standard") for part in ("Checkpointer", "CheckpointHandler")
+)
+_BY_HANDLER = frozenset(("Checkpointer", "AsyncCheckpointer"))
+# Each writes files of its own.
+_OTHERS = frozenset(f"{kind}CheckpointHandler" for kind in ("Array", "JaxRandomKey", "Json", "NumpyRandomKey", "Proto"))
+_ARRAY_ITEMS = frozenset(f"{kind}{verb}" for kind in ("PyTree", "Standard") for verb in ("Restore", "Save"))
+_OTHER_ITEMS = frozenset(
+    f"{name.removesuffix('CheckpointHandler')}{verb}" for name in _OTHERS for verb in ("Restore", "Save")
+)
+_ARGS = ("orbax.checkpoint.args", "orbax.checkpoint.checkpoint_args")
+# Without it, Flax writes a file by itself, wherever that is.
+_FLAG = "flax_use_orbax_checkpointing"
+
+
+@dataclass(frozen=True)
+class RelativePath:
+    """A relative path of a checkpoint: the expression, and what there is to say about it.
+
+    `is_certain` is false of a path, or of a call, for which the program may also run as it is.
+    """
+
+    node: ast.expr
+    told: str
+    is_certain: bool
+
+
+def relative_path(project: Project, module: ModuleUses, call: ast.Call) -> RelativePath | None:
+    """The path of a checkpoint in a call that Orbax refuses, None if the source does not show it to be relative."""
+    taken = _parameter(module, call)
+    if taken is None:
+        return None
+    parameter, condition = taken
+    by_place = call.args[:1] if parameter != _OF_MANAGER else []
+    given = [*by_place, *(each.value for each in call.keywords if each.arg == parameter.strip("="))]
+    begin = path_beginning(project, module, given[0]) if given else None
+    if begin is None or not begin.is_relative:
+        return None
+    change = "expanduser" if begin.text.startswith("~") else "absolute" if begin.is_path else "abspath"
+    change = f"`.{change}()`" if begin.is_path else f"`os.path.{change}(...)`"
+    advice = f"make that default absolute by {change}" if begin.is_default else f"pass {change} of it"
+    unless = f" unless {begin.unless}" if begin.unless else ""
+    told = f"{unless}; {f'{condition}, ' if condition else ''}{advice}"
+    return RelativePath(given[0], told, not condition and not begin.unless)
+
+
+# By keyword alone: `manager.restore(step, directory=...)`.
+_OF_MANAGER = "directory="
+
+
+def _parameter(module: ModuleUses, call: ast.Call) -> tuple[str, str] | None:
+    """The name of the parameter for the directory of a checkpoint, and when it must be absolute; empty for always."""
+    name = module.facts.names.resolve(call.func, module.scope_of(call))
+    if name is None:
+        return _of_method(module, call)
+    parameter = _FUNCTIONS.get(name)
+    if parameter is None:
+        return None
+    text = module.facts.source.text
+    condition: str | None = ""
+    if name == _RESTORE:
+        condition = "if Orbax wrote the checkpoint"
+    elif name.startswith(_FLAX):
+        condition = _when_flax_uses_orbax(module, call)
+    elif name in _MANAGERS:
+        condition = "" if _manages_arrays(module, call) else None
+    elif name.startswith(_V1):
+        is_of_others = name.rpartition(".")[2] in _V1_READS and "SAFETENSORS" in text
+        condition = "if Orbax wrote the checkpoint" if is_of_others else _when_all_is_ocdbt(text)
+    return None if condition is None else (parameter, condition)
+
+
+def _when_all_is_ocdbt(text: str) -> str:
+    """When a call takes part in OCDBT that does not say itself whether it does."""
+    return "if it is in OCDBT" if "use_ocdbt" in text else ""
+
+
+def _when_flax_uses_orbax(module: ModuleUses, call: ast.Call) -> str | None:
+    """When a function of Flax writes by Orbax in OCDBT, None if it does not."""
+    given = next((each.value for each in call.keywords if each.arg == "orbax_checkpointer"), None)
+    if given is None or (isinstance(given, ast.Constant) and given.value is None):
+        return "" if _is_flag_on(module) else None
+    writes = _writes_ocdbt(module, given)
+    return {True: "", None: "if that checkpointer writes OCDBT", False: None}[writes]
+
+
+def _is_flag_on(module: ModuleUses) -> bool:
+    """Whether a module leaves the flag of Flax for Orbax as it is, or only sets it to what it is by default."""
+    if _FLAG not in module.facts.source.text:
+        return True
+    calls = [module.parents.get(each) for each in module.strings if each.value == _FLAG]
+    stores = [each for each in module.nodes_of(ast.Attribute) if each.attr == _FLAG and isinstance(each.ctx, ast.Store)]
+    return not stores and all(_sets_true(call) for call in calls)
+
+
+def _sets_true(call: ast.AST | None) -> bool:
+    """Whether a call is that of `flax.config.update(flag, True)`."""
+    given = call.args[1:] if isinstance(call, ast.Call) else []
+    return len(given) == 1 and isinstance(given[0], ast.Constant) and given[0].value is True
+
+
+def _of_method(module: ModuleUses, call: ast.Call) -> tuple[str, str] | None:
+    if not isinstance(call.func, ast.Attribute) or call.func.attr not in _METHODS:
+        return None
+    owner = call.func.value
+    if class_of(module, owner) in _MANAGERS:
+        return _OF_MANAGER, _when_all_is_ocdbt(module.facts.source.text)
+    # Handlers take no strings, and so no `os.path.abspath(...)`.
+    if (_class_of_orbax(module, owner) or "").endswith("Handler"):
+        return None
+    writes = _writes_ocdbt(module, owner)
+    if writes is False or (writes is None and not _has_array_items(module, call)):
+        return None
+    # What writes OCDBT reads other files as well.
+    return "directory", _when_all_is_ocdbt(module.facts.source.text) if call.func.attr == "restore" else ""
+
+
+def _class_of_orbax(module: ModuleUses, node: ast.expr) -> str | None:
+    """The own name of the class of an object of Orbax, but for those of its second interface."""
+    home, _, own = (class_of(module, node) or "").rpartition(".")
+    return own if f"{home}.".startswith("orbax.checkpoint.") and not f"{home}.".startswith(_V1) else None
+
+
+def _writes_ocdbt(module: ModuleUses, node: ast.expr) -> bool | None:
+    """Whether a checkpointer or its handler writes arrays in OCDBT, None if that is not seen."""
+    own, made = _class_of_orbax(module, node), _made_by(module, node)
+    keywords = {each.arg: each.value for each in made.keywords} if made is not None else {}
+    if own in _ITSELF:
+        given = keywords.get("use_ocdbt")
+        return True if given is None else given.value is True if isinstance(given, ast.Constant) else None
+    if own in _OTHERS:
+        return False
+    if own in _BY_HANDLER and made is not None:
+        handler = made.args[0] if made.args else keywords.get("handler")
+        return _writes_ocdbt(module, handler) if handler is not None else None
+    return None
+
+
+def _made_by(module: ModuleUses, node: ast.expr) -> ast.Call | None:
+    """The call that makes an object, where its class is seen by that call."""
+    if isinstance(node, ast.Name):
+        binding = module.facts.names.binding(node.id, module.scope_of(node))
+        return _made_by(module, binding.value) if binding is not None and binding.value is not None else None
+    if isinstance(node, ast.Attribute):
+        owner = next((holder for holder in module.above(node) if isinstance(holder, ast.ClassDef)), None)
+        values = module.own_values.get((owner, node.attr), ()) if owner is not None else ()
+        return values[0] if len(values) == 1 and isinstance(values[0], ast.Call) else None
+    return node if isinstance(node, ast.Call) else None
+
+
+def _has_array_items(module: ModuleUses, call: ast.Call) -> bool:
+    """Whether a call names items with arrays, as in `args=Composite(state=StandardSave(state))`."""
+    return any(own in _ARRAY_ITEMS for argument in (*call.args[1:], *call.keywords) for own in _items(module, argument))
+
+
+def _items(module: ModuleUses, node: ast.AST) -> Iterator[str]:
+    """The own names of the classes of `orbax.checkpoint.args` that are called in an expression."""
+    for each in ast.walk(node):
+        if isinstance(each, ast.Call):
+            home, _, own = (module.facts.names.resolve(each.func, module.scope_of(each)) or "").rpartition(".")
+            if home in _ARGS:
+                yield own
+
+
+def _manages_arrays(module: ModuleUses, call: ast.Call) -> bool:
+    """Whether a `CheckpointManager` is for arrays; it is if nothing in the module says that it is for other items."""
+    named = {"checkpointers", "item_handlers"}
+    given = [*call.args[1:2], *(each.value for each in call.keywords if each.arg in named)]
+    handlers = [
+        _writes_ocdbt(module, each)
+        for argument in given
+        for each in ast.walk(argument)
+        if isinstance(each, ast.Call | ast.Name) and _class_of_orbax(module, each) is not None
+    ]
+    if handlers:
+        return any(writes is not False for writes in handlers)
+    items = {name.rpartition(".")[2] for name in module.names_below(_ARGS)}
+    return not items & _OTHER_ITEMS or bool(items & _ARRAY_ITEMS)

@@ -1,0 +1,1 @@
+"""Of which class a value may be: an array, a module, an object of a library."""
