@@ -10,10 +10,10 @@ from types import MappingProxyType
 import libcst as cst
 
 from mmcodemods._task import TaskCodemod
-from mmrewrite.analysis.annotations import annotation_of, is_annotated, result_of
-from mmrewrite.analysis.computed_attributes import is_computed_attribute, runs_code, runs_code_on
-from mmrewrite.analysis.outlining import Outline
-from mmrewrite.analysis.schedule_fit import stage_axis
+from mmrewrite.analysis.loops.outlining import Outline
+from mmrewrite.analysis.meshes.schedule_fit import stage_axis
+from mmrewrite.analysis.objects.annotations import annotation_of, is_annotated, result_of
+from mmrewrite.analysis.objects.computed_attributes import is_computed_attribute, runs_code, runs_code_on
 from mmrewrite.codemod.base import enclosed, spaced
 from mmrewrite.codemod.fragment import without_cuts
 from mmrewrite.codemod.layout import indentation

@@ -30,15 +30,15 @@ from collections.abc import Collection, Iterator, Sequence
 
 import libcst as cst
 
-from mmrewrite.analysis.compilers import carried
-from mmrewrite.analysis.constructions import only_makes_modules
-from mmrewrite.analysis.jit_calls import jit_call, jit_decorator
-from mmrewrite.analysis.mesh_requests import mesh_requests
-from mmrewrite.analysis.meshes import mesh_expression
+from mmrewrite.analysis.meshes.mesh_requests import mesh_requests
+from mmrewrite.analysis.meshes.meshes import mesh_expression
 from mmrewrite.analysis.one_program import inlined_steps
 from mmrewrite.analysis.placed_values import evaluations
-from mmrewrite.analysis.plain_steps import PlainStep, plain_steps
 from mmrewrite.analysis.set_meshes import set_meshes
+from mmrewrite.analysis.steps.compilers import carried
+from mmrewrite.analysis.steps.constructions import only_makes_modules
+from mmrewrite.analysis.steps.jit_calls import jit_call, jit_decorator
+from mmrewrite.analysis.steps.plain_steps import PlainStep, plain_steps
 from mmrewrite.codemod.base import MeshCodemod, behind, expression, has_comments
 from mmrewrite.codemod.refused import SiteRefused
 from mmrewrite.directives.collect import Hint

@@ -34,21 +34,21 @@ from typing import TypeVar
 
 import libcst as cst
 
-from mmrewrite.analysis.accumulation_loops import refuse_cutting
-from mmrewrite.analysis.annotations import annotation_of, is_fully_annotated
-from mmrewrite.analysis.batch_arguments import choose_batch
-from mmrewrite.analysis.gradients import find_gradient
-from mmrewrite.analysis.losses import (
+from mmrewrite.analysis.loops.accumulation_loops import refuse_cutting
+from mmrewrite.analysis.meshes.schedule_fit import check_schedule
+from mmrewrite.analysis.meshes.searched_schedule import runtime_arguments
+from mmrewrite.analysis.objects.annotations import annotation_of, is_fully_annotated
+from mmrewrite.analysis.one_program import refuse_one_program
+from mmrewrite.analysis.outside_writes import writes_of, writes_outside
+from mmrewrite.analysis.steps.batch_arguments import choose_batch
+from mmrewrite.analysis.steps.gradients import find_gradient
+from mmrewrite.analysis.steps.losses import (
     Loss,
     batch_norms,
     changes_collections,
     find_function,
 )
-from mmrewrite.analysis.one_program import refuse_one_program
-from mmrewrite.analysis.outside_writes import writes_of, writes_outside
-from mmrewrite.analysis.random_keys import UnnamedKey, unnamed_keys
-from mmrewrite.analysis.schedule_fit import check_schedule
-from mmrewrite.analysis.searched_schedule import runtime_arguments
+from mmrewrite.analysis.steps.random_keys import UnnamedKey, unnamed_keys
 from mmrewrite.codemod.base import MeshCodemod, expression
 from mmrewrite.project.reach import Reach
 

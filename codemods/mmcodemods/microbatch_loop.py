@@ -28,12 +28,12 @@ import ast
 import libcst as cst
 
 from mmcodemods._layer_loop import LoopFunction
-from mmrewrite.analysis.accumulation_loops import carried_names, refuse_cutting
-from mmrewrite.analysis.losses import changes_collections
+from mmrewrite.analysis.loops.accumulation_loops import carried_names, refuse_cutting
+from mmrewrite.analysis.meshes.schedule_fit import check_schedule
+from mmrewrite.analysis.meshes.searched_schedule import runtime_arguments
 from mmrewrite.analysis.one_program import refuse_one_program
 from mmrewrite.analysis.outside_writes import writes_in_calls
-from mmrewrite.analysis.schedule_fit import check_schedule
-from mmrewrite.analysis.searched_schedule import runtime_arguments
+from mmrewrite.analysis.steps.losses import changes_collections
 from mmrewrite.codemod.base import MeshCodemod
 from mmrewrite.directives.vocabulary import FOR
 

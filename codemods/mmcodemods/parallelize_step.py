@@ -17,9 +17,9 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from mmrewrite.analysis.compilers import Compiler, carried
-from mmrewrite.analysis.jit_calls import jit_call, jit_decorator
-from mmrewrite.analysis.meshes import mesh_expression
+from mmrewrite.analysis.meshes.meshes import mesh_expression
+from mmrewrite.analysis.steps.compilers import Compiler, carried
+from mmrewrite.analysis.steps.jit_calls import jit_call, jit_decorator
 from mmrewrite.codemod.base import MeshCodemod
 from mmrewrite.directives.collect import Argument
 from mmrewrite.directives.vocabulary import DEF, STATEMENT

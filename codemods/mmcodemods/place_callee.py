@@ -17,7 +17,7 @@ import libcst as cst
 
 from mmcodemods._layer_loop import index
 from mmcodemods._task import TaskCodemod
-from mmrewrite.analysis.layer_calls import callee_name
+from mmrewrite.analysis.loops.layer_calls import callee_name
 from mmrewrite.directives.vocabulary import CALL
 
 

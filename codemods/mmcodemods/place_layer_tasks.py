@@ -18,8 +18,8 @@ from __future__ import annotations
 import ast
 
 from mmcodemods._layer_loop import LoopCodemod, index
-from mmrewrite.analysis.layer_calls import callee_name, layer_call
-from mmrewrite.analysis.outlining import outline_of
+from mmrewrite.analysis.loops.layer_calls import callee_name, layer_call
+from mmrewrite.analysis.loops.outlining import outline_of
 
 
 class PlaceLayerTasks(LoopCodemod):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import ast
 
 from mmcodemods._task import TaskCodemod
-from mmrewrite.analysis.layer_calls import callee_name, outermost_callees
+from mmrewrite.analysis.loops.layer_calls import callee_name, outermost_callees
 
 
 class PlaceTask(TaskCodemod):

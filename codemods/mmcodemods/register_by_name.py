@@ -19,7 +19,7 @@ import re
 from typing import NoReturn
 
 from mmcodemods._task import TaskCodemod
-from mmrewrite.analysis.annotations import is_annotated
+from mmrewrite.analysis.objects.annotations import is_annotated
 from mmrewrite.codemod.site import HintMistake
 from mmrewrite.directives.collect import Argument
 from mmrewrite.directives.vocabulary import ANYWHERE, nearest

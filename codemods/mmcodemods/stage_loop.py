@@ -37,8 +37,8 @@ from __future__ import annotations
 import ast
 
 from mmcodemods._layer_loop import LoopCodemod, check_deal, count, stage_details
-from mmrewrite.analysis.layer_calls import layer_call, refuse_carried_containers
-from mmrewrite.analysis.outlining import outline_of
+from mmrewrite.analysis.loops.layer_calls import layer_call, refuse_carried_containers
+from mmrewrite.analysis.loops.outlining import outline_of
 from mmrewrite.directives.vocabulary import FOR, KIND_WORDS, OTHER
 
 

@@ -22,8 +22,8 @@ from typing import NoReturn
 
 from mmcodemods._layer_loop import stage_details
 from mmcodemods._task import TaskCodemod
-from mmrewrite.analysis.made_modules import SEQUENTIALS, is_sequential
-from mmrewrite.analysis.scans import is_lifted_scan, is_nnx_scan
+from mmrewrite.analysis.loops.made_modules import SEQUENTIALS, is_sequential
+from mmrewrite.analysis.loops.scans import is_lifted_scan, is_nnx_scan
 from mmrewrite.directives.vocabulary import FOR, KIND_WORDS, STATEMENT
 
 _SCANS = frozenset(("jax.lax.scan",))

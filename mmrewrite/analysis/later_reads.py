@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from mmrewrite.analysis.function_uses import FunctionUse, FunctionUses
+from mmrewrite.analysis.objects.function_uses import FunctionUse, FunctionUses
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.source.functions import own_nodes

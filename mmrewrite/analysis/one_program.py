@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mmrewrite.analysis.function_reach import FunctionReach
-from mmrewrite.analysis.function_uses import FunctionUse, FunctionUses
-from mmrewrite.analysis.gradients import GRADIENTS
-from mmrewrite.analysis.plain_steps import is_left
+from mmrewrite.analysis.objects.function_reach import FunctionReach
+from mmrewrite.analysis.objects.function_uses import FunctionUse, FunctionUses
+from mmrewrite.analysis.steps.gradients import GRADIENTS
+from mmrewrite.analysis.steps.plain_steps import is_left
 from mmrewrite.codemod.site import Site
 from mmrewrite.directives.vocabulary import Role
 from mmrewrite.project.facts import Facts

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from mmrewrite.analysis.object_classes import ObjectClasses
+from mmrewrite.analysis.objects.object_classes import ObjectClasses
 from mmrewrite.analysis.running_functions import Definition, Outlasting, RunningFunction, positional_names, results_of
 from mmrewrite.analysis.stored_values import StoredPart, binds, gone_through, stored_values, unpacked
 from mmrewrite.project.facts import Facts

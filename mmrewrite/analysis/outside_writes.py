@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import PurePath
 
-from mmrewrite.analysis.gradients import Gradient, Use
 from mmrewrite.analysis.kept_values import is_kept_by_key, is_made_once, statement_of
 from mmrewrite.analysis.later_reads import CallsRun, LaterRead, LaterReads, roots_of
 from mmrewrite.analysis.origins import ANY_OBJECT, COLLECTION_TYPES, is_collection, is_made_by
@@ -30,6 +29,7 @@ from mmrewrite.analysis.running_functions import (
     positional_names,
     run_nodes,
 )
+from mmrewrite.analysis.steps.gradients import Gradient, Use
 from mmrewrite.analysis.traced_functions import PARTIAL, Told, TracedFunctions, items_of
 from mmrewrite.codemod.site import Site
 from mmrewrite.project.facts import Facts

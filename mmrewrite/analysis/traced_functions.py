@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeGuard
 
-from mmrewrite.analysis.object_classes import FoundClass, ObjectClasses
+from mmrewrite.analysis.objects.object_classes import FoundClass, ObjectClasses
+from mmrewrite.analysis.objects.special_methods import Methods, may_be_called_unseen, operands
 from mmrewrite.analysis.origins import Origins, is_collection
 from mmrewrite.analysis.running_functions import (
     Callee,
@@ -20,7 +21,6 @@ from mmrewrite.analysis.running_functions import (
     positional_names,
     run_nodes,
 )
-from mmrewrite.analysis.special_methods import Methods, may_be_called_unseen, operands
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.source.names import Binding, Scope

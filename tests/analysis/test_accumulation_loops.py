@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hinted_sites import loop_in, refusal_of, site_of
 
-from mmrewrite.analysis.accumulation_loops import carried_names, refuse_cutting
+from mmrewrite.analysis.loops.accumulation_loops import carried_names, refuse_cutting
 
 pytestmark = pytest.mark.python
 

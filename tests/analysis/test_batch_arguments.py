@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hinted_sites import refusal_of, site_of
 
-from mmrewrite.analysis.batch_arguments import Batch, choose_batch
-from mmrewrite.analysis.gradients import find_gradient
-from mmrewrite.analysis.losses import find_function
+from mmrewrite.analysis.steps.batch_arguments import Batch, choose_batch
+from mmrewrite.analysis.steps.gradients import find_gradient
+from mmrewrite.analysis.steps.losses import find_function
 from mmrewrite.codemod.site import HintMistake
 
 pytestmark = pytest.mark.python

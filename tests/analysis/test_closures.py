@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hinted_sites import site_of
 
-from mmrewrite.analysis.closures import Closed, cannot_be_given, closed_over
-from mmrewrite.analysis.gradients import find_gradient
-from mmrewrite.analysis.losses import find_function
+from mmrewrite.analysis.steps.closures import Closed, cannot_be_given, closed_over
+from mmrewrite.analysis.steps.gradients import find_gradient
+from mmrewrite.analysis.steps.losses import find_function
 
 pytestmark = pytest.mark.python
 

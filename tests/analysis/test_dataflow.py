@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hinted_sites import facts_of, loop_in, statement_on
 
-from mmrewrite.analysis.dataflow import Flow
+from mmrewrite.analysis.loops.dataflow import Flow
 
 pytestmark = pytest.mark.python
 

@@ -8,7 +8,7 @@ import textwrap
 import pytest
 from hinted_sites import facts_of, refusal_of, site_of
 
-from mmrewrite.analysis.gradients import Gradient, find_gradient, is_gradient_decorator
+from mmrewrite.analysis.steps.gradients import Gradient, find_gradient, is_gradient_decorator
 
 pytestmark = pytest.mark.python
 

@@ -7,8 +7,8 @@ import ast
 import pytest
 from hinted_sites import refusal_of, site_of
 
-from mmrewrite.analysis.compilers import carried
-from mmrewrite.analysis.jit_calls import jit_call, jit_decorator
+from mmrewrite.analysis.steps.compilers import carried
+from mmrewrite.analysis.steps.jit_calls import jit_call, jit_decorator
 
 pytestmark = pytest.mark.python
 

@@ -8,8 +8,8 @@ import types
 import pytest
 from hinted_sites import site_of
 
-from mmrewrite.analysis.gradients import find_gradient
 from mmrewrite.analysis.outside_writes import writes_outside
+from mmrewrite.analysis.steps.gradients import find_gradient
 
 pytestmark = pytest.mark.python
 

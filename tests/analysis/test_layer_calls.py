@@ -7,7 +7,7 @@ import ast
 import pytest
 from hinted_sites import loop_in, refusal_of, site_of
 
-from mmrewrite.analysis.layer_calls import callee_name, layer_call, refuse_carried_containers
+from mmrewrite.analysis.loops.layer_calls import callee_name, layer_call, refuse_carried_containers
 
 pytestmark = pytest.mark.python
 

@@ -7,7 +7,7 @@ import ast
 import pytest
 from hinted_sites import facts_of, site_of
 
-from mmrewrite.analysis.losses import (
+from mmrewrite.analysis.steps.losses import (
     batch_norms,
     changes_collections,
     find_function,

@@ -7,8 +7,8 @@ import textwrap
 import pytest
 from hinted_sites import loop_in, site_of
 
-from mmrewrite.analysis.gradients import find_gradient
 from mmrewrite.analysis.outside_writes import writes_in_calls, writes_outside
+from mmrewrite.analysis.steps.gradients import find_gradient
 
 pytestmark = pytest.mark.python
 

@@ -8,7 +8,7 @@ import textwrap
 import pytest
 from hinted_sites import site_of
 
-from mmrewrite.analysis.scans import is_lifted_scan
+from mmrewrite.analysis.loops.scans import is_lifted_scan
 
 pytestmark = pytest.mark.python
 

@@ -7,7 +7,7 @@ import ast
 import pytest
 from hinted_sites import site_of
 
-from mmrewrite.analysis.step_data import StepData
+from mmrewrite.analysis.steps.step_data import StepData
 
 pytestmark = pytest.mark.python
 

@@ -8,7 +8,7 @@ import pytest
 from hinted_sites import site_of
 
 from mmrewrite.analysis import outside_writes
-from mmrewrite.analysis.gradients import find_gradient
+from mmrewrite.analysis.steps.gradients import find_gradient
 
 pytestmark = pytest.mark.python
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from mmrewrite.analysis.made_modules import is_made_by
+from mmrewrite.analysis.loops.made_modules import is_made_by
 from mmrewrite.codemod.site import Site
 from mmrewrite.source.names import Scope
 

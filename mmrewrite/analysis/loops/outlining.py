@@ -6,7 +6,7 @@ import ast
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from mmrewrite.analysis.blocks import (
+from mmrewrite.analysis.loops.blocks import (
     all_statements,
     assigned_in,
     first_place,
@@ -16,8 +16,8 @@ from mmrewrite.analysis.blocks import (
     root,
     targets,
 )
-from mmrewrite.analysis.dataflow import Flow
-from mmrewrite.analysis.layer_calls import CONTAINER_METHODS, changed_arguments
+from mmrewrite.analysis.loops.dataflow import Flow
+from mmrewrite.analysis.loops.layer_calls import CONTAINER_METHODS, changed_arguments
 from mmrewrite.codemod.site import Site
 from mmrewrite.source.functions import own_expressions
 

@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from mmrewrite.analysis.closures import Closed, cannot_be_given, closed_over, is_used_elsewhere
-from mmrewrite.analysis.gradients import Gradient
-from mmrewrite.analysis.losses import Loss, is_number_of_rows, looks_like_key, names_one_key
-from mmrewrite.analysis.step_data import StepData
+from mmrewrite.analysis.steps.closures import Closed, cannot_be_given, closed_over, is_used_elsewhere
+from mmrewrite.analysis.steps.gradients import Gradient
+from mmrewrite.analysis.steps.losses import Loss, is_number_of_rows, looks_like_key, names_one_key
+from mmrewrite.analysis.steps.step_data import StepData
 from mmrewrite.codemod.site import Site
 from mmrewrite.directives.arguments import whole_number
 from mmrewrite.directives.collect import Argument

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from mmrewrite.analysis.object_classes import ObjectClasses
+from mmrewrite.analysis.objects.object_classes import ObjectClasses
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reached, VisibleReach

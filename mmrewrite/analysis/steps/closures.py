@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from mmrewrite.analysis.gradients import Gradient, is_gradient_decorator
-from mmrewrite.analysis.losses import Loss, has_a_key_for_each_row, keeps_values, looks_like_key
+from mmrewrite.analysis.steps.gradients import Gradient, is_gradient_decorator
+from mmrewrite.analysis.steps.losses import Loss, has_a_key_for_each_row, keeps_values, looks_like_key
 from mmrewrite.codemod.site import Site
 from mmrewrite.source.functions import own_expressions
 from mmrewrite.source.names import Scope

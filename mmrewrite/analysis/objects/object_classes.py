@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
-from mmrewrite.analysis.function_uses import FunctionUses
+from mmrewrite.analysis.objects.function_uses import FunctionUses
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.source.functions import returns_of

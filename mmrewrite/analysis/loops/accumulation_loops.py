@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from mmrewrite.analysis.blocks import (
+from mmrewrite.analysis.loops.blocks import (
     all_statements,
     assigned_in,
     direct_statements,
@@ -16,8 +16,8 @@ from mmrewrite.analysis.blocks import (
     root,
     targets,
 )
-from mmrewrite.analysis.dataflow import Flow
-from mmrewrite.analysis.losses import looks_like_key
+from mmrewrite.analysis.loops.dataflow import Flow
+from mmrewrite.analysis.steps.losses import looks_like_key
 from mmrewrite.codemod.site import Site
 
 # Their output may come in another order, but no value depends on it.

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from mmrewrite.analysis.gradients import Gradient
-from mmrewrite.analysis.losses import Loss, keys_closed_over, keys_of_the_module, looks_like_key
+from mmrewrite.analysis.steps.gradients import Gradient
+from mmrewrite.analysis.steps.losses import Loss, keys_closed_over, keys_of_the_module, looks_like_key
 from mmrewrite.codemod.site import Site
 
 _REPEATED = "and would be the same in every microbatch"

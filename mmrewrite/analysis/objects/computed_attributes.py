@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mmrewrite.analysis.object_classes import FoundClass, ObjectClasses
-from mmrewrite.analysis.special_methods import operands
+from mmrewrite.analysis.objects.object_classes import FoundClass, ObjectClasses
+from mmrewrite.analysis.objects.special_methods import operands
 from mmrewrite.codemod.site import Site
 from mmrewrite.project.facts import Facts
 

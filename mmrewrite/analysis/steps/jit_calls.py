@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mmrewrite.analysis.compilers import Compiler, compiler, names_in
+from mmrewrite.analysis.steps.compilers import Compiler, compiler, names_in
 from mmrewrite.codemod.site import Site
 
 _PARTIAL = "functools.partial"

@@ -7,9 +7,9 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
-from mmrewrite.analysis.blocks import all_statements, assigned_in, direct_statements, targets
-from mmrewrite.analysis.dataflow import Flow
-from mmrewrite.analysis.losses import find_function
+from mmrewrite.analysis.loops.blocks import all_statements, assigned_in, direct_statements, targets
+from mmrewrite.analysis.loops.dataflow import Flow
+from mmrewrite.analysis.steps.losses import find_function
 from mmrewrite.codemod.site import Site
 from mmrewrite.directives.vocabulary import STATEMENT, kind_of
 from mmrewrite.source.functions import own_expressions

@@ -1,0 +1,1 @@
+"""Loops of layers, microbatches and scans."""

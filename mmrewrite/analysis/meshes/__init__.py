@@ -1,0 +1,1 @@
+"""What a program asks of its mesh and its schedule."""

@@ -1,0 +1,1 @@
+"""Compiled steps: how they are compiled, their loss and gradient, and what they are given."""
