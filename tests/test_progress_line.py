@@ -15,14 +15,14 @@ from types import SimpleNamespace
 import pytest
 from command import HINTED, OLD, put, run
 
-from mmrewrite.cli import progress
-from mmrewrite.cli.progress import StatusLine
+from mmrewrite.cli.terminal import progress
+from mmrewrite.cli.terminal.progress import StatusLine
 
 pytestmark = [pytest.mark.text, pytest.mark.usefixtures("folder")]
 
 ERASE = "\r\x1b[K"
 # The command with a line from its beginning on; the arguments follow.
-AT_ONCE = "import mmrewrite.cli.progress as p; p._AFTER = p._EVERY = 0; from mmrewrite.cli.commands import cli; cli()"
+AT_ONCE = "import mmrewrite.cli.terminal.progress as p; p._AFTER = p._EVERY = 0; from mmrewrite.cli.commands import cli; cli()"
 
 
 class Terminal(io.StringIO):

@@ -14,7 +14,6 @@ import click
 
 from mmrewrite import __version__
 from mmrewrite.cli import last_resort
-from mmrewrite.cli.colors import color_of_environment
 from mmrewrite.cli.options import (
     ENTRY_AND_ARGS,
     Number,
@@ -30,9 +29,10 @@ from mmrewrite.cli.options import (
     trace_options,
     watch_option,
 )
-from mmrewrite.cli.output import print_output, say
 from mmrewrite.cli.reports import _style as style
 from mmrewrite.cli.reports import render
+from mmrewrite.cli.terminal.colors import color_of_environment
+from mmrewrite.cli.terminal.output import print_output, say
 
 if TYPE_CHECKING:
     from mmrewrite.cli.session import Session
@@ -499,8 +499,8 @@ def explain(what: str, **options: Any) -> None:
 def init(prints: bool, output_format: str) -> None:
     """Write a commented [tool.mmrewrite] section, after looking at the repository."""
     from mmrewrite.cli.init import NotInitialized, initialize, said, section
-    from mmrewrite.cli.progress import StatusLine
     from mmrewrite.cli.reports._told import Initialized
+    from mmrewrite.cli.terminal.progress import StatusLine
 
     try:
         with StatusLine().phase("looking at the repository"):

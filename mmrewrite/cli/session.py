@@ -15,7 +15,6 @@ import click
 
 from mmmodernize.registry import ModernizeRegistry
 from mmrewrite.cli.cache import Watched, cached
-from mmrewrite.cli.colors import colors_patch
 from mmrewrite.cli.config import (
     Config,
     ConfigError,
@@ -27,13 +26,14 @@ from mmrewrite.cli.config import (
     separated,
 )
 from mmrewrite.cli.options import ENTRY_AND_ARGS
-from mmrewrite.cli.output import encoded, print_output, say
-from mmrewrite.cli.progress import StatusLine
 from mmrewrite.cli.replay import Replay
 from mmrewrite.cli.reports import DEFAULT_FORMAT, NotShown, render
 from mmrewrite.cli.reports import _style as style
 from mmrewrite.cli.reports._report import RewriteReport
 from mmrewrite.cli.source_options import SourceOptions
+from mmrewrite.cli.terminal.colors import colors_patch
+from mmrewrite.cli.terminal.output import encoded, print_output, say
+from mmrewrite.cli.terminal.progress import StatusLine
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import rewrite_project
 from mmrewrite.engine.settings import HintSettings
@@ -401,7 +401,7 @@ class Session:
 
     def write_in_place(self) -> None:
         """Replace every changed file; one that cannot be written does not stop the others."""
-        from mmrewrite.cli.interrupts import deferred_interrupts
+        from mmrewrite.cli.terminal.interrupts import deferred_interrupts
         from mmrewrite.files.temporary import remove_left_behind
         from mmrewrite.files.write import NotWritten, replace_file
 

@@ -1,0 +1,1 @@
+"""What a terminal is shown: colors, progress, output through pipes, Ctrl-C."""
