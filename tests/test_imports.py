@@ -83,7 +83,7 @@ def test_an_unhinted_run_does_not_import_libcst(tmp_path: Path) -> None:
         f"import sys\nsys.argv = ['mmrewrite', 'diff', {str(tmp_path)!r}]\n"
         "from mmrewrite.__main__ import main\ntry:\n    main()\nexcept SystemExit as end:\n    assert end.code == 0"
     )
-    assert loaded(code).isdisjoint(("libcst", "jax", "mmcodemods.place_task"))
+    assert loaded(code).isdisjoint(("libcst", "jax", "mmcodemods.tasks.place_task"))
 
 
 @pytest.mark.text

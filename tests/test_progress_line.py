@@ -22,7 +22,10 @@ pytestmark = [pytest.mark.text, pytest.mark.usefixtures("folder")]
 
 ERASE = "\r\x1b[K"
 # The command with a line from its beginning on; the arguments follow.
-AT_ONCE = "import mmrewrite.cli.terminal.progress as p; p._AFTER = p._EVERY = 0; from mmrewrite.cli.commands import cli; cli()"
+AT_ONCE = (
+    "import mmrewrite.cli.terminal.progress as p; p._AFTER = p._EVERY = 0; "
+    "from mmrewrite.cli.commands import cli; cli()"
+)
 
 
 class Terminal(io.StringIO):

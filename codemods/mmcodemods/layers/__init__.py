@@ -1,0 +1,1 @@
+"""Codemods for loops and scans of layers."""

@@ -1,0 +1,1 @@
+"""Codemods for meshes and the steps that are compiled for them."""

@@ -1,0 +1,1 @@
+"""Codemods for where single values lie."""
