@@ -26,7 +26,7 @@ SOURCES = {
 @pytest.mark.parametrize("microbatches", [1, 4])
 @pytest.mark.parametrize("where", ["loss", "layer", "step"])
 @pytest.mark.parametrize("source", SOURCES)
-def test_numbers_are_those_that_one_trace_of_the_whole_batch_gives(source, where, microbatches) -> None:
+def test_numbers_are_those_of_one_device_or_refused(source, where, microbatches) -> None:
     def make():
         value = SOURCES[source]()
 
@@ -60,6 +60,13 @@ def test_numbers_are_those_that_one_trace_of_the_whole_batch_gives(source, where
         return jax.value_and_grad(loss)(params, x * here("step"))
 
     params, x = weights(2), normal(8, 4)
+    if microbatches > 1 and where != "step":
+        # The loss is traced once more, and draws once more.
+        with pytest.raises(
+            ValueError, match=rf"loss changes `value` at {__file__}:\d+, .* Draw from it in front of loss"
+        ):
+            mm.mjit(make(), mesh=stages(2))(params, x)
+        return
     expected = jax.jit(plain)(params, x)
     found = mm.mjit(make(), mesh=stages(2))(params, x)
     jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-12), found, expected)

@@ -14,11 +14,12 @@ from mmruntime import _compat
 
 def label_of(fun: Any) -> str:
     """The name of a function; of what a transformation makes, that of the function which it was given."""
-    fun = _innermost(fun)
+    fun = innermost(fun)
     return getattr(fun, "__name__", type(fun).__name__)
 
 
-def _innermost(fun: Any) -> Any:
+def innermost(fun: Any) -> Any:
+    """The function in what transformations and `functools.partial` make."""
     while True:
         # The transformations of Flax's nnx give theirs their own name, and hold what they were given in a variable.
         is_nnx = getattr(fun, "__module__", None) == "flax.nnx.transforms.autodiff"
@@ -64,21 +65,28 @@ def positional_names(fun: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(name for name, parameter in parameters_of(fun).items() if parameter.kind in kinds)
 
 
-def leaf_names(fun: Callable[..., Any], values: Iterable[tuple[int | str, Any]]) -> list[str]:
-    """The user's name for each leaf of some arguments of a function, given with their positions or keywords."""
+def place_names(fun: Callable[..., Any], places: Iterable[int | str]) -> list[str]:
+    """The user's names for arguments of a function, given by their positions or keywords."""
     # The transformations of Flax's nnx take any arguments.
-    parameters = positional_names(fun) or positional_names(_innermost(fun))
-    names = []
-    for place, value in values:
-        known = isinstance(place, str) or place < len(parameters)
-        name = place if isinstance(place, str) else parameters[place] if known else f"args[{place}]"
-        names += [f"{name}{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(value)]
-    return names
+    parameters = positional_names(fun) or positional_names(innermost(fun))
+    return [
+        place if isinstance(place, str) else parameters[place] if place < len(parameters) else f"args[{place}]"
+        for place in places
+    ]
+
+
+def leaf_names(fun: Callable[..., Any], values: Sequence[tuple[int | str, Any]]) -> list[str]:
+    """The user's name for each leaf of some arguments of a function, given with their positions or keywords."""
+    return [
+        f"{name}{jax.tree_util.keystr(path)}"
+        for name, (_, value) in zip(place_names(fun, [place for place, _ in values]), values, strict=True)
+        for path, _ in jax.tree_util.tree_leaves_with_path(value)
+    ]
 
 
 def name_trace(function: Any, what: str, fun: Any, names: Sequence[str]) -> None:
     """Have JAX speak of the user's `fun`, and of its arguments by these names, where `what` traces `function`."""
-    inner = _innermost(fun)
+    inner = innermost(fun)
     if not hasattr(inner, "__code__"):
         # Of an object, such as a module, that can be called.
         inner = inspect.unwrap(type(inner).__call__)

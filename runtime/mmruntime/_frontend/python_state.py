@@ -1,8 +1,11 @@
-"""The state of Python that a function reaches, to say what changes when it is traced once more than on one device.
+"""State of Python that a function reaches, to refuse changes of it when it is traced once more than on one device.
 
 JAX sees none of it: a list that a loss appends to, a counter, a random generator of Python. A function reaches what it
 closes over, the globals that it reads, its defaults and the object of a method, and what is in these. What belongs to
-libraries is left out: they keep caches, and other threads change some of it.
+libraries is left out, but for what the function itself names: they keep caches, and other threads change some of it.
+
+What is changed is found by comparing what is there before the trace and after it. Only then the line is looked for: the
+function is traced once more, and what has changed is compared after each line of the program.
 """
 
 from __future__ import annotations
@@ -10,31 +13,36 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
-import inspect
 import logging
+import os
 import random
 import sys
 import threading
+import time
 import types
 import zlib
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from gc import get_referents
 from itertools import count, islice
 from operator import length_hint
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from jax.core import Tracer
 
 from mmruntime import _compat
+from mmruntime._frontend.labels import innermost, label_of
 
-log = logging.getLogger("mmruntime")
+R = TypeVar("R")
+
+# A trace that looks for the line of a change takes nothing from the caches of `jax.jit`: it is to run all lines again.
+_LOOKED_FOR = _compat.user_context(None, of_steps=False)
 
 # Of a larger program it is what is nearest to the function.
-_MOST_OBJECTS = 5_000
+_MOST_OBJECTS = 20_000
 _MOST_BYTES = 1 << 24
 # Objects that no part of the program is in, or that other threads change.
 _NOT_FOLLOWED = frozenset(
@@ -47,7 +55,11 @@ _CALLED = ("__func__", "fdel", "fget", "fset", "func")
 # What Python keeps in a class. Linen takes fields out and puts them back when it derives one, as for `nn.remat`.
 _OF_PYTHON = frozenset(("__annotations__", "__annotations_cache__", "__dataclass_fields__"))
 _MOST_NAMED = 100
+_MOST_SHOWN = 4
+_MOST_SECONDS = 20.0
 _MISSING = object()
+# What a program may change of a library by its name.
+_CONTAINERS = (dict, list, set)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,12 +71,14 @@ class _StateObject:
         name: What messages call it: the name in the function, with attributes.
         reader: The function that has the name, and its line.
         is_private: Whether it is a part of a library's object, which is followed and not compared.
+        is_given: Whether it is an argument, or in one.
     """
 
     value: Any
     name: str
     reader: str = ""
     is_private: bool = False
+    is_given: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,48 +95,120 @@ class _View:
         if before == after:
             pairs = zip(self.parts, later.parts, strict=True)
             changed = [name for (name, one), (_, other) in pairs if not _is_same(one, other)]
-        if self.content != later.content or len(before) != len(after):
+        if self.content != later.content:
             changed.append("")
         yield from sorted({"" if name.startswith("[") else name for name in changed})
 
+    def is_start_of(self, later: _View) -> bool:
+        """Whether all that is here is there, and before what else is there."""
+        pairs = zip(self.parts, later.parts, strict=False)
+        return len(self.parts) < len(later.parts) and all(
+            name == other and _is_same(one, value) for (name, one), (other, value) in pairs if name.startswith("[")
+        )
 
-@contextlib.contextmanager
-def watched(what: str, label: str, *reached: Any) -> Iterator[None]:
-    """Say what a function changes of the state of Python while it is traced once more.
+
+def traced_again(
+    what: str,
+    fun: Callable[..., Any],
+    given: Mapping[str, Any],
+    trace: Callable[[], R],
+    others: Sequence[Callable[[], object]] = (),
+    instead: str = "Return what is kept there from {} instead, with has_aux=True.",
+) -> R:
+    """What `trace` gives, which traces a function once more than one device does.
 
     Args:
         what: The function of ours that traces it.
-        label: What messages call the function.
-        reached: The function, and objects that it is given.
+        fun: The function.
+        given: Arguments of it that it may change, by their names.
+        trace: Traces it.
+        others: Trace it for other numbers of examples, each of which may change what `trace` has left as it is.
+        instead: What to write, with a place for the function's name.
+
+    Raises:
+        ValueError: If the function changes state of Python meanwhile, with the line and what to write.
     """
-    state = PythonState(*reached)
-    yield
-    changed = state.changed()
-    if changed:
-        log.warning(
-            "%s: %s changes %s while it is traced, and is traced once more than on one device, for another number of "
-            "examples. What is there afterwards is not what one device leaves: return it from the function instead, "
-            "with has_aux=True.",
-            what,
-            label,
-            ", ".join(changed),
+    state = PythonState(fun, given)
+    result = trace()
+    changes = state.changes()
+    if changes:
+        label, places = label_of(fun), state.located(changes, (trace, *others))
+        raise ValueError(
+            f"{what}: {label} changes {_listed(places)}, and is traced more than once, for the whole batch and for a part "
+            "of it, so that what is there afterwards is not what one device leaves. "
+            f"{_advice(changes, label, instead)}"
         )
+    return result
+
+
+def _listed(places: Sequence[str]) -> str:
+    shown = [*places[:_MOST_SHOWN], *([f"{len(places) - _MOST_SHOWN} more"] if len(places) > _MOST_SHOWN else [])]
+    return " and ".join((", ".join(shown[:-1]), shown[-1]) if len(shown) > 1 else shown)
+
+
+def _advice(changes: Sequence[_Change], label: str, instead: str) -> str:
+    """What to write, by what has changed."""
+    drawn = [each for each in changes if _is_drawn_from(each.holder.value)]
+    is_set = [each for each in changes if each.holder.value is os.environ]
+    advice = []
+    if drawn:
+        advice.append(f"Draw from it in front of {label}, and pass what it gives to it.")
+    if is_set:
+        advice.append(f"Set it outside of {label}.")
+    if len(drawn) + len(is_set) < len(changes):
+        advice.append(instead.format(label))
+    if any(each.is_added for each in changes):
+        advice.append("What is only kept so as not to be computed again, functools.cache may keep.")
+    return " ".join(advice)
+
+
+def _is_drawn_from(value: Any) -> bool:
+    generators = random.Random | np.random.Generator | np.random.RandomState
+    return issubclass(type(value), generators) or hasattr(type(value), "__next__")
+
+
+@dataclass(frozen=True, eq=False)
+class _Change:
+    """A part of an object that is another than before: what leads to it, and the object.
+
+    Attributes:
+        holder: The object.
+        part: What leads to the part from there; an empty text for the object itself.
+        is_added: Whether it is a dictionary that has more items, and else what it had.
+    """
+
+    holder: _StateObject
+    part: str
+    is_added: bool
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        name = _joined(self.holder.name, self.part)
+        shown = name if " " in name else f"`{name}`"
+        return f"its argument {shown}" if self.holder.is_given else shown
+
+    @property
+    def reader(self) -> str:
+        """The function that has it, and its line; an empty text for an argument."""
+        return _reader(self.holder.value) or self.holder.reader
 
 
 class PythonState:
     """The state that functions and their arguments reach, as it is when this is made."""
 
-    def __init__(self, *roots: Any) -> None:
-        self._homes = {
-            _package_of(getattr(inspect.unwrap(each), "__module__", None)) for each in roots if callable(each)
-        }
+    def __init__(self, fun: Callable[..., Any], given: Mapping[str, Any]) -> None:
+        self._home = _package_of(getattr(innermost(fun), "__module__", None))
         self._views: list[tuple[_StateObject, _View]] = []
-        queue = deque(_StateObject(each, "an argument") for each in roots)
+        queue = deque([_StateObject(fun, "")])
+        queue.extend(_StateObject(value, name, is_given=True) for name, value in given.items())
         # The generators behind their functions.
         for module, method in (("random", random.getstate), ("numpy.random", np.random.get_state)):
             queue.append(_StateObject(getattr(method, "__self__", None), f"the state of `{module}`"))
+        queue.append(_StateObject(os.environ, "os.environ"))
         seen: dict[int, Any] = {}
-        while queue and len(seen) < _MOST_OBJECTS:
+        followed = 0
+        while queue and followed < _MOST_OBJECTS:
             each = queue.popleft()
             if id(each.value) in seen:
                 continue
@@ -130,20 +216,32 @@ class PythonState:
             seen[id(each.value)] = each.value
             view = self._view(each.value)
             if view is not None:
-                if not each.is_private:
+                followed += 1
+                if not each.is_private or self._is_function_of_the_program(each.value):
                     self._views.append((each, view))
                 queue.extend(self._reached_by(each, view))
 
-    def changed(self) -> list[str]:
-        """The names of what has changed since, with the functions that read it."""
-        found: dict[str, None] = {}
-        for each, before in self._views:
-            after = self._view(each.value)
-            for part in before.changed(after) if after is not None else ():
-                name = _joined(each.name, part)
-                reader = _reader(each.value) or each.reader
-                found[f"{name if ' ' in name else f'`{name}`'}{reader and f' of {reader}'}"] = None
-        return list(found)
+    def changes(self) -> list[_Change]:
+        """What has changed since."""
+        return [
+            _Change(each, part, issubclass(type(each.value), dict) and before.is_start_of(after))
+            for each, before in self._views
+            if (after := self._view(each.value)) is not None
+            for part in before.changed(after)
+        ]
+
+    def located(self, changes: Sequence[_Change], traces: Iterable[Callable[[], object]]) -> list[str]:
+        """The names of changes, each with the line that makes it when one of `traces` runs; else the function's line.
+
+        What changes no more, as there is no further number to draw, has no such line.
+        """
+        lines = _ChangingLines({each.holder for each in changes}, self._view, self._is_of_a_library)
+        for trace in traces:
+            if not all(map(lines.of, changes)):
+                with contextlib.suppress(Exception), _LOOKED_FOR(object()), lines.watched():
+                    trace()
+        found = ((each, lines.of(each) or (each.reader and f"of {each.reader}")) for each in changes)
+        return list(dict.fromkeys(" ".join(filter(None, (each.name, place))) for each, place in found))
 
     def _reached_by(self, each: _StateObject, view: _View) -> Iterator[_StateObject]:
         module = _module_of(each.value)
@@ -155,7 +253,9 @@ class PythonState:
         reader = each.reader if is_library else _reader(each.value) or each.reader
         parts = (part for part in view.parts if type(part[1]) not in _PLAIN)
         for name, value in islice(parts, _MOST_OBJECTS):
-            yield _StateObject(value, _joined(each.name, name), reader, is_private)
+            # What functions among the arguments read is not the argument's.
+            is_given = each.is_given and type(each.value) is not types.FunctionType
+            yield _StateObject(value, _joined(each.name, name), reader, is_private, is_given)
 
     def _view(self, value: Any) -> _View | None:
         # The class that an object says to have may be computed by its methods.
@@ -174,29 +274,106 @@ class PythonState:
         return _View(tuple(_parts_of(value)), _content_of(value))
 
     def _of_function(self, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+        is_library = self._is_of_a_library(function.__module__)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            yield name, _in_cell(cell)
-        yield "a default", function.__defaults__
-        yield "a default by keyword", function.__kwdefaults__
-        yield function.__name__, function.__dict__
-        if self._is_of_a_library(function.__module__):
+            value = _in_cell(cell)
+            yield (_held_name(value, name) if is_library else name), value
+        parameters, defaults = _parameters(function), function.__defaults__ or ()
+        yield from zip(parameters[len(parameters) - len(defaults) :], defaults, strict=False)
+        yield from (function.__kwdefaults__ or {}).items()
+        yield from ((_held_name(value, f"{function.__name__}.{name}"), value) for name, value in vars(function).items())
+        if is_library:
             return
         names = tuple(dict.fromkeys(_names_in(function.__code__)))
-        spaces, seen = [("", function.__globals__)], set()
-        for prefix, space in spaces:
-            for name in names:
+        spaces, seen = [("", function.__globals__, False)], set()
+        # A module may be imported in the function, or in the one around.
+        cells = zip(function.__code__.co_freevars, map(_in_cell, function.__closure__ or ()), strict=True)
+        imported = {name: value for name, value in cells if type(value) is types.ModuleType}
+        for prefix, space, is_library in spaces:
+            for name in names if prefix else (*imported, *names):
                 value = space.get(name, _MISSING)
+                if value is _MISSING and not prefix:
+                    value = imported.get(name, sys.modules.get(name, _MISSING))
                 if type(value) is types.ModuleType:
-                    if not self._is_of_a_library(value.__name__) and value.__name__ not in seen:
+                    if value.__name__ not in seen and not is_library:
                         # `state.LOG`
                         seen.add(value.__name__)
-                        spaces.append((f"{prefix}{name}.", vars(value)))
-                elif value is not _MISSING:
+                        spaces.append((f"{prefix}{name}.", vars(value), self._is_of_a_library(value.__name__)))
+                elif value is not _MISSING and (not is_library or type(value) in _CONTAINERS):
+                    # `sys.path`
                     yield f"{prefix}{name}", value
+
+    def _is_function_of_the_program(self, value: Any) -> bool:
+        return type(value) is types.FunctionType and not self._is_of_a_library(value.__module__)
 
     def _is_of_a_library(self, module: str | None) -> bool:
         package = _package_of(module)
-        return package not in self._homes and _is_library(package)
+        return package != self._home and _is_library(package)
+
+
+class _ChangingLines:
+    """The lines of the program that change some objects, as Python runs them.
+
+    Args:
+        objects: The objects.
+        view: What an object holds.
+        is_of_a_library: Whether a module is no part of the program.
+    """
+
+    def __init__(
+        self,
+        objects: Iterable[_StateObject],
+        view: Callable[[Any], _View | None],
+        is_of_a_library: Callable[[str | None], bool],
+    ) -> None:
+        self._found: dict[tuple[_StateObject, str], str] = {}
+        self._view, self._is_of_a_library = view, is_of_a_library
+        self._views = {each: view(each.value) for each in objects}
+        self._line = ""
+        self._end = time.monotonic() + _MOST_SECONDS
+
+    def of(self, change: _Change) -> str:
+        """The line of a change; an empty text if there was none."""
+        return self._found.get((change.holder, change.part), "")
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Have Python tell each line that it runs, unless that takes too long."""
+        before = sys.gettrace()
+        sys.settrace(self._entered)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+            self._compare()
+
+    def _entered(self, frame: types.FrameType, event: str, arg: Any) -> Callable[..., Any] | None:
+        if time.monotonic() > self._end:
+            sys.settrace(None)
+            return None
+        return self._ran(frame, event, arg) if self._is_of_the_program(frame) else None
+
+    def _ran(self, frame: types.FrameType, event: str, _: Any) -> Callable[..., Any]:
+        self._compare()
+        running: types.FrameType | None = frame
+        if event == "return":
+            # The line that has made the call goes on.
+            running = frame.f_back
+            while running is not None and not self._is_of_the_program(running):
+                running = running.f_back
+        if running is not None:
+            self._line = f"at {running.f_code.co_filename}:{running.f_lineno}"
+        return self._ran
+
+    def _compare(self) -> None:
+        for each, before in self._views.items():
+            after = self._views[each] = self._view(each.value)
+            if before is not None and after is not None:
+                for part in before.changed(after):
+                    self._found.setdefault((each, part), self._line)
+
+    def _is_of_the_program(self, frame: types.FrameType) -> bool:
+        return not self._is_of_a_library(frame.f_globals.get("__name__"))
 
 
 def _joined(name: str, part: str) -> str:
@@ -207,6 +384,20 @@ def _reader(value: Any) -> str:
     if type(value) is not types.FunctionType:
         return ""
     return f"{value.__name__} at {value.__code__.co_filename}:{value.__code__.co_firstlineno}"
+
+
+def _parameters(function: Any) -> tuple[str, ...]:
+    """The names of the positional parameters of a plain function."""
+    if type(function) is not types.FunctionType:
+        return ()
+    return function.__code__.co_varnames[: function.__code__.co_argcount]
+
+
+def _held_name(value: Any, name: str) -> str:
+    """What to call the function that a transformation holds, whose name for it means nothing to who reads it."""
+    if type(value) is types.MethodType:
+        return "self"
+    return type(value).__name__ if callable(value) else name
 
 
 def _module_of(value: Any) -> str | None:
@@ -251,6 +442,10 @@ def _in_cell(cell: types.CellType) -> Any:
 def _parts_of(value: Any) -> Iterator[tuple[str, Any]]:
     """What is in an object, with what leads to it from there; found without running methods of the program."""
     kind = type(value)
+    if value is os.environ:
+        # It keeps bytes.
+        yield from _items_of(value.values(), value.keys())
+        return
     if issubclass(kind, dict):
         # It has an order of its own.
         table = OrderedDict if issubclass(kind, OrderedDict) else dict
@@ -260,10 +455,13 @@ def _parts_of(value: Any) -> Iterator[tuple[str, Any]]:
         if issubclass(kind, container):
             yield from _items_of(container.__iter__(value))
     if kind is functools.partial:
-        yield from _items_of((value.func, *value.args, *value.keywords.values()))
+        yield "", value.func
+        names = _parameters(value.func)
+        yield from ((names[i] if i < len(names) else f"[{i}]", each) for i, each in enumerate(value.args))
+        yield from value.keywords.items()
     elif kind is types.MethodType:
         yield from (("", value.__self__), ("", value.__func__))
-    elif kind is types.BuiltinMethodType:
+    elif kind in (types.BuiltinMethodType, types.MethodWrapperType):
         yield "", value.__self__
     elif kind is types.GeneratorType:
         yield from ((f".{name}", each) for name, each in (value.gi_frame.f_locals if value.gi_frame else {}).items())
@@ -322,8 +520,10 @@ def _content_of(value: Any) -> object:
     kind = type(value)
     if kind is bytearray:
         return bytes(value)
-    if kind is np.ndarray and value.dtype != object and value.nbytes <= _MOST_BYTES:
-        return zlib.crc32(value.tobytes())
+    if kind is np.ndarray and value.dtype != object:
+        # Of a large one, as many numbers as take that many bytes.
+        step = 1 + value.nbytes // _MOST_BYTES
+        return zlib.crc32((value if step == 1 else value.flat[::step]).tobytes())
     if kind is random.Random:
         return value.getstate()
     if kind is np.random.Generator:

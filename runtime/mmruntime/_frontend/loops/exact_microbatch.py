@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +24,7 @@ from mmruntime._exactness.resize import for_one_example
 from mmruntime._exactness.rules.equation import Edits
 from mmruntime._exactness.split import no_derivative, reads_edits, split
 from mmruntime._frontend.labels import label_of, name_trace
-from mmruntime._frontend.python_state import watched
+from mmruntime._frontend.python_state import traced_again
 from mmruntime._jaxpr import equal_traces
 from mmruntime._jaxpr.effects import host_call_lines
 from mmruntime._jaxpr.inline import opened_program
@@ -139,7 +138,7 @@ def trace_both(
     dims: Sequence[int],
     count: int,
     fun: Callable[..., Any],
-    reached: Sequence[Any] = (),
+    given: Mapping[str, Any],
     *,
     names: Sequence[str],
     needs_whole: bool,
@@ -153,7 +152,7 @@ def trace_both(
         dims: The dimension, for each array.
         count: The number of microbatches.
         fun: The user's function.
-        reached: Objects that it is given, by which it may change state of Python.
+        given: Its other arguments, by their names: it may change state of Python by them.
         names: What messages call each array, and each key.
         needs_whole: Whether it is an error if it cannot be traced for the whole batch.
     """
@@ -200,8 +199,12 @@ def trace_both(
         except Exception as raised:
             error = raised
     try:
-        with watched("microbatch", label, fun, *reached) if whole is not None else contextlib.nullcontext():
-            part = at_size(whole_size // count)
+        part_size = whole_size // count
+        if whole is None:
+            part = at_size(part_size)
+        else:
+            others = [functools.partial(at_size, size) for size in (whole_size, 2 * whole_size)]
+            part = traced_again("microbatch", fun, given, lambda: at_size(part_size), others)
     except Exception as raised:
         # What is wrong with any number of examples, and not said by us, is told the number alone.
         if count > 1 and not str(raised).startswith("microbatch"):
@@ -223,13 +226,16 @@ def trace_both(
 
     def resized() -> Any:
         few = 2 if whole_size > 2 else 3
-        try:
-            with watched("microbatch", label, fun, *reached):
-                program = at_size(few)
-        except Exception:
-            # Whatever the function raises for a size that nobody asked for.
-            return None
-        return for_one_example(program, whole, (few, whole_size))
+
+        def program_of_few() -> Any:
+            try:
+                return at_size(few)
+            except Exception:
+                # Whatever the function raises for a size that nobody asked for.
+                return None
+
+        program = traced_again("microbatch", fun, given, program_of_few)
+        return None if program is None else for_one_example(program, whole, (few, whole_size))
 
     shown = jax.tree.unflatten(tree, range(tree.num_leaves))
     results = [f"result{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(shown)]

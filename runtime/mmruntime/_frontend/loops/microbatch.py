@@ -19,7 +19,7 @@ from mmruntime._core.switches import transforms_ignored
 from mmruntime._exactness.rules.equation import Edits
 from mmruntime._exactness.split import reads_edits
 from mmruntime._frontend.constraint import check_specs, constrain
-from mmruntime._frontend.labels import label_of, leaf_names
+from mmruntime._frontend.labels import label_of, leaf_names, place_names
 from mmruntime._frontend.loops.exact_microbatch import (
     TracedLoop,
     check_apart,
@@ -36,6 +36,7 @@ from mmruntime._frontend.loops.exact_microbatch import (
 from mmruntime._frontend.loops.object_state import set_state, update_state, without_state
 from mmruntime._frontend.loops.random_keys import LoopKeys
 from mmruntime._frontend.nnx_objects import made_anew, stateful_leaves
+from mmruntime._frontend.python_state import traced_again
 from mmruntime._jaxpr.wide_results import wide_results
 
 R = TypeVar("R")
@@ -233,6 +234,11 @@ def microbatch(
             found = call_and_count(batch, own_keys)
             return found[0] if batch_stats is None else (found[0], found[2])
 
+        def again(function: Callable[[Any, Any], Any]) -> Any:
+            """A function of the whole batch and the keys, which calls `fun` once more, as jaxpr and result's shape."""
+            trace = jax.make_jaxpr(function, return_shape=True)
+            return traced_again("microbatch", fun, named, lambda: trace(batch, loop_keys.given))
+
         spec = LoopSpec(
             num_microbatches,
             schedule=schedule or schedules.DEFAULT,
@@ -245,8 +251,9 @@ def microbatch(
             sequence_dim=dims[0] + 1,
             accumulate=accumulate,
         )
-        others = [arg for position, arg in enumerate(rest) if position not in keys or position in loop_keys.objects]
-        parameters = jax.tree.leaves((others, kwargs))
+        others = {at: arg for at, arg in enumerate(rest) if at not in keys or at in loop_keys.objects}
+        parameters = jax.tree.leaves((list(others.values()), kwargs))
+        named = dict(zip(place_names(fun, others), others.values(), strict=True)) | kwargs
         is_checked = check and not is_bare
         traced = trace_both(
             call,
@@ -255,7 +262,7 @@ def microbatch(
             leaf_dims,
             num_microbatches,
             fun,
-            (others, kwargs),
+            named,
             names=leaf_names(fun, [*zip(sliced, parts, strict=True), *zip(keys, loop_keys.given, strict=True)]),
             needs_whole="exact" in kinds or is_checked,
         )
@@ -264,9 +271,8 @@ def microbatch(
         update = None
         if changes and batch_stats is None:
             objects = stateful_leaves((rest, kwargs))
-            update = update_state(
-                objects, lambda *each: call_and_count(*each)[2], batch, loop_keys.given, label_of(fun)
-            )
+            state_after = again(lambda *each: call_and_count(*each)[2])
+            update = update_state(objects, state_after, (batch, loop_keys.given), label_of(fun))
         hows = _kinds_of_leaves(reduce if batch_stats is None else (reduce, "exact"), traced.tree)
         given = given_verdicts(traced, hows, dims[0])
         said: tuple[str, ...] = ()
@@ -306,7 +312,7 @@ def microbatch(
             said = (*describe_exact(traced, loop, proof, given), *said)
         spec = dataclasses.replace(spec, proof=said)
         result: Any = _run(loop, pieces, loop_keys.folded if keys else None, spec, label_of(fun))
-        loop_keys.advance(lambda batch, own_keys: call_and_count(batch, own_keys)[1], batch)
+        loop_keys.advance(lambda: again(lambda *each: call_and_count(*each)[1]), batch)
         if update is not None:
             update()
         if batch_stats is not None:

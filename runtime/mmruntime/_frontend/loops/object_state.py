@@ -22,15 +22,15 @@ from mmruntime._jaxpr.ir import Op
 
 
 def update_state(
-    objects: Sequence[Any], changes: Callable[[Any, Any], Any], batch: Any, keys: Any, label: str
+    objects: Sequence[Any], traced: tuple[Any, Any], given: tuple[Any, Any], label: str
 ) -> Callable[[], None]:
     """Prepare to change nnx objects as one call of a function on the whole batch does.
 
     Args:
         objects: The objects.
-        changes: The state of clones of them that a call on a batch, with keys, has changed.
-        batch: The whole batch.
-        keys: The keys of the loop.
+        traced: The state of clones of them that a call on a batch, with keys, has changed: its closed jaxpr, and its
+            shape.
+        given: The whole batch, and the keys of the loop.
         label: What messages call the function.
 
     Returns:
@@ -41,14 +41,14 @@ def update_state(
     """
     from flax import nnx  # noqa: PLC0415  (imported by the caller already; nothing else here needs Flax)
 
-    traced, shape = jax.make_jaxpr(changes, return_shape=True)(batch, keys)
-    jaxpr, constants = _compat.split(traced)
+    closed, shape = traced
+    jaxpr, constants = _compat.split(closed)
     names = [".".join(map(str, path[1:])) for path, part in nnx.to_flat_state(shape) for _ in jax.tree.leaves(part)]
     eqns = [op.eqn for eqn in jaxpr.eqns for op in open_calls(Op(eqn))]
-    given = set(jaxpr.invars)
+    operands = set(jaxpr.invars)
     decided = []
     for name, atom in zip(names, jaxpr.outvars, strict=True):
-        if given & needed(eqns, [atom], keep_effects=False)[1]:
+        if operands & needed(eqns, [atom], keep_effects=False)[1]:
             decided.append(name)
     if decided:
         raise ValueError(lost_changes(label, decided))
@@ -56,7 +56,7 @@ def update_state(
     only = _compat.close(jaxpr, [*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, kept)
 
     def update() -> None:
-        leaves = _compat.as_fun(only)(*constants, *jax.tree.leaves((batch, keys)))
+        leaves = _compat.as_fun(only)(*constants, *jax.tree.leaves(given))
         set_state(objects, jax.tree.unflatten(jax.tree.structure(shape), leaves))
 
     return update

@@ -97,18 +97,18 @@ class LoopKeys:
         )
         return result, after, state
 
-    def advance(self, counts: Callable[[Any, Any], Any], batch: Any) -> None:
+    def advance(self, counts: Callable[[], tuple[Any, Any]], batch: Any) -> None:
         """Advance the streams of the loop's own arguments as one call on the whole batch does.
 
         A function that leaves its arguments alone, such as `jax.grad(loss)`, advances nothing.
 
         Args:
-            counts: The counts after a call on a batch, with keys.
+            counts: Gives the closed jaxpr of the counts after a call on a batch, with keys, and its shape.
             batch: The whole batch.
         """
         if not self._advances:
             return
-        traced = jax.make_jaxpr(counts)(batch, self.given)
+        traced, _ = counts()
         jaxpr, constants = _compat.split(traced)
         eqns, _ = needed(jaxpr.eqns, jaxpr.outvars, keep_effects=False)
         only = _compat.close(jaxpr, [*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, eqns)

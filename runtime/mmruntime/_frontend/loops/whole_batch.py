@@ -11,10 +11,9 @@ import numpy as np
 
 from mmruntime import _compat
 from mmruntime._exactness.prove import ArgumentSpec, Verdict, prove
-from mmruntime._frontend.labels import label_of
 from mmruntime._frontend.loops.carry import changes, open_helpers
 from mmruntime._frontend.loops.find_scan import Scan, only_scan
-from mmruntime._frontend.python_state import watched
+from mmruntime._frontend.python_state import traced_again
 
 
 def iteration_on_all(fun: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:
@@ -31,18 +30,31 @@ def iteration_on_all(fun: Callable[..., Any], args: Sequence[Any], kwargs: Any) 
     if not leaves or any(np.ndim(leaf) < 2 for leaf in leaves):
         return None
 
-    def joined(leaf: Any) -> Any:
-        count, size, *rest = np.shape(leaf)
-        return jax.ShapeDtypeStruct((1, count * size, *rest), jax.numpy.result_type(leaf))
+    body, length = given["f"], np.shape(leaves[0])[0]
 
-    body = given["f"]
-    try:
-        with watched("microbatch_scan", label_of(body), body):
-            traced = jax.make_jaxpr(lambda init, xs: jax.lax.scan(body, init, xs))(
-                given["init"], jax.tree.map(joined, given["xs"])
-            )
-    except Exception:
-        # Whatever the body raises for another size, the loop as it is written does not need it.
+    def over(count: int) -> Any:
+        """The scan over all examples in so many pieces."""
+
+        def piece(leaf: Any) -> Any:
+            size, *rest = np.shape(leaf)[1:]
+            return jax.ShapeDtypeStruct((count, length * size // count, *rest), jax.numpy.result_type(leaf))
+
+        scan = jax.make_jaxpr(lambda init, xs: jax.lax.scan(body, init, xs))
+        try:
+            return scan(given["init"], jax.tree.map(piece, given["xs"]))
+        except Exception:
+            # Whatever the body raises for another size, the loop as it is written does not need it.
+            return None
+
+    traced = traced_again(
+        "microbatch_scan",
+        body,
+        {},
+        lambda: over(1),
+        [lambda: over(length)],
+        "Add it to the carry of {} instead, or return it.",
+    )
+    if traced is None:
         return None
     eqn = only_scan(traced)
     return None if eqn is None else Scan.of(eqn).body
