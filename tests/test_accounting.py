@@ -15,8 +15,6 @@ from accounting import directives, folder_without_outcome, without_outcome
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import rewrite_source
 
-pytestmark = pytest.mark.python
-
 REGISTRY = Registry()
 ROOT = Path(__file__).parents[1]
 WRITTEN = [

@@ -15,8 +15,6 @@ from mmrewrite.directives.schedule_names import IN_TURNS, OF_THE_V
 from mmrewrite.engine.rewrite import rewrite_project
 from mmrewrite.results import Refusal, Rewrite
 
-pytestmark = pytest.mark.python
-
 REGISTRY = Registry()
 # A hint to paste: `microbatch(size=2, argnum=(1, 2))`, and nothing to fill in.
 ADVICE = re.compile(r"write `(?:# mm: )?((\w+)\([^`]*\))`")
@@ -192,7 +190,6 @@ def followed(text: str, refusal: Refusal, advice: str) -> str:
     return "".join(lines)
 
 
-@pytest.mark.python
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_one_round_is_enough(name: str) -> None:
     text = program(PROGRAMS[name])
@@ -280,7 +277,6 @@ def test_what_is_advised_for_evaluations_is_accepted() -> None:
     assert "# mm:" not in rewrite(text).result.decode()
 
 
-@pytest.mark.python
 def test_hints_that_fixtures_advise_are_accepted() -> None:
     count = 0
     for folder in hint_cases("before.py"):
@@ -328,7 +324,7 @@ def said(files: dict[str, str]) -> tuple[Counter[str], dict[str, str]]:
     return own, {f"{path}:{line}:{column}": reason for path, line, column, reason in found}
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "at", "edits"), EDITS, ids=[f"{case}:{at}" for case, at, _ in EDITS])
 def test_advice_that_is_followed_to_the_letter(case: str, at: str, edits: list[list[str]]) -> None:
     """That refusal is gone then, and no other came."""

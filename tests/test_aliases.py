@@ -12,8 +12,6 @@ from mmrewrite.project.facts import Facts, SourceFile, read_facts
 from mmrewrite.project.project import Project
 from mmrewrite.source.names import Module, absolute_import, read_names
 
-pytestmark = pytest.mark.python
-
 REGISTRY = Registry()
 
 

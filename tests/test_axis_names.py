@@ -15,8 +15,6 @@ from mmrewrite.engine.settings import HintSettings
 from mmrewrite.project.axis_names import annotated_layouts, find_rules
 from mmrewrite.project.facts import Facts, SourceFile, read_facts
 
-pytestmark = pytest.mark.python
-
 REGISTRY = Registry()
 
 LAYERS = "from flax import linen as nn\n\n\ndef widen(x):\n    return nn.with_logical_constraint(x, ('batch', None))\n"

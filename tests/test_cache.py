@@ -18,8 +18,6 @@ from mmrewrite.cli import cache, replay, session
 from mmrewrite.cli.commands import cli
 from mmrewrite.files import cache_folder
 
-pytestmark = pytest.mark.python
-
 MODEL = "import jax.numpy as jnp\n\n\n# mm: task(stage=0)\ndef encode(x):\n    return jnp.tanh(x)\n"
 TRAIN = (
     "import jax\nfrom model import encode\nfrom devices import mesh\n\n\n@jax.jit  # mm: mjit\ndef step(x):\n"

@@ -8,8 +8,6 @@ from fixture_files import source_files
 from mmmodernize.registry import ModernizeRegistry
 from mmmodernize.rewrite import modernize_project
 
-pytestmark = pytest.mark.text
-
 REGISTRY = ModernizeRegistry()
 
 # Two meshes reach the sites, so none of them can name its mesh: `jax.set_mesh` or `compat`.

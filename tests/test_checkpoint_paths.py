@@ -11,8 +11,6 @@ from test_old_parts import REGISTRY
 
 from mmmodernize.rewrite import modernize_project
 
-pytestmark = pytest.mark.text
-
 HEAD = (
     "import os\nfrom pathlib import Path\nfrom etils import epath\nimport orbax.checkpoint as ocp\n"
     'from flax.training import checkpoints\nfolder = "runs"\nsaver = ocp.PyTreeCheckpointer()\n'

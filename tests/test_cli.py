@@ -23,7 +23,7 @@ from mmrewrite.cli.commands import cli
 from mmrewrite.files import write
 from mmrewrite.mirror.build import MANIFEST
 
-pytestmark = [pytest.mark.python, pytest.mark.usefixtures("folder")]
+pytestmark = pytest.mark.usefixtures("folder")
 
 WRONG = "def f(x):\n    return x\n\n\ny = f(1)  # mm: tsak(stage=0)\n"
 
@@ -139,7 +139,6 @@ class TestPatchAgainstGit:
         assert Path(name).read_bytes() == applied != data
         assert run("diff", "--exit-code").exit_code == 0
 
-    @pytest.mark.text
     def test_fixtures(self, repository: Path) -> None:
         for case in hint_cases("before.py"):
             put(f"{case.parent.name}/{case.name}.py", (case / "before.py").read_bytes())

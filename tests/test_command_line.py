@@ -19,7 +19,7 @@ from command import OLD, PIPELINE, REFUSED, put, run
 from mmrewrite.cli.commands import cli
 from mmrewrite.cli.config import KEYS
 
-pytestmark = [pytest.mark.python, pytest.mark.usefixtures("folder")]
+pytestmark = pytest.mark.usefixtures("folder")
 
 TASK = "def f(x):\n    return x\n\n\ny = f(1)  # mm: task(stage=0)\n"
 DONE = 'y = mm.task(f, task=mm.Task(name="f", mesh_slice={"stage": 0}))(1)\n'

@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 from scripts import load_script
 
-pytestmark = pytest.mark.python
-
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
     *sorted(ROOT.glob("*.md")),

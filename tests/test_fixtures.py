@@ -100,7 +100,7 @@ def shown(case: Case, results: dict[str, Rewrite], kind: str) -> list[str]:
     return lines
 
 
-@pytest.fixture(params=[pytest.param(folder, marks=pytest.mark.python, id=name_of(folder)) for folder in CASES])
+@pytest.fixture(params=[pytest.param(folder, id=name_of(folder)) for folder in CASES])
 def case(request: pytest.FixtureRequest) -> Case:
     return read_case(request.param)
 
@@ -118,7 +118,6 @@ def test_text_and_messages(case: Case) -> None:
         assert shown(case, results, kind) == getattr(case, kind)
 
 
-@pytest.mark.python
 @pytest.mark.parametrize("folder", CALLS, ids=name_of)
 def test_calls_give_what_comments_give(folder: Path) -> None:
     """The same program with calls of `mmrewrite.hints` becomes the same program, for the same reasons."""
@@ -217,11 +216,11 @@ RUNNABLE = [folder for folder in CASES if (folder / "after.py").exists()]
 
 
 def marks_of(folder: Path) -> list[pytest.MarkDecorator]:
-    """What cuts a step into tasks runs as users compile, and the only program of a codemod on both versions."""
+    """What cuts a step into tasks runs as users compile, and the only program of a codemod by default."""
     same = [other for other in RUNNABLE if other.parent == folder.parent and read_case(other).numbers]
     return [
         *([pytest.mark.optimized] if folder.parent.name == "place_task" else []),
-        *([pytest.mark.both_versions("the only program of its codemod")] if same == [folder] else []),
+        *([pytest.mark.sample] if same == [folder] else []),
     ]
 
 

@@ -15,7 +15,7 @@ from command import HINTED, OLD, PIPELINE, put, run
 from mmrewrite.files import cache_folder
 from mmrewrite.files.walk import MANIFEST
 
-pytestmark = [pytest.mark.python, pytest.mark.usefixtures("folder")]
+pytestmark = pytest.mark.usefixtures("folder")
 
 CELL = {"cell_type": "code", "source": ["import jax\n", OLD], "outputs": [], "metadata": {}, "execution_count": 1}
 NOTEBOOK = {

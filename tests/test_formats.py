@@ -18,8 +18,6 @@ import pytest
 from command import PIPELINE, REFUSED, run
 from fixture_files import hint_cases
 
-pytestmark = pytest.mark.python
-
 ROOT = Path(__file__).parents[1]
 SCHEMAS = ROOT / "docs" / "schemas"
 
@@ -266,7 +264,6 @@ def suggested(text: str, comments: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.text
 def test_suggestions_give_what_apply_writes() -> None:
     texts = {}
     for case in hint_cases("after.py"):
@@ -304,7 +301,6 @@ def test_markdown_takes_no_html_and_calls_nobody() -> None:
     assert markdown.code("a`b``c") == "``` a`b``c ```"
 
 
-@pytest.mark.text
 def test_a_comment_stays_below_the_limit() -> None:
     for number in range(200):
         Path(f"wider/file{number}.py").write_text(TASK.format("x" * 400))

@@ -21,8 +21,6 @@ from mmrewrite.engine.rewrite import rewrite_source
 from mmrewrite.results import Rewrite
 from mmrewrite.source.text import SourceText
 
-pytestmark = pytest.mark.python
-
 REGISTRY = Registry()
 
 

@@ -18,7 +18,7 @@ from program_gaps import IN_BRACKETS, KINDS, comments, gaps, inserted
 from mmrewrite.results import Rewrite
 from mmrewrite.source.text import SourceText
 
-pytestmark = [pytest.mark.python, pytest.mark.family]
+pytestmark = pytest.mark.family
 
 # A hint that is a call has no place for comments of its own, which the user is told.
 INSIDE_A_HINT = "a comment inside a hint would be lost"

@@ -11,8 +11,6 @@ from fixture_files import source_files
 from mmmodernize.registry import ModernizeRegistry
 from mmmodernize.rewrite import modernize_project
 
-pytestmark = pytest.mark.text
-
 REGISTRY = ModernizeRegistry()
 HEAD = """\
 import jax

@@ -15,8 +15,6 @@ from mmmodernize.names.reexports import TakenNames
 from mmmodernize.rewrite import modernize_project
 from mmrewrite.cli.quick import has_nothing_to_say
 
-pytestmark = pytest.mark.text
-
 HEAD = "import functools, importlib, operator, pkgutil, sys\nfrom functools import partial\nimport numpy as np\n"
 # `@f` is the function, `@h` its module, `@o` its own name, and `@k=1` the keyword that it lost.
 FORMS = {

@@ -11,8 +11,6 @@ from mmrewrite.engine.settings import HintSettings
 from mmrewrite.project.facts import SourceFile
 from mmrewrite.results import HintError, Rewrite
 
-pytestmark = pytest.mark.python
-
 REGISTRY = Registry()
 
 PROGRAM = """\

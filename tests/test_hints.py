@@ -12,8 +12,6 @@ from mmrewrite.directives.vocabulary import DIRECTIVES, kind_of
 from mmrewrite.engine.rewrite import rewrite_source
 from mmrewrite.project.facts import Facts, SourceFile, read_facts
 
-pytestmark = pytest.mark.python
-
 REGISTRY = Registry()
 
 

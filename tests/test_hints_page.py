@@ -13,8 +13,6 @@ from mmrewrite.codemod.registry import Registry
 from mmrewrite.directives.vocabulary import DIRECTIVES, IGNORE, SWITCHES
 from mmrewrite.engine.rewrite import rewrite_source
 
-pytestmark = pytest.mark.python
-
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "hints.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)

@@ -15,8 +15,6 @@ from layers import MAY_IMPORT, ORDER, ROOT, allowed_by, imports, row_of_file, ro
 
 from mmrewrite.codemod.registry import Registry
 
-pytestmark = pytest.mark.python
-
 SOURCES = tree_of()
 PATH = os.pathsep.join(str(ROOT / part) for part in (".", "codemods", "runtime"))
 
@@ -86,12 +84,10 @@ def test_an_unhinted_run_does_not_import_libcst(tmp_path: Path) -> None:
     assert loaded(code).isdisjoint(("libcst", "jax", "mmcodemods.tasks.place_task"))
 
 
-@pytest.mark.text
 def test_imports_keep_to_the_table() -> None:
     assert violations(SOURCES) == []
 
 
-@pytest.mark.text
 def test_the_table_is_of_this_tree() -> None:
     """No row without a file, and none that allows a row below itself or something that nothing in it imports."""
     assert set(MAY_IMPORT) == {row_of_file(path) for path in SOURCES}
@@ -102,7 +98,6 @@ def test_the_table_is_of_this_tree() -> None:
         assert allowed <= {row_of_name(name) for path in files for _, name in imports(SOURCES[path], path)}, row
 
 
-@pytest.mark.text
 def test_few_files_stand_outside_of_folders() -> None:
     folders = Counter(path.rpartition("/")[0] for path in SOURCES)
     assert folders["mmrewrite"] <= 6
@@ -131,7 +126,6 @@ def everywhere(statement: str) -> list[str]:
     return [statement, f"def f():\n    {statement}", f"if TYPE_CHECKING:\n    {statement}"]
 
 
-@pytest.mark.text
 @pytest.mark.parametrize("row", TOOL)
 def test_jax_planted_in_the_tool_is_found(row: str) -> None:
     for statement in (
@@ -145,7 +139,6 @@ def test_jax_planted_in_the_tool_is_found(row: str) -> None:
             assert re.fullmatch(rf"imports jax[.\w]*, but {row} may not import jax", message)
 
 
-@pytest.mark.text
 @pytest.mark.parametrize("row", TOOL)
 def test_the_runtime_planted_in_the_tool_is_found(row: str) -> None:
     schedules = (
@@ -166,7 +159,6 @@ def test_the_runtime_planted_in_the_tool_is_found(row: str) -> None:
         assert message.endswith(f"but {row} may not import mmruntime")
 
 
-@pytest.mark.text
 @pytest.mark.parametrize("row", RUNTIME)
 def test_the_tool_planted_in_the_runtime_is_found(row: str) -> None:
     for package in ("libcst", "mmrewrite", "mmcodemods", "mmmodernize"):
@@ -174,7 +166,6 @@ def test_the_tool_planted_in_the_runtime_is_found(row: str) -> None:
             assert planted(row, text) == [f"imports {package}, but {row} may not import {package}"]
 
 
-@pytest.mark.text
 @pytest.mark.parametrize("low", MAY_IMPORT)
 def test_an_arrow_upward_is_found(low: str) -> None:
     """An import of every row above it in its package, and of everything from its own package's name."""
@@ -188,7 +179,6 @@ def test_an_arrow_upward_is_found(low: str) -> None:
                 assert planted(low, statement) == [f"imports {high}, but {high} is above {low}"]
 
 
-@pytest.mark.text
 @pytest.mark.parametrize("row", ["mmrewrite.project", "mmruntime._jaxpr"])
 def test_relative_imports_are_read_as_well(row: str) -> None:
     package = row.partition(".")[0]
@@ -198,14 +188,12 @@ def test_relative_imports_are_read_as_well(row: str) -> None:
         assert message.endswith(f"but {package}.{high} is above {row}")
 
 
-@pytest.mark.text
 @pytest.mark.parametrize("row", ["mmcodemods", "mmmodernize.rewrites"])
 def test_a_codemod_that_imports_another_one_is_found(row: str) -> None:
     (message,) = planted(row, f"from {row}.another import Another")
     assert message == f"imports {row}.another.Another, but codemods never import one another"
 
 
-@pytest.mark.text
 @pytest.mark.parametrize("row", [row for row in RUNTIME if row not in ("mmruntime._compat", "mmruntime.schedules")])
 def test_private_jax_planted_in_the_runtime_is_found(row: str) -> None:
     for statement, name in {
@@ -222,14 +210,12 @@ def test_private_jax_planted_in_the_runtime_is_found(row: str) -> None:
             assert f"{name} is private or a version of JAX, and belongs in mmruntime._compat" in planted(row, text)
 
 
-@pytest.mark.text
 @pytest.mark.parametrize("path", ["mmrewrite/extra.py", "mmrewrite/extra/a.py", "runtime/mmruntime/_extra/a.py"])
 def test_a_file_without_a_row_is_found(path: str) -> None:
     found = violations({**SOURCES, path: "x = 1\n"})
     assert f"{path}:1: neither this file nor its folder has a row in the table of tests/layers.py" in found
 
 
-@pytest.mark.text
 def test_the_tool_names_no_codemod() -> None:
     # These are functions of the runtime as well, which the vocabulary, plans and an analysis name.
     names = set(Registry()) - {"microbatch_loop", "parallelize_step", "stage_scan"}

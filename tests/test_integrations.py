@@ -20,8 +20,6 @@ from command import HINTED, OLD, PIPELINE, REFUSED, put
 yaml = pytest.importorskip("yaml")
 pytest.importorskip("pre_commit")
 pytest.importorskip("check_jsonschema")
-
-pytestmark = pytest.mark.text
 ROOT = Path(__file__).resolve().parents[1]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
 HOOKS = {hook["id"]: hook for hook in yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())}
@@ -90,10 +88,10 @@ def test_the_manifest_of_hooks_is_valid() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "passes", "after"),
     [
-        pytest.param("mmrewrite", HINTED, True, HINTED, marks=pytest.mark.nightly),
+        pytest.param("mmrewrite", HINTED, True, HINTED, marks=pytest.mark.slow),
         ("mmrewrite", REFUSED, False, REFUSED),
         ("mmrewrite-check", HINTED, False, HINTED),
-        pytest.param("mmrewrite-check", "x = 1\n", True, "x = 1\n", marks=pytest.mark.nightly),
+        pytest.param("mmrewrite-check", "x = 1\n", True, "x = 1\n", marks=pytest.mark.slow),
         ("mmrewrite-apply", HINTED, False, None),
         ("mmrewrite-modernize", OLD, False, OLD.replace("tree_map", "tree.map")),
     ],
@@ -292,7 +290,7 @@ def test_nothing_to_say_is_no_comment(repository: Path, tools: Path, api: Api) -
     ("text", "statuses"),
     [
         (HINTED, {"refusals": 0, "changes": 1}),
-        pytest.param(REFUSED, {"errors": 0, "refusals": 1}, marks=pytest.mark.nightly),
+        pytest.param(REFUSED, {"errors": 0, "refusals": 1}, marks=pytest.mark.slow),
         ("y = 1  # mm: tsk(stage=0)\n", {"never": 0, "errors": 2}),
     ],
 )

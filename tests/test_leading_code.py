@@ -20,8 +20,6 @@ from mmmodernize.sites.uses import ModuleUses
 from mmrewrite.project.facts import Facts, read_facts
 from mmrewrite.project.project import Project
 
-pytestmark = pytest.mark.python
-
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "modernize"
 REGISTRY = ModernizeRegistry()
 

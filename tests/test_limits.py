@@ -14,8 +14,6 @@ import pytest
 from mmrewrite.mirror.child_process import NotRun, environment, run_module
 from mmrewrite.mirror.limits import EndedProgram, ProgramLimits, program_limits, run_within
 
-pytestmark = [pytest.mark.python, pytest.mark.both_versions("processes and signals of Python")]
-
 
 def run(program: str, limits: ProgramLimits) -> EndedProgram:
     return run_within([sys.executable, "-c", program], os.environ, limits)

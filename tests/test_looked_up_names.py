@@ -13,8 +13,6 @@ from fixture_files import source_files
 from mmmodernize.registry import ModernizeRegistry
 from mmmodernize.rewrite import modernize_project
 
-pytestmark = pytest.mark.text
-
 REGISTRY = ModernizeRegistry()
 
 # The file has another old name, as files without any are not read.

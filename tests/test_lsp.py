@@ -36,8 +36,6 @@ from editor import CODECS, Editor, applied, range_of
 from lsprotocol import types
 from pygls.exceptions import JsonRpcException
 
-pytestmark = pytest.mark.text
-
 MODEL = """\
 def block(w, x):
     return x @ w

@@ -85,11 +85,7 @@ def shown(case: Case, results: dict[str, Rewrite], kind: str, message: str) -> l
     ]
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(folder, marks=pytest.mark.python, id=f"{folder.parent.name}/{folder.name}") for folder in CASES
-    ]
-)
+@pytest.fixture(params=[pytest.param(folder, id=f"{folder.parent.name}/{folder.name}") for folder in CASES])
 def case(request: pytest.FixtureRequest) -> Case:
     return read_case(request.param)
 

@@ -11,8 +11,6 @@ from click.testing import CliRunner, Result
 from mmrewrite.cli.commands import cli
 from mmrewrite.engine.notebook import masked
 
-pytestmark = pytest.mark.python
-
 OLD = "import jax\nx = jax.tree_map(len, [])\n"
 NEW = "import jax\nx = jax.tree.map(len, [])\n"
 REFUSED = "from jax.experimental.maps import xmap\n\nxmap(len)\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from test_modernize import CASES, modernize, read_case
 
-pytestmark = [pytest.mark.python, pytest.mark.family]
+pytestmark = pytest.mark.family
 
 _BLOCKS = ast.With | ast.For | ast.While | ast.If | ast.FunctionDef | ast.ClassDef
 

@@ -23,7 +23,7 @@ from mmrewrite.engine import workers
 from mmrewrite.project.facts import Facts, SourceFile, Unreadable, read_facts
 from mmrewrite.results import Rewrite
 
-pytestmark = [pytest.mark.python, pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")]
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "modernize"
 REGISTRY = ModernizeRegistry()

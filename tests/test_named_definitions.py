@@ -15,8 +15,6 @@ from mmmodernize.rewrite import modernize_project
 from mmmodernize.sites.site import ModernizeContext
 from mmrewrite.project.facts import Facts, SourceFile, read_facts
 
-pytestmark = pytest.mark.python
-
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "modernize"
 REGISTRY = ModernizeRegistry()
 

@@ -8,8 +8,6 @@ from fixture_files import source_files
 from mmmodernize.registry import ModernizeRegistry
 from mmmodernize.rewrite import modernize_project
 
-pytestmark = pytest.mark.text
-
 REGISTRY = ModernizeRegistry()
 
 # Code in a string by itself, and below `import jax` in a file.
@@ -203,7 +201,6 @@ def test_other_names_are_not_told(text: str) -> None:
     assert not told_in(text)
 
 
-@pytest.mark.both_versions("where the parts of an f-string are")
 def test_labels_of_strings_are_reported_where_they_change() -> None:
     text = (
         "import jax\nfrom jax import tree_map as m\n\n\ndef f(x):\n"
@@ -218,7 +215,6 @@ def test_labels_of_strings_are_reported_where_they_change() -> None:
     assert [(left.line, left.reason) for left in sorted(result.left)] == [(7, shown), (9, shown), (10, written)]
 
 
-@pytest.mark.both_versions("where the parts of an f-string are")
 @pytest.mark.parametrize(
     ("text", "is_told"),
     [

@@ -9,8 +9,6 @@ from mmrewrite.directives.vocabulary import DIRECTIVES
 from mmrewrite.engine.rewrite import rewrite_source
 from mmrewrite.results import Rewrite
 
-pytestmark = pytest.mark.python
-
 REGISTRY = Registry()
 RULE = "a hint begins with `# mm:` and a space; "
 

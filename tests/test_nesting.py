@@ -17,8 +17,6 @@ from mmrewrite.source.failure import failure_of, has_room, with_room
 from mmrewrite.source.libcst_parser import deepest, parse_expression, parse_module, parse_statement
 from mmrewrite.source.text import TooDeep, parse_quietly
 
-pytestmark = pytest.mark.text
-
 ROOT = Path(__file__).parent.parent
 # What comes first, again and again, in the middle, again and again, and last.
 FORMS: dict[str, tuple[str, str, str, str, str]] = {

@@ -16,8 +16,6 @@ from mmrewrite.source import newer_syntax
 from mmrewrite.source.newer_syntax import parse_any, without_newer_nodes
 from mmrewrite.source.walk import walk
 
-pytestmark = [pytest.mark.python, pytest.mark.both_versions("what this Python can parse")]
-
 BEFORE = """\
 import jax
 import jax.numpy as jnp

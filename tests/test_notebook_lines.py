@@ -12,8 +12,6 @@ from mmmodernize.rewrite import modernize_project
 from mmrewrite.engine.notebook import masked
 from mmrewrite.results import Rewrite
 
-pytestmark = pytest.mark.text
-
 REGISTRY = ModernizeRegistry()
 USE = "jax.tree_map(abs, 1)"
 # Forms of a line, or of lines, that run Python; the use is replaced there.

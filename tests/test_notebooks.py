@@ -10,8 +10,6 @@ from click.testing import CliRunner, Result
 
 from mmrewrite.cli.commands import cli
 
-pytestmark = pytest.mark.python
-
 IMPORTS = "%matplotlib inline\nimport jax\nimport jax.numpy as jnp\n"
 MESH = "# mm: mesh(stage=2)\nlayers = 4"
 MODEL = (

@@ -13,8 +13,6 @@ from mmmodernize.registry import ModernizeRegistry
 from mmmodernize.rewrite import modernize_project
 from mmmodernize.settings import ModernizeSettings
 
-pytestmark = pytest.mark.text
-
 REGISTRY = ModernizeRegistry()
 FORMS = {
     section.partition("\n")[0]: section.partition("\n")[2]

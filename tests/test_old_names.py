@@ -15,8 +15,6 @@ from mmmodernize.names.name_index import INDEX_FILE, ONCE_MODULES, OldName, may_
 from mmmodernize.registry import ModernizeRegistry
 from mmmodernize.rewrite import modernize_project
 
-pytestmark = pytest.mark.text
-
 ROOT = Path(__file__).resolve().parents[1]
 REGISTRY = ModernizeRegistry()
 

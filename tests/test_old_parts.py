@@ -29,8 +29,6 @@ from mmmodernize.settings import ModernizeSettings
 from mmrewrite.results import Rewrite
 from mmrewrite.source.text import SourceText
 
-pytestmark = pytest.mark.text
-
 ROOT = Path(__file__).resolve().parents[1]
 REGISTRY = ModernizeRegistry()
 # Lines of programs and what each of them is about.

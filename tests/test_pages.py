@@ -28,10 +28,7 @@ else:
     pytest.importorskip("playwright.sync_api")
 
 CHROMIUM = shutil.which("chromium")
-pytestmark = [
-    pytest.mark.text,
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine (Debian's package of that name)"),
-]
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine (Debian's package of that name)")
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]

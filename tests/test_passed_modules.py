@@ -11,8 +11,6 @@ from mmmodernize.names.name_index import may_use_old_names, passes_modules
 from mmmodernize.registry import ModernizeRegistry
 from mmmodernize.rewrite import modernize_project
 
-pytestmark = pytest.mark.text
-
 REGISTRY = ModernizeRegistry()
 
 # Another file reads an old name of what it is given.

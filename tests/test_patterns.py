@@ -22,8 +22,6 @@ from mmmodernize.text.text_patterns import says_part
 _parser: Any = importlib.import_module("re._parser")
 _constants: Any = importlib.import_module("re._constants")
 
-pytestmark = pytest.mark.text
-
 LENGTH = 2000
 # A quadratic pattern takes some ten milliseconds on a text of that length, and sixteen times that on one four times as
 # long; a linear one takes a tenth of a millisecond, and four times that.

@@ -21,8 +21,6 @@ from mmrewrite.cli.reports import render
 from mmrewrite.plan.plan import Planned
 from mmrewrite.plan.sections import PlanSection, PlanTable
 
-pytestmark = pytest.mark.python
-
 ROOT = Path(__file__).resolve().parents[1]
 
 STEP = """\

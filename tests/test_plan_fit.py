@@ -9,8 +9,6 @@ import pytest
 from mmrewrite.directives.sizes import parse_size
 from mmrewrite.plan.fit import fit
 
-pytestmark = pytest.mark.text
-
 KINDS = ("parameters", "optimizer_state", "inputs", "gradients", "activations", "received", "results", "temporary")
 
 

@@ -19,8 +19,6 @@ from mmrewrite.cli.commands import cli
 from mmrewrite.codemod import plugins
 from mmrewrite.directives.vocabulary import DIRECTIVES
 
-pytestmark = pytest.mark.python
-
 ROOT = Path(__file__).parents[1]
 
 PACKAGE = ROOT / "examples" / "third_party"

@@ -9,8 +9,6 @@ from mmmodernize.registry import ModernizeRegistry
 from mmmodernize.rewrite import modernize_project
 from mmrewrite.results import Rewrite
 
-pytestmark = pytest.mark.python
-
 REGISTRY = ModernizeRegistry()
 TEXT = """
 import collections

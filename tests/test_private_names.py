@@ -18,8 +18,6 @@ from mmmodernize.registry import ModernizeRegistry
 from mmmodernize.rewrite import modernize_project
 from mmrewrite.results import Rewrite
 
-pytestmark = pytest.mark.text
-
 ROOT = Path(__file__).resolve().parents[1]
 REGISTRY = ModernizeRegistry()
 

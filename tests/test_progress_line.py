@@ -18,7 +18,7 @@ from command import HINTED, OLD, put, run
 from mmrewrite.cli.terminal import progress
 from mmrewrite.cli.terminal.progress import StatusLine
 
-pytestmark = [pytest.mark.text, pytest.mark.usefixtures("folder")]
+pytestmark = pytest.mark.usefixtures("folder")
 
 ERASE = "\r\x1b[K"
 # The command with a line from its beginning on; the arguments follow.

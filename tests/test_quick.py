@@ -18,8 +18,6 @@ from mmrewrite.cli.quick import has_nothing_to_say
 PLAIN = "import jax.numpy as jnp\n\n\ndef f(x):\n    return jnp.einsum('ab,bc', x, x)\n"
 COMMANDS = (("diff",), ("check",), ("modernize", "--diff"), ("modernize", "--check"))
 
-pytestmark = pytest.mark.text
-
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,6 @@ from mmmodernize.rewrite import modernize_project
 from mmrewrite.cli.quick import has_nothing_to_say
 from mmrewrite.results import Rewrite
 
-pytestmark = pytest.mark.text
-
 REGISTRY = ModernizeRegistry()
 COMPAT = "import jax.numpy as xp\n"
 # What gives `xp`, and what reads an old name of it, without a word of JAX.

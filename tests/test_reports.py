@@ -15,8 +15,6 @@ from command import PIPELINE, run
 from mmrewrite.cli import reports
 from mmrewrite.cli.commands import cli
 
-pytestmark = pytest.mark.python
-
 ROOT = Path(__file__).parents[1]
 HINTED = "# mm: mesh(stage=2)\ndef f(x):\n    return x\n\n\ny = f(1)  # mm: task(stage=0)\n"
 

@@ -17,10 +17,7 @@ import pytest
 from mmrewrite.launch.environment import environments
 from mmrewrite.launch.lines import LONGEST, Lines
 
-pytestmark = [
-    pytest.mark.python,
-    pytest.mark.skipif(os.name != "posix", reason="`mmrewrite run` needs process groups"),
-]
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="`mmrewrite run` needs process groups")
 
 # Runs a job as the command does, with little patience, and ends with a line of JSON about it.
 DRIVER = """

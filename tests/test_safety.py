@@ -26,11 +26,7 @@ from mmrewrite.files import cache_folder, exchange, write
 from mmrewrite.files.temporary import remove_left_behind, temporary_name
 from mmrewrite.files.walk import MANIFEST
 
-pytestmark = [
-    pytest.mark.python,
-    pytest.mark.usefixtures("folder"),
-    pytest.mark.both_versions("processes and signals of Python"),
-]
+pytestmark = pytest.mark.usefixtures("folder")
 
 ROOT_USER = os.name == "posix" and os.geteuid() == 0
 on_posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX")

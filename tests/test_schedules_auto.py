@@ -17,8 +17,6 @@ from mmruntime.schedules._search.list_scheduling import PipelineModel, Policy, l
 from mmruntime.schedules._search.local_search import improve
 from mmruntime.schedules._timing import TimedSchedule
 
-pytestmark = pytest.mark.text
-
 # Enough to see every part of the search work.
 QUICK = 0.05
 
@@ -113,7 +111,7 @@ def test_the_lower_bound_holds_for_memory_in_bytes(pipeline, sizes, barrier):
         assert bound <= simulation.step_time * (1 + 1e-9)
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @given(pipelines(), st.lists(st.floats(0, 1), min_size=8, max_size=8), st.booleans(), st.floats(0, 6))
 @settings(max_examples=20, deadline=None)
 def test_forwards_once_more_keep_the_memory_and_their_lower_bound(pipeline, shares, barrier, extra):
@@ -326,7 +324,7 @@ def test_forwards_run_once_more_where_memory_is_short():
     assert not auto(4, 12, **given_bytes | {"memory": 40}, input_bytes=1).schedule.recomputed
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_named_orders_that_do_not_fit_run_forwards_once_more():
     """1F1B in just enough for the inputs of its microbatches and the rest of one activation."""
     sizes = {"activation_bytes": 10, "input_bytes": 1, "memory": 13, "split": False, "effort": QUICK}

@@ -14,8 +14,6 @@ from mmruntime.schedules import _algorithms, make, simulate
 from mmruntime.schedules._named_schedule import ClosedForms, NamedSchedule
 from mmruntime.schedules._registry import NAMED_SCHEDULES
 
-pytestmark = pytest.mark.text
-
 RECORDS = tuple(NAMED_SCHEDULES.values())
 COSTS = [(1, 1, 1), (2, 2, 2), (1, 2, 1), (2, 2, 1), (1, 1.2, 0.8)]
 CONDITIONS = {

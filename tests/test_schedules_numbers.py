@@ -8,8 +8,6 @@ from mmruntime.schedules import make, names, simulate
 from mmruntime.schedules._costs import stage_costs
 from mmruntime.schedules._timing import TimedSchedule
 
-pytestmark = pytest.mark.text
-
 COSTS = [(1, 1, 1), (1, 2, 1), (2, 2, 1), (1, 1.2, 0.8)]
 SIZES = [(p, m) for p in (1, 2, 3, 4, 6, 8) for m in (2 * p, 3 * p + 1, 8 * p)]
 

@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 
 from mmruntime.schedules import Schedule, auto, auto_offload, make, offload, simulate
 
-pytestmark = pytest.mark.text
-
 
 def test_copies_by_hand():
     """Three forwards and three backwards of one and two units, and copies of half a unit."""
@@ -73,7 +71,7 @@ def test_copies_lie_between_the_passes_and_one_after_the_other(name, stages, rou
     assert all(less <= most + 1e-9 for less, most in zip(plan.peak_bytes, simulation.peak_bytes, strict=True))
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_a_search_with_the_host_finds_shorter_steps_in_the_same_memory():
     options = {"memory": 2, "activation_bytes": 1, "effort": 0.05, "split": False}
     plan = auto_offload(4, 8, host_bandwidth=4, **options)

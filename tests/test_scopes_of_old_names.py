@@ -19,8 +19,6 @@ from fixture_files import source_files, told_lines
 from mmmodernize.registry import ModernizeRegistry
 from mmmodernize.rewrite import modernize_project
 
-pytestmark = [pytest.mark.text, pytest.mark.both_versions("which programs there are")]
-
 REGISTRY = ModernizeRegistry()
 NAMES = ("jax", "m", "t")
 _BINDINGS = (

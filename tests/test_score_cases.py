@@ -9,7 +9,6 @@ from types import ModuleType
 import pytest
 from scripts import load_script
 
-pytestmark = pytest.mark.text
 ROOT = Path(__file__).resolve().parents[1]
 
 

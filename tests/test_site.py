@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 from scripts import load_script
 
-pytestmark = pytest.mark.python
-
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PACKAGES = ("mmrewrite", "codemods/mmcodemods", "codemods/mmmodernize", "runtime/mmruntime")
@@ -45,7 +43,6 @@ def is_in(quoted: str, source: list[str]) -> bool:
     return any(pattern.search(text) for text in source)
 
 
-@pytest.mark.text
 def test_each_message_of_the_troubleshooting_page_is_in_the_source(source: list[str]) -> None:
     assert len(QUOTED) > 20
     assert [quoted for quoted in QUOTED if quoted not in NOT_OURS and not is_in(quoted, source)] == []
@@ -58,7 +55,6 @@ def included() -> list[str]:
     )
 
 
-@pytest.mark.text
 def test_every_program_of_the_tutorial_and_the_recipes_is_shown() -> None:
     programs = [path for folder in ("tutorial", "recipes") for path in (ROOT / "examples" / folder).rglob("*.py")]
     shown = {path.relative_to(ROOT).as_posix() for path in programs}
@@ -66,7 +62,6 @@ def test_every_program_of_the_tutorial_and_the_recipes_is_shown() -> None:
     assert [name for name in included() if not (ROOT / name.partition(":")[0]).is_file()] == []
 
 
-@pytest.mark.text
 def test_the_tutorial_marks_the_hints() -> None:
     page = (DOCS / "tutorial.md").read_text(encoding="utf-8")
     for lines, name in re.findall(r'hl_lines="([\d ]+)"\n\s+--8<-- "([^"]+)"', page):
@@ -74,7 +69,6 @@ def test_the_tutorial_marks_the_hints() -> None:
         assert [int(line) for line in lines.split()] == [n for n, line in enumerate(text, 1) if "# mm: " in line], name
 
 
-@pytest.mark.text
 def test_what_the_tutorial_shows_is_what_the_tool_prints() -> None:
     made = load_script("docs/make_outputs.py").outputs()
     assert {path.name for path in (DOCS / "outputs").iterdir()} == set(made)
@@ -82,7 +76,6 @@ def test_what_the_tutorial_shows_is_what_the_tool_prints() -> None:
     assert stale == [], "run: python docs/make_outputs.py"
 
 
-@pytest.mark.text
 def test_the_navigation_has_every_page() -> None:
     """`mkdocs build --strict` holds it too; this needs no MkDocs."""
     config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")

@@ -11,8 +11,6 @@ from mmrewrite.engine.rewrite import rewrite_project
 from mmrewrite.project.facts import Facts, SourceFile, read_facts
 from mmrewrite.project.project import Project
 
-pytestmark = pytest.mark.python
-
 REGISTRY = Registry()
 HERE = "import jax\nf = jax.grad\n"
 

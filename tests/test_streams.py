@@ -13,8 +13,6 @@ from command import HINTED, put
 
 from mmrewrite.files.cache_folder import VARIABLE
 
-pytestmark = pytest.mark.text
-
 FULL = Path("/dev/full")
 MMREWRITE = f"{sys.executable} -m mmrewrite"
 

@@ -19,8 +19,6 @@ from mmmodernize.sites.uses import ModuleUses
 from mmrewrite.cli.modernize import parse_target
 from mmrewrite.project.facts import Facts, SourceFile, read_facts
 
-pytestmark = pytest.mark.python
-
 TARGETS = ("0.4.30", "0.6.0", "0.8.0", "0.12")
 # The names of JAX that came after the first release that `tools/index_names.py` reads, with the release in which each
 # came for the last time ...
@@ -110,7 +108,7 @@ def test_the_names_that_are_older_are_not_among_the_newer() -> None:
     assert OLDER.isdisjoint(SINCE)
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_no_name_of_the_index_gets_a_name_that_the_target_lacks(target: str) -> None:
     """Every name that a codemod of its own moves, one by one: what takes its place is there, or it is refused."""

@@ -20,7 +20,7 @@ from command import HINTED, PIPELINE, put, run
 from mmrewrite.cli.session import Session
 from mmrewrite.files import write
 
-pytestmark = [pytest.mark.text, pytest.mark.usefixtures("folder")]
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 @pytest.fixture

@@ -14,8 +14,6 @@ from mmrewrite.files.walk import load_file, walk
 from mmrewrite.project.facts import Facts, SourceFile, read_facts
 from mmrewrite.source.text import SourceText
 
-pytestmark = pytest.mark.both_versions("names, parts and members of JAX")
-
 REGISTRY = Registry()
 MESH = "# mm: mesh(stage=4)\n"
 

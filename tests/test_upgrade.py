@@ -26,8 +26,6 @@ from mmmodernize.registry import ModernizeRegistry
 from mmmodernize.settings import DEFAULT_TARGET, ModernizeSettings
 from mmrewrite.project.facts import SourceFile
 
-pytestmark = pytest.mark.python
-
 PROGRAM = """\
 import jax
 import jax.numpy as jnp
@@ -193,7 +191,7 @@ _OLD = {"flax": "0.9.0", "optax": "0.1.9", "chex": "0.1.5", "orbax.checkpoint": 
     "wanted",
     [
         pytest.param({"jax": "0.6.0", **_OLD}, id="old"),
-        pytest.param({"jax": "0.8.0", "flax": "0.11.0"}, id="newer", marks=pytest.mark.nightly),
+        pytest.param({"jax": "0.8.0", "flax": "0.11.0"}, id="newer", marks=pytest.mark.slow),
     ],
 )
 def test_nothing_is_written_that_the_upgrade_lacks(wanted: dict[str, str]) -> None:

@@ -20,8 +20,6 @@ from mmrewrite.mirror.limits import ProgramLimits
 from mmrewrite.project.verify_entries import Entry
 from mmrewrite.verify import programs, verify
 
-pytestmark = pytest.mark.python
-
 MESH = "# mm: mesh(stage=16)\nSIZE = 3\n"
 MODEL = "def layer(x):\n    return x\n\n\ndef model(x):\n    x = layer(x)  # mm: task(stage=0)\n    return x\n"
 STEP = """\

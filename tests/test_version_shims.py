@@ -8,8 +8,6 @@ from fixture_files import source_files
 from mmmodernize.registry import ModernizeRegistry
 from mmmodernize.rewrite import modernize_project
 
-pytestmark = pytest.mark.text
-
 SHIM = (
     "try:\n    from jax import shard_map\nexcept ImportError:\n    from jax.experimental.shard_map import shard_map\n"
 )

@@ -12,11 +12,7 @@ import pytest
 
 from mmrewrite.launch.watchman import Watchman, temporary_folder
 
-pytestmark = [
-    pytest.mark.python,
-    pytest.mark.both_versions("processes and signals of Python"),
-    pytest.mark.skipif(os.name != "posix", reason="needs process groups"),
-]
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs process groups")
 
 
 def killed(program: str, *arguments: str) -> str:

@@ -13,8 +13,6 @@ from mmmodernize.calls.reach import OutsideReach, WideReach
 from mmmodernize.sites.uses import ModuleUses
 from mmrewrite.project.reach import Reached
 
-pytestmark = pytest.mark.python
-
 
 class WholeReach(WideReach):
     """Definitions lead to their own assignments as well."""

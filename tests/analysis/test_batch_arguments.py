@@ -10,8 +10,6 @@ from mmrewrite.analysis.steps.gradients import find_gradient
 from mmrewrite.analysis.steps.losses import find_function
 from mmrewrite.codemod.site import HintMistake
 
-pytestmark = pytest.mark.python
-
 LOSS = "def loss(params, batch, rng): ...\n"
 
 

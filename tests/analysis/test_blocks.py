@@ -19,8 +19,6 @@ from mmrewrite.analysis.loops.blocks import (
     targets,
 )
 
-pytestmark = pytest.mark.python
-
 
 @pytest.mark.parametrize(
     ("text", "lines"),

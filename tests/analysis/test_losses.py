@@ -18,8 +18,6 @@ from mmrewrite.analysis.steps.losses import (
     names_one_key,
 )
 
-pytestmark = pytest.mark.python
-
 HINT = "\n\nwanted(f)  # mm: task(stage=0)\n"
 
 

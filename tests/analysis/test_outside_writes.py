@@ -10,8 +10,6 @@ from hinted_sites import loop_in, site_of
 from mmrewrite.analysis.outside_writes import writes_in_calls, writes_outside
 from mmrewrite.analysis.steps.gradients import find_gradient
 
-pytestmark = pytest.mark.python
-
 HEAD = """\
 import collections, contextlib, copy, functools, heapq, itertools, operator, types, typing
 import jax, optax

@@ -10,8 +10,6 @@ from hinted_sites import site_of
 
 from mmrewrite.analysis.loops.scans import is_lifted_scan
 
-pytestmark = pytest.mark.python
-
 HEAD = "import functools\nfrom flax import linen as nn\n"
 
 

@@ -11,8 +11,6 @@ from hinted_sites import site_of
 from mmrewrite.analysis.outside_writes import writes_outside
 from mmrewrite.analysis.steps.gradients import find_gradient
 
-pytestmark = pytest.mark.python
-
 # What a loss does with an object, by the special method that this runs; and what the method gives.
 FORMS = {
     **{

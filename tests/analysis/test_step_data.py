@@ -9,8 +9,6 @@ from hinted_sites import site_of
 
 from mmrewrite.analysis.steps.step_data import StepData
 
-pytestmark = pytest.mark.python
-
 HEAD = "import functools\nimport jax\nfrom typing import Callable\n"
 
 

@@ -5,14 +5,10 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import pytest
-
 from mmrewrite.source.functions import own_expressions
 from mmrewrite.source.names import read_names
 from mmrewrite.source.spans import first_line, on_line
 from mmrewrite.source.walk import children
-
-pytestmark = pytest.mark.python
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,8 +10,6 @@ from hinted_sites import site_of
 from mmrewrite.analysis import outside_writes
 from mmrewrite.analysis.steps.gradients import find_gradient
 
-pytestmark = pytest.mark.python
-
 CALLS = {
     "nothing": ("return x", False),
     "own attribute": ("self.count = 1\n        return x", True),

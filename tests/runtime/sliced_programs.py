@@ -117,4 +117,4 @@ def agree(found, expected):
 
 
 def of_the_night(names, by_day):
-    return [name if name in by_day else pytest.param(name, marks=pytest.mark.nightly) for name in names]
+    return [name if name in by_day else pytest.param(name, marks=pytest.mark.slow) for name in names]

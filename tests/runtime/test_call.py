@@ -12,8 +12,6 @@ from jax.sharding import PartitionSpec as P
 
 import mmruntime as mm
 
-pytestmark = pytest.mark.both_versions("arguments of jax.jit, and how it is called")
-
 X = np.linspace(0.0, 1.0, 8, dtype=np.float32)
 SUBMESH = mm.TaskMesh(devices=(4, 5, 6, 7), axis_sizes=(4,), axis_names=("x",))
 

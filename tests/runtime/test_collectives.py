@@ -15,8 +15,6 @@ import mmruntime as mm
 from mmruntime._inspect.collectives import collectives, made_equations
 from tests.runtime.helpers import on
 
-pytestmark = pytest.mark.both_versions("the text of compiled programs")
-
 
 @pytest.fixture(scope="module")
 def mesh():

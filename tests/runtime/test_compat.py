@@ -16,8 +16,6 @@ from jax.sharding import PartitionSpec as P
 
 from mmruntime import compat
 
-pytestmark = pytest.mark.both_versions("what old JAX did, made of what this one has")
-
 DEVICES = jax.devices()
 
 

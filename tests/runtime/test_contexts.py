@@ -17,8 +17,6 @@ import mmruntime as mm
 from mmruntime import _compat
 from mmruntime._core import switches as _contexts
 
-pytestmark = pytest.mark.both_versions("meshes and contexts of JAX")
-
 STATES = {
     mm.autoshard: _contexts.autoshard_enabled,
     mm.enable_fast_path: _contexts.fast_path_enabled,

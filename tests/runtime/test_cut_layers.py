@@ -220,7 +220,7 @@ def test_the_cut_counts_the_bytes_that_a_search_is_bounded_by():
     assert max(found.peak_bytes) <= 900
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", [2200, 3000, 6000])
 def test_no_cut_by_hand_is_shorter_within_the_bytes(bound):
     times = [planned(by_hand(start), bound)[0].step_time for start in range(1, 6)]

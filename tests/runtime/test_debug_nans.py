@@ -12,8 +12,6 @@ import pytest
 import mmruntime as mm
 from tests.runtime.helpers import stages
 
-pytestmark = pytest.mark.both_versions("how JAX checks results, and what it does without a word of its keys")
-
 # In the example of this number stage 1 makes an invalid value: in the third microbatch of four.
 EXAMPLE = 5
 X = np.ones((8, 2), np.float32)

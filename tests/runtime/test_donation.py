@@ -22,11 +22,7 @@ from tests.runtime.helpers import (
     weights,
 )
 
-pytestmark = [
-    pytest.mark.usefixtures("double"),
-    pytest.mark.optimized,
-    pytest.mark.both_versions("arguments of jax.jit, and how it is called"),
-]
+pytestmark = [pytest.mark.usefixtures("double"), pytest.mark.optimized]
 
 
 def test_donation_of_one_argument():

@@ -416,7 +416,7 @@ def check_random(program):
     assert found_counted == counted
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(programs())
 def test_random_effects(program):

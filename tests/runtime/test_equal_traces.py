@@ -17,8 +17,6 @@ from mmruntime._frontend.loops.exact_microbatch import trace
 from mmruntime._jaxpr.equal_traces import one_of_equal, same_trace, shared
 from tests.runtime.helpers import normal, on, weights
 
-pytestmark = pytest.mark.both_versions("the form of traced programs")
-
 X = np.ones((2, 4), np.float32)
 TABLE = jnp.ones((2, 4))
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 # On its default Python, `.ci/run` trains by `compare.py` in single precision: AdamW, dropout, two layers to a stage.
-pytestmark = pytest.mark.nightly
+pytestmark = pytest.mark.slow
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt"
 STAGES = 4

@@ -17,8 +17,6 @@ from tests.runtime.helpers import normal, on, stages, weights
 
 ROOT = Path(__file__).resolve().parents[2]
 
-pytestmark = pytest.mark.both_versions("layouts of JAX")
-
 
 def placed() -> list[jax.Array]:
     def doubled(params: list[jax.Array]) -> list[jax.Array]:
@@ -31,7 +29,6 @@ def total(params: list[jax.Array]) -> jax.Array:
     return sum(map(jnp.sum, params), jnp.zeros(()))
 
 
-@pytest.mark.both_versions("how JAX words its errors")
 def test_gathered_arrays_meet() -> None:
     params = placed()
     with pytest.raises(ValueError, match=r"got arrays of several stages.*`mm.gather\(model\)`.*`# mm: mjit`"):
@@ -58,7 +55,6 @@ def test_arrays_that_no_step_has_placed_get_the_words_of_jax() -> None:
         jax.jit(total)(elsewhere)
 
 
-@pytest.mark.both_versions("how JAX words its errors")
 @pytest.mark.parametrize(
     ("count", "kind"),
     [

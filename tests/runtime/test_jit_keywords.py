@@ -9,8 +9,6 @@ import pytest
 
 import mmruntime as mm
 
-pytestmark = pytest.mark.both_versions("arguments of jax.jit, and how it is called")
-
 
 def double(x):
     return x * 2
@@ -138,7 +136,6 @@ def test_from_the_end_of_any_number_of_arguments(mesh):
     np.testing.assert_array_equal(step(jnp.ones(2), "text"), np.ones(2))
 
 
-@pytest.mark.both_versions("the cache key of jax.jit")
 @pytest.mark.parametrize("option", ["static_argnums", "static_argnames"])
 def test_static_arguments_that_are_equal_and_of_other_types_are_traced_apart(mesh, option):
     def named(x, kind=1):

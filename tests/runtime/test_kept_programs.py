@@ -27,8 +27,6 @@ from mmruntime._jaxpr.content import ContentDigests, content_digest
 from mmruntime._jaxpr.equal import Forms, Identity, form
 from tests.runtime.helpers import normal, on, stages
 
-pytestmark = pytest.mark.both_versions("what JAX's values are made of, and how executables are loaded")
-
 X = normal(8, 4)
 WEIGHTS = [normal(4, 4, seed=seed) for seed in (1, 2)]
 

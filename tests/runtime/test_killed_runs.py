@@ -10,10 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [
-    pytest.mark.both_versions("processes of JAX"),
-    pytest.mark.skipif(os.name != "posix", reason="needs process groups"),
-]
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs process groups")
 
 # Both processes hold the pipe open, ignore what they can, and write into the folders of the run.
 HANGING = """\

@@ -132,7 +132,7 @@ def check(loss, params, mesh, **options):
             assert at == {int(found[1])}, f"{jax.tree_util.keystr(path)} on {at}"
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.parametrize("form", BETWEEN)
 def test_it_lies_with_the_stage_before_it(form):
     loss, params = chain(BETWEEN[form])
@@ -142,7 +142,7 @@ def test_it_lies_with_the_stage_before_it(form):
     check(loss, params, stages(3))
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_a_loop_with_two_layers_to_a_stage():
     """The same line runs on each stage, and at the border of two the derivative has two to choose from."""
 
@@ -161,7 +161,7 @@ def test_a_loop_with_two_layers_to_a_stage():
     check(loss, params, stages(2))
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_skip_connections_from_every_stage():
     """What a later stage joins is cut there again, whatever comes back to the earlier one."""
 
@@ -185,7 +185,7 @@ def test_skip_connections_from_every_stage():
     check(loss, params, stages(4))
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_products_with_an_earlier_stage_stay_on_the_later_one():
     """Each factor's cotangent is made where the product is, and a gate's weights are where it is."""
 
@@ -202,7 +202,7 @@ def test_products_with_an_earlier_stage_stay_on_the_later_one():
     check(loss, params, stages(4))
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [(0, 1, 0, 1), (0, 1, 1, 0), (1, 0, 1, 0)], ids=str)
 @pytest.mark.parametrize("named", [False, True])
 def test_stages_that_are_visited_twice(order, named):

@@ -12,8 +12,6 @@ from jax.sharding import Mesh
 from mmruntime import compat
 from mmruntime._old_jax import linen_mesh as _linen_mesh
 
-pytestmark = pytest.mark.both_versions("what old JAX did, made of what this one has")
-
 MESH = Mesh(np.array(jax.devices()).reshape(4, 2), ("d", "m"))
 
 

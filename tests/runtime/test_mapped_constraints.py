@@ -15,8 +15,6 @@ from mmruntime._partition.layouts.mapped_constraints import warn_of_mapped_const
 from mmruntime._partition.tracing.trace import trace
 from tests.runtime.helpers import assert_close, normal
 
-pytestmark = pytest.mark.both_versions("forms of traced programs")
-
 # The sequence is as long as a microbatch, and as there are members of the ensemble: sizes tell nothing.
 EXAMPLES, LENGTH, WIDTH = 8, 4, 8
 PAIRS = (("batch", "data"), ("cells", "data"), ("hidden", "model"), ("sequence", "data"), ("examples", None))

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("flax")
 pytest.importorskip("optax")
 
-pytestmark = pytest.mark.nightly
+pytestmark = pytest.mark.slow
 
 # `tests/test_fixtures.py` holds the second program to be what the first is rewritten to.
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "hints" / "microbatch_grad" / "masked_language_model"

@@ -9,8 +9,6 @@ from jax.sharding import PartitionSpec as P
 
 import mmruntime as mm
 
-pytestmark = pytest.mark.both_versions("meshes and contexts of JAX")
-
 X = np.linspace(0.0, 1.0, 8, dtype=np.float32)
 EXPLICIT = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Explicit,))
 AUTO = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))

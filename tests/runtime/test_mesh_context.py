@@ -18,8 +18,6 @@ from jax.sharding import PartitionSpec as P
 
 from mmruntime import compat
 
-pytestmark = pytest.mark.both_versions("what old JAX did, made of what this one has")
-
 MESH = Mesh(np.array(jax.devices()).reshape(4, 2), ("x", "y"))
 OTHER = Mesh(np.array(jax.devices()[::-1]).reshape(2, 4), ("x", "y"))
 LINE = Mesh(np.array(jax.devices()), ("z",))

@@ -182,7 +182,7 @@ def expected(name: str) -> Any:
     return VALUES.get(name, lambda x: x)(hidden)
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REQUESTS)
 def test_a_step_stops_where_it_is_named_and_runs_as_advised(name: str) -> None:
     text = program(REQUESTS[name])
@@ -192,7 +192,7 @@ def test_a_step_stops_where_it_is_named_and_runs_as_advised(name: str) -> None:
     np.testing.assert_allclose(run(followed(text, found)), expected(name), rtol=1e-6)
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FINE)
 def test_what_is_not_named_runs(name: str) -> None:
     np.testing.assert_allclose(run(program(FINE[name])), expected(name), rtol=1e-6)

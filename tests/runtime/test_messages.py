@@ -13,8 +13,6 @@ import mmruntime as mm
 from mmruntime import schedules
 from tests.runtime.helpers import layer, normal, on, stages, weights
 
-pytestmark = pytest.mark.both_versions("messages that JAX has a part in")
-
 
 def chosen(group, backprop):
     return on(0)

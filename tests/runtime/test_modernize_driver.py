@@ -106,7 +106,7 @@ def test_a_project_is_driven_before_and_after(
         driver.main(options(project, keep=kept))
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_codemods_that_a_driver_names_run_after_the_others(driver: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "step.py").write_text("import jax\n\nstep = jax.pmap(lambda x: jax.tree_map(abs, x))\n")

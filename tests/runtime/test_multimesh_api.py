@@ -13,8 +13,6 @@ from jax.sharding import PartitionSpec as P
 import mmruntime as mm
 from mmruntime._core.auto_layout import AUTO
 
-pytestmark = pytest.mark.both_versions("meshes and contexts of JAX")
-
 X = np.arange(8, dtype=np.float32)
 
 

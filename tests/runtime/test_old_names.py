@@ -13,8 +13,6 @@ from mmmodernize.names.old_names import STILL_THERE
 from mmmodernize.names.private_index import private_names
 from mmmodernize.registry import ModernizeRegistry
 
-pytestmark = pytest.mark.both_versions("names, parts and members of JAX")
-
 # Those of these codemods come from the index, or are there and have changed.
 OTHERS = ("move_names", "report_old_names")
 OLD_NAMES = sorted(

@@ -16,8 +16,6 @@ import mmruntime as mm
 from mmruntime import _compat
 from tests.runtime.helpers import assert_equal, ids, normal
 
-pytestmark = pytest.mark.both_versions("arguments of jax.jit, and how it is called")
-
 X = normal(4, 4, dtype=np.float32)
 
 

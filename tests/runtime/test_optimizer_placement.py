@@ -220,7 +220,6 @@ def check_discarded(optimizer, form, count):
 
 
 @pytest.mark.usefixtures("double")
-@pytest.mark.both_versions("forms of traced programs")
 @pytest.mark.parametrize(
     ("name", "form", "count"),
     [
@@ -278,7 +277,7 @@ def check_random(optimizer, shapes, count):
         assert misplaced(train(optimizer, trees(shapes), count)[1]) == []
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(optimizers(), shapes, st.sampled_from((None, 2)))
 def test_random_optimizers(optimizer, shapes, count):

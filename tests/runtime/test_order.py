@@ -65,7 +65,7 @@ def oracle(inputs):
 
 @pytest.mark.optimized
 @pytest.mark.parametrize(
-    "family", [pytest.param(WHOLE, marks=pytest.mark.nightly, id="line"), pytest.param(LOOPED, id="looped")]
+    "family", [pytest.param(WHOLE, marks=pytest.mark.slow, id="line"), pytest.param(LOOPED, id="looped")]
 )
 def test_schedules_of_the_same_programs_agree_bitwise(family, inputs, oracle):
     results = [run(placement, inputs, schedule=name)[0] for name, placement in family]

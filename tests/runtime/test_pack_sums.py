@@ -11,11 +11,7 @@ from mmruntime._partition.pipeline.instructions import RunInstruction
 from mmruntime._partition.sums import pack_sums
 from tests.runtime.helpers import assert_close, assert_equal, normal, on, sgd, stages
 
-pytestmark = [
-    pytest.mark.usefixtures("free_promotion"),
-    pytest.mark.optimized,
-    pytest.mark.both_versions("what XLA fuses with the additions"),
-]
+pytestmark = [pytest.mark.usefixtures("free_promotion"), pytest.mark.optimized]
 
 WIDTH = 8
 

@@ -96,7 +96,7 @@ def reference(model: nn.Module, params):
 
 
 @pytest.mark.optimized
-@pytest.mark.parametrize("keep_paths", [False, pytest.param(True, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("keep_paths", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_explicit_tasks(keep_paths) -> None:
     mesh = make_mesh()
     model = TaskPipeline(keep_paths)

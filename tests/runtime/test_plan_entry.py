@@ -199,7 +199,7 @@ def arguments():
 """
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_a_review_of_a_traced_step_has_its_placement_and_its_collectives():
     Path("src/tiny/train.py").write_text(SHARDED)
     entry = ["--entry", "tiny.train:step", "--args", "tiny.train:arguments"]

@@ -235,7 +235,7 @@ def check_scheduled(one, submeshes):
     assert len(loop.stages) == len(placement_of(one.schedule, submeshes)), "nothing but tasks makes stages"
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.optimized
 @sample(2)
 @given(scheduled_steps(submeshes=2))

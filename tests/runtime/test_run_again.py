@@ -79,7 +79,7 @@ def held(program, submesh):
     return most
 
 
-@pytest.mark.parametrize("name", [pytest.param("1f1b", marks=pytest.mark.nightly), "zb-h1"])
+@pytest.mark.parametrize("name", [pytest.param("1f1b", marks=pytest.mark.slow), "zb-h1"])
 def test_results_are_the_same_and_less_is_held(name, inputs, oracle):
     """Some microbatches of one stage, all of another; the backward pass whole or in halves."""
     schedule = again(again(make(name, 3, COUNT), {0}), {1}, odd_only=True)
@@ -118,7 +118,7 @@ def test_auto_runs_forwards_once_more_within_bytes(inputs, oracle):
         assert held(step.latest_plan.program, submesh) <= peak
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_rematerialised_layers_count_with_what_they_keep(inputs, oracle):
     """Their input: what the input half makes again for the weight half is no residual of a whole backward pass."""
     unit = 4 * WIDTH * 4
@@ -133,7 +133,7 @@ def test_rematerialised_layers_count_with_what_they_keep(inputs, oracle):
     assert all(held(program, submesh) <= 3 * unit for submesh in (0, 1))
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_auto_runs_no_forward_once_more_where_it_is_told_so(inputs):
     """The step is a fifth longer then."""
     times = []
@@ -158,7 +158,7 @@ def shouting(w, x):
             0,
             shouting,
             "its forward pass has effects, such as a callback, which would happen twice",
-            marks=pytest.mark.nightly,
+            marks=pytest.mark.slow,
         ),
         (1, lambda w, x: x @ w[0], "its backward pass reads nothing that its forward pass makes for it alone"),
     ],

@@ -90,7 +90,7 @@ def make_model(wrap):
     return Model()
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_flax_scan_keeps_parameters_and_dropout():
     plain, cut = make_model(lambda scanned: scanned), make_model(mm.stage_scan)
     keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)}

@@ -2,14 +2,11 @@
 
 import jax
 import jax.numpy as jnp
-import pytest
 from jax.sharding import PartitionSpec as P
 
 import mmruntime as mm
 from tests.runtime.helpers import layer, normal, same
 from tests.runtime.test_scenarios import blocks, columns, rows
-
-pytestmark = pytest.mark.both_versions("layouts of JAX")
 
 
 def test_sharded_intermediate():

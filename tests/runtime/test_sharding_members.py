@@ -7,10 +7,7 @@ import pytest
 from tests.sharding_members import members, modernized, said
 
 # Warnings of a row are its own: `pmap` and `with mesh:` warn on some releases.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.both_versions("names, parts and members of JAX"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 @pytest.mark.parametrize("owner", dict.fromkeys(member.owner for member in members()))

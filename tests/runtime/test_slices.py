@@ -221,7 +221,7 @@ def piecewise(rng, x, p):
     return (odd if rng.random() < 0.06 else choices)[int(rng.integers(6))](x)
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(24))
 def test_random_programs_are_exact_or_refused(number):
     def loss(p, batch):
@@ -321,7 +321,7 @@ def pipelined(loss, slices, schedule, mesh=None):
     return mm.mjit(step, mesh=mesh or stages(2))
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schedule", "loss", "chunks"),
     [
@@ -347,7 +347,7 @@ def test_pipelines_of_slices_give_the_results_of_one_device(schedule, loss, chun
     assert "slices of its 6 positions" in str(report)
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.parametrize("embedding", [True, False])
 def test_slices_add_up_over_devices_once_per_step(embedding):
     mesh = mm.MultiMesh(axis_sizes=(2, 2), axis_names=("stage", "data"), logical_axes=(("batch", "data"),))
@@ -367,7 +367,7 @@ def test_slices_add_up_over_devices_once_per_step(embedding):
     agree(jax.tree.leaves(pipelined(loss, 2, "1f1b", mesh)(*args)), jax.tree.leaves(jax.value_and_grad(loss)(*args)))
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schedule", "message"),
     [("zb-h2", "no order for slices"), ("auto", "not with a search"), (schedules.make("1f1b", 2, 6), "in 1 slices")],
@@ -377,7 +377,7 @@ def test_schedules_without_an_order_of_slices_are_refused(schedule, message):
         pipelined(tasks, 3, schedule).lower(deep_parameters(), data())
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_one_submesh_computes_microbatches_whole():
     step = pipelined(lambda p, batch: model()(p, batch), 3, "1f1b", stages(1))
     step.lower(parameters(), data())

@@ -244,7 +244,7 @@ def test_masks_and_forms_of_layers_are_exact(name):
     check(ACCEPTED[name])
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_attention_of_jax_is_exact(name):
     check(PRODUCTS[name], tolerance=1e-6)
@@ -337,13 +337,13 @@ LIBRARIES = {
 }
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_layers_of_libraries_are_exact(name):
     check(*LIBRARIES[name]())
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_flax_masks_of_padding_are_refused():
     loss, p = linen(linen_padding)
     with pytest.raises(ValueError, match=r"mask \| jnp.eye"):
@@ -417,7 +417,7 @@ def test_entries_of_random_masks_that_are_known_are_what_they_are_for_any_batch(
                         np.testing.assert_array_equal(np.broadcast_to(entries.values, value.shape)[known], value[known])
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(40))
 def test_attention_with_random_masks_is_exact_or_refused(number):
     rng = np.random.default_rng(number)

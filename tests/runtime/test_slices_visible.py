@@ -264,9 +264,7 @@ def random_scores(number):
     return scores
 
 
-@pytest.mark.parametrize(
-    "number", [n if n in (1, 2) else pytest.param(n, marks=pytest.mark.nightly) for n in range(60)]
-)
+@pytest.mark.parametrize("number", [n if n in (1, 2) else pytest.param(n, marks=pytest.mark.slow) for n in range(60)])
 def test_random_biases_are_exact_or_refused(number):
     try:
         found, expected = in_slices(of_scores(random_scores(number)), 2 + number % 3, arguments())

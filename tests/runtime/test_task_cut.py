@@ -6,8 +6,6 @@ import pytest
 import mmruntime as mm
 from mmruntime._core.task import cut
 
-pytestmark = pytest.mark.both_versions("the form of traced programs")
-
 
 @pytest.mark.parametrize(("count", "parts"), [(4, 4), (8, 4), (7, 3), (5, 2), (12, 5)])
 def test_equal_layers_are_dealt_out_evenly(count, parts):

@@ -282,7 +282,6 @@ def complaints(command, programs, is_complaint):
     return [line for line in lines if "mistaken.py" not in line]
 
 
-@pytest.mark.both_versions("the annotations of JAX and Flax")
 def test_mypy_is_content_with_the_rewritten_programs(programs):
     pytest.importorskip("mypy")
     options = ["strict = True", f"mypy_path = {ROOT / 'runtime'}", "untyped_calls_exclude = jax"]
@@ -291,7 +290,7 @@ def test_mypy_is_content_with_the_rewritten_programs(programs):
     assert complaints(command, programs, lambda line: ": error:" in line) == []
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_pyright_is_content_with_the_rewritten_programs(programs):
     pytest.importorskip("pyright")
     (programs / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [str(ROOT / "runtime")]}))

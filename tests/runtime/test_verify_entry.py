@@ -226,7 +226,7 @@ def test_what_the_rewritten_program_warns_of_is_told():
     assert all(json.dumps(f"WARNING: {text}") in planned for text in (line, log, idle))
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_a_script_whose_results_depend_on_where_it_runs():
     Path("train-it.py").write_text(SCRIPT)
     Path("beside.py").write_text("COUNT = 4\n")
@@ -253,7 +253,7 @@ def test_mixed_precision_is_judged_in_float64_throughout():
     assert result.stdout.endswith("equal but for rounding\n")
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_a_mistake_in_mixed_precision_is_one():
     Path("train.py").write_text(MIXED.replace("SCALE", "(1 + 1e-3 * (jax.device_count() > 1))"))
     result = run("train.py")
@@ -333,7 +333,7 @@ def test_mistakes_in_short_types_are_found():
 SIGNS = ROUNDING.replace("0.1 * g / (jnp.abs(g) + 1e-8)", "0.1 * jnp.sign(g)")
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_signs_of_gradients_that_are_rounding_are_no_mistake():
     Path("train.py").write_text(SIGNS)
     result = run("train.py")
@@ -343,7 +343,7 @@ def test_signs_of_gradients_that_are_rounding_are_no_mistake():
     assert "Rounding alone, as " in result.stdout
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_a_mistake_beside_such_signs_is_one():
     # Without random numbers, so that it is compared with the original.
     plain = SIGNS.replace("    x = jnp.where(jax.random.bernoulli(key, 0.5, x.shape), x, 0)\n", "").replace(
@@ -475,7 +475,6 @@ DRAWS = {
 }
 
 
-@pytest.mark.both_versions("functions of jax.random with 32 bits inside of a trace with 64")
 @pytest.mark.parametrize("name", DRAWS)
 def test_random_numbers_of_the_float64_run(name):
     call, draw, key = DRAWS[name], getattr(jax.random, name), jax.random.key(3)

@@ -13,8 +13,6 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 import mmruntime as mm
 from tests.runtime.helpers import stages
 
-pytestmark = pytest.mark.both_versions("messages that JAX has a part in")
-
 
 class Model(nn.Module):
     @nn.compact

@@ -116,7 +116,7 @@ def test_what_only_jaxs_cache_has_is_taken_from_there(first_start):
     assert again["cache_hits"] == again["compile_requests_use_cache"]
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_a_program_from_a_cache_that_has_lost_it_is_compiled_for_each_submesh(first_start):
     # Between the lookup by JAX and ours.
     source = TRAIN.replace(
@@ -324,7 +324,6 @@ def test_threads_that_compile_at_once_miss_nothing_of_each_other(monkeypatch):
     assert made.needed
 
 
-@pytest.mark.both_versions("what an executable says of its modules")
 def test_what_waits_inside_of_a_program_is_found():
     mesh = jax.make_mesh((2,), ("data",))
     cut, whole = [jax.NamedSharding(mesh, jax.P(*names)) for names in (["data"], [])]
@@ -351,7 +350,6 @@ def test_layouts_that_were_damaged_on_disk_are_found_again(first_start):
     assert (again["values"], again["propagated"]) == (first["values"], first["propagated"])
 
 
-@pytest.mark.both_versions("whether lowerings share a context")
 def test_a_context_that_lowerings_share_keeps_its_locks():
     """Without them, a module that is compiled while the next one is lowered ends the process now and then."""
 

@@ -38,7 +38,7 @@ def test_verdicts_are_never_wrong(first: int) -> None:
     assert {"same", "sum", "mean", "concat", "max", "mixed"} <= set(words)
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_verdicts_are_never_wrong_where_calls_share_what_was_traced() -> None:
     words = [word for seed in range(6) for word in check(seed, MODES[0], compiled=True)]
     assert {"same", "concat", "mixed"} <= set(words)

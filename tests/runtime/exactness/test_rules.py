@@ -435,11 +435,6 @@ def other_case(name: str) -> Case:
     return case_of(OTHERS[name][1], (W, BATCH), num_microbatches=N)
 
 
-# How an operation is traced, and so what is proved of it, hangs on the version of JAX more than its numbers do.
-traced = pytest.mark.both_versions("the form of traced operations")
-
-
-@traced
 @pytest.mark.parametrize("name", BY_ROWS)
 def test_rows(name: str) -> None:
     case = case_by_rows(name)
@@ -455,7 +450,6 @@ def test_numbers_of_rows(name: str) -> None:
     assert_exact(case_by_rows(name))
 
 
-@traced
 @pytest.mark.parametrize("name", OTHERS)
 def test_others(name: str) -> None:
     case = other_case(name)
@@ -492,7 +486,6 @@ def test_what_waits_for_totals_keeps_its_numbers(name: str) -> None:
     assert_exact(case_of(lambda w, b: (found := program(w, b), jax.tree.map(jnp.sum, found)), (W, BATCH), waits=True))
 
 
-@traced
 def test_every_rule_has_a_program() -> None:
     reached: set[str] = set()
     for fun in (*BY_ROWS.values(), *(fun for _, fun in OTHERS.values())):

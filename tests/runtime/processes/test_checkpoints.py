@@ -60,7 +60,7 @@ def straight(tmp_path_factory):
     return losses(run(sys.executable, str(EXAMPLE), str(folder), "--steps", "8"))
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_a_killed_process_is_done_without(tmp_path, straight):
     """Two processes, then one with half of the devices and stages, then one device."""
     command = [sys.executable, "-c", KILLED, str(EXAMPLE), "1", "4", str(tmp_path), "--steps", "6"]

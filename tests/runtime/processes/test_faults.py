@@ -113,16 +113,16 @@ def check(job, fault, victim, step):
         ("kill", 0, 3),
         ("stop", 1, 3),
         ("kill", 1, AT_EXIT),
-        *(pytest.param(fault, 0, AT_EXIT, marks=pytest.mark.nightly) for fault in ("kill", "stop", "leave")),
-        pytest.param("exit", 0, 3, marks=pytest.mark.nightly),
-        pytest.param("loop", 2, 3, marks=pytest.mark.nightly),
+        *(pytest.param(fault, 0, AT_EXIT, marks=pytest.mark.slow) for fault in ("kill", "stop", "leave")),
+        pytest.param("exit", 0, 3, marks=pytest.mark.slow),
+        pytest.param("loop", 2, 3, marks=pytest.mark.slow),
     ],
 )
 def test_the_others_end_and_say_why(start, fault, victim, step):
     check(start(fault, victim, step, 3), fault, victim, step)
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["raise", "exit"])
 def test_an_exit_handler_that_fails_ends_nobody(start, fault):
     """Python shows the exception and goes on."""
@@ -213,7 +213,7 @@ jax.block_until_ready(results)
         ("transfer", ""),
         ("transfer", "1"),
         *(
-            pytest.param(name, before, marks=pytest.mark.nightly)
+            pytest.param(name, before, marks=pytest.mark.slow)
             for name in ("sockets", "collectives")
             for before in ("", "1")
         ),
@@ -240,7 +240,7 @@ def test_a_program_that_fails_while_others_wait_for_its_results_is_named(tmp_pat
         job.kill()
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_a_fault_while_devices_are_looked_for_is_seen(tmp_path):
     """There the main thread waits in JAX for the devices of all processes, and holds a lock of JAX."""
     program = tmp_path / "program.py"
@@ -253,7 +253,7 @@ def test_a_fault_while_devices_are_looked_for_is_seen(tmp_path):
         job.kill()
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["slow", "busy"])
 def test_slow_is_not_dead(start, fault):
     job = start(fault, 1, 3, 3)

@@ -5,8 +5,6 @@ import pytest
 from mmruntime._processes.launchers import Launched, each_host, find_launched, first_host, local_devices
 from mmruntime._processes.start import ProcessArguments, fault_timeout, start_processes
 
-pytestmark = pytest.mark.both_versions("the start of JAX's processes and what they know of each other")
-
 
 def job(environment):
     """Address, count, index and GPUs of what was found."""

@@ -9,8 +9,6 @@ import pytest
 from mmruntime._processes.exchange import Exchange
 from mmruntime._processes.progress import Awaited, CallRecord, Itinerary, Progress, Wait
 
-pytestmark = pytest.mark.both_versions("the start of JAX's processes and what they know of each other")
-
 
 class Arriving:
     """Stands for an array that has not come yet."""

@@ -5,10 +5,6 @@ import socket
 import subprocess
 import sys
 
-import pytest
-
-pytestmark = pytest.mark.both_versions("the start of JAX's processes and what they know of each other")
-
 PROGRAM = """
 import os, sys
 import mmruntime as mm

@@ -40,7 +40,7 @@ def test_two_processes(saved, tmp_path):
     assert all(output.rstrip().endswith("done") for output in outputs)
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_stages_over_several_processes_in_any_order(saved, tmp_path):
     # Several processes send something to one, for one transfer.
     calls = (
@@ -53,14 +53,14 @@ def test_stages_over_several_processes_in_any_order(saved, tmp_path):
     run_all("checks:several", 4, 1, *calls, f"checkpointed={tmp_path}")
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_forward_passes_that_run_once_more(tmp_path):
     path = str(tmp_path / "steps.npz")
     checks.once_more(path)
     run_all("checks:once_more", 2, 2, path)
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["", "0,2,1,3"])
 def test_slices_of_sequences_and_tasks_of_other_kinds(tmp_path, order):
     calls = [f"{name}={tmp_path / name}.npz" for name in ("sliced", "other_tasks")]
@@ -68,7 +68,7 @@ def test_slices_of_sequences_and_tasks_of_other_kinds(tmp_path, order):
     run_all("checks:several", 2, 2, *(f"{call}={order}" for call in calls))
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_every_transport(saved):
     calls = [f"with_transport={name}=kinds" for name in ("sockets", "collectives")]
     calls += ["with_transport=sockets=held_back"]

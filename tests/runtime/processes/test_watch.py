@@ -447,7 +447,6 @@ LOOPS = {
 }
 
 
-@pytest.mark.both_versions("instructions of Python")
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_loop_is_endless_if_nothing_leaves_it(loop):
     body = "\n".join(f"    {line}" for line in loop.splitlines())
