@@ -102,13 +102,23 @@ def evaluate(step, args):
 
 
 def in_slices(loss, slices, args=None):
-    """The results of a loss and its gradient in slices, and of the same loop without."""
+    """The results of a loss and its gradient in slices, and of the same loop without.
+
+    Raises:
+        ValueError: If slices cannot be kept, or numbers are not what they must be.
+    """
     args = (parameters(), data()) if args is None else args
     shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(args)]
     tree = jax.tree.structure(args)
     step, _ = trace(lambda *leaves: looped(loss, slices)(*jax.tree.unflatten(tree, leaves)), shapes, [])
     sliced = slice_loops(step)
-    return jax.jit(lambda args: (evaluate(sliced, args), jax.tree.leaves(looped(loss, 1)(*args))))(args)
+    found, expected = jax.jit(lambda args: (evaluate(sliced, args), jax.tree.leaves(looped(loss, 1)(*args))))(args)
+    for wrong in sliced.premises:
+        number = int(found.pop(len(expected)))
+        if number:
+            assert not np.isfinite(found[0])
+            raise ValueError(wrong[number - 1])
+    return found, expected
 
 
 def agree(found, expected):

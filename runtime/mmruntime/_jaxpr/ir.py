@@ -115,6 +115,8 @@ class Step:
         regions: The equations; every variable is written once, before it is read.
         outvars: The step's flat outputs.
         carried: Positions of inputs that are state, and of the output that is their next value.
+        premises: What is taken for granted of numbers. For each loop that does, the last outputs hold the number, from
+            one, of what is not so, or zero; here is what is wrong then, in words.
     """
 
     like: Any
@@ -123,6 +125,7 @@ class Step:
     regions: tuple[Region, ...]
     outvars: tuple[Atom, ...]
     carried: Mapping[int, int] = field(default_factory=dict)
+    premises: tuple[tuple[str, ...], ...] = ()
 
     def ops(self) -> Iterator[Op]:
         """All equations, in order."""

@@ -27,15 +27,15 @@ from mmruntime._compat import Var, is_var
 from mmruntime._jaxpr.inline import inlined
 from mmruntime._jaxpr.ir import Op, Region, Step, at_line
 from mmruntime._jaxpr.trace_equations import trace_equations
-from mmruntime._slices.constants import Constants
+from mmruntime._slices.constants import Constants, once_each
+from mmruntime._slices.hidden import is_constraint
 from mmruntime._slices.parameters import adapted_params
-from mmruntime._slices.peaks import Peaks
-from mmruntime._slices.ratios import Ratios
-from mmruntime._slices.reach import reach_of_constant, shows, span_of_input
+from mmruntime._slices.ranges import RANGES, Range
 from mmruntime._slices.rules import ADVICE, Application, SlicedEquation, apply_rule, suggested
-from mmruntime._slices.turns import turn_of_constant
-from mmruntime._slices.values import ANYTHING, NotSliceableError, SequenceAxis, SlicedValue, even_axis
+from mmruntime._slices.values import Check, NotSliceableError, SequenceAxis, SlicedValue, even_axis
 
+# Of the ranges of what slices compute, that of a value.
+_RangeOf = Callable[[Sequence[Range]], Range]
 # Axes of an operand, each with "own" or "upto".
 Wants = tuple[tuple[SequenceAxis, str], ...]
 
@@ -59,25 +59,29 @@ class _Known:
     op: Op
     rule: Application
     late: bool
+    # The number of its first check.
+    first_check: int
 
 
-def _with_reach(eqn: SlicedEquation, out: SlicedValue) -> SlicedValue:
-    """A result with its reach, which is plain if nothing in it hides an entry."""
-    reach = eqn.reach
-    if eqn.name == "reduce_max" and out.plain and not eqn.ins[0].plain:
-        # Of a row that sees something, the largest entry is one that is not hidden.
-        least = eqn.ins[0].least
-        reach = max(reach[0], least), max(reach[1], least)
-    plain = out.plain and shows(reach)
-    return out.but(
-        reach=reach,
-        plain=plain,
-        span=eqn.span,
-        learned=eqn.learned,
-        weights=eqn.weights,
-        turn=eqn.turn,
-        pole=None if plain else eqn.pole,
-        low=None if plain else eqn.low,
+_NOT_BOUND = (
+    "scores of hidden positions, which no slice computes, are made by functions that do not bound them. Put a number in "
+    "place of those scores: jnp.where(causal, scores, -jnp.inf)"
+)
+
+
+def _with_premise(step: Step, index: int, total: Var, wrong: Sequence[str]) -> Step:
+    """A step with one more result behind the others: the number of what is wrong first, from one; zero if nothing is."""
+    first, eqns = trace_equations(
+        lambda counts: jnp.where(jnp.any(counts > 0), jnp.argmax(counts > 0).astype(jnp.int32) + 1, 0), [total]
+    )
+    after = [Op(eqn) for eqn in eqns]
+    regions = list(step.regions)
+    if index + 1 < len(regions) and regions[index + 1].loop is None:
+        regions[index + 1] = replace(regions[index + 1], ops=(*regions[index + 1].ops, *after))
+    else:
+        regions.insert(index + 1, Region(tuple(after)))
+    return replace(
+        step, regions=tuple(regions), outvars=(*step.outvars, first), premises=(*step.premises, tuple(wrong))
     )
 
 
@@ -101,8 +105,11 @@ class _Slicer:
         self.stacked: dict[Var, tuple[Op, list[Any]]] = {}
         self.turns: dict[tuple[Var, int], Var] = {}
         self.constants = Constants(self.constants_of_step)
-        self.ratios = Ratios(self.constants)
-        self.peaks = Peaks(self.constants)
+        self.has_backward = any(op.backward for op in self.region.ops)
+        # What is wrong where a check finds that, by its number; and what they have found, until it is added up.
+        self.wrong: list[str] = []
+        self.found: list[tuple[int, Var, Op, int, bool]] = []
+        self.counts: list[Var] = []
         for before in step.regions[:index]:
             self.constants.add(op.eqn for op in before.ops)
         # The slice whose backward pass is written.
@@ -252,48 +259,30 @@ class _Slicer:
         if fits and tokens and is_float:
             fits = any(abs(shape[dim] - length) <= 1 for length in tokens)
         axes = (even_axis(dim, shape[dim], self.count),) if fits else ()
-        span = span_of_input(piece.aval.dtype)
-        return SlicedValue(axes, free=True, plain=not is_float, whole=False, span=span)
+        return SlicedValue(axes, free=True)
 
     def _value(self, atom: Any) -> SlicedValue:
         """What is known of an atom."""
         if not is_var(atom):
-            return self._of_constant(atom)
+            return SlicedValue(free=True)
         found = self.values.get(atom)
         if found is None:
             # From outside of the loop: keys and numbers may be used by any slice, as the batch; parameters too, but
             # what is made of them is worth cutting.
             is_float = jnp.issubdtype(atom.aval.dtype, jnp.floating)
-            known = self.constants.find(atom) is not None
-            span = span_of_input(atom.aval.dtype)
-            found = (
-                self._of_constant(atom)
-                if known
-                else SlicedValue(free=not is_float, learned=is_float, weights=is_float, span=span)
-            )
+            found = SlicedValue(free=self.constants.find(atom) is not None or not is_float)
             self.values[atom] = found
         return found
-
-    def _of_constant(self, atom: Any) -> SlicedValue:
-        """What is known of an atom that is a number, or known to the last entry."""
-        array = self.constants.find(atom)
-        reach = ANYTHING if array is None else reach_of_constant(array)
-        turn = None if array is None else turn_of_constant(array)
-        return SlicedValue(free=True, plain=shows(reach), reach=reach, span=reach, turn=turn)
 
     def _learn(self, op: Op) -> None:
         self.opened.append(op)
         ins = tuple(self._value(atom) for atom in op.eqn.invars)
         if all(value.free for value in ins):
             self.constants.add([op.eqn])
-        self.constants.follow(op.eqn)
         late = op.backward or any(value.late for value in ins)
         constants = tuple(self.constants.find(atom) for atom in op.eqn.invars)
         known = tuple(self.constants.find_partly(atom) for atom in op.eqn.invars)
-        ratio = self.ratios.reach(op.eqn, ins)
-        least = 0.0 if self.ratios.is_variance(op.eqn) else self.peaks.least(op.eqn, ins)
-        most = self.peaks.most(op.eqn)
-        eqn = SlicedEquation(op.eqn, ins, constants, known, late, self.count, ratio, least, most)
+        eqn = SlicedEquation(op.eqn, ins, constants, known, late, self.count, self.has_backward)
         if op.eqn.effects:
             raise self._refused(op, NotSliceableError("has an effect, which would happen once for each slice"))
         is_known = all(self.constants.find(var) is not None for var in op.writes())
@@ -305,20 +294,18 @@ class _Slicer:
                 if not all(value.free for value in ins):
                     raise self._refused(op, error) from None
         if rule is None:
-            value = SlicedValue(suggested(eqn), whole=True, free=True, late=late, plain=all(v.plain for v in ins))
+            value = SlicedValue(suggested(eqn), whole=True, free=True, late=late)
             rule = Application(value, [[] for _ in ins])
         if is_known:
-            found = self._of_constant(op.eqn.outvars[0])
-            out = rule.out.but(axes=(), plain=found.plain, reach=found.reach, span=found.span, turn=found.turn)
-            rule = replace(rule, out=out)
-        else:
-            rule = replace(rule, out=_with_reach(eqn, rule.out))
+            rule = replace(rule, out=rule.out.but(axes=()), checks=())
         if late and not rule.suffix and all(value.again or not value.late for value in ins):
             rule = replace(rule, out=rule.out.but(again=True))
-        self.ratios.learn(op.eqn, ins, rule.out)
-        self.peaks.learn(op.eqn, ins, rule.out)
         self.axes_seen.extend(rule.out.hard_axes[:1])
-        made = _Known(op, rule, late)
+        made = _Known(op, rule, late, len(self.wrong))
+        for check in rule.checks:
+            if check.pairs and self._range(op.eqn.invars[check.operand or 0], {}) is None:
+                raise self._refused(op, NotSliceableError(f"makes a mask of a number, and {_NOT_BOUND}"))
+            self.wrong.append(f"microbatch: slices={self.count} differs from the whole sequence{self._line(op)}: {check.words}.")
         for var in op.writes():
             self.values[var] = rule.out
             self.maker[var] = made
@@ -327,12 +314,15 @@ class _Slicer:
         origin = next(
             (value.origin for atom in op.eqn.invars if (value := self._value(atom)).partial and value.origin), None
         )
-        where = next((line for eqn in (op.eqn, *op.callers) if (line := at_line(eqn))), "")
+        where = self._line(op)
         reason = str(error)
         if origin is not None and at_line(origin) not in ("", where):
             reason += f", which is added up{at_line(origin)}"
         label = op.eqn.primitive.name
         return ValueError(f"microbatch: slices={self.count} cannot be kept{where}: `{label}` {reason}. {ADVICE}")
+
+    def _line(self, op: Op) -> str:
+        return next((line for eqn in (op.eqn, *op.callers) if (line := at_line(eqn))), "")
 
     # What is emitted.
 
@@ -353,6 +343,7 @@ class _Slicer:
                         self._whole(var, number)
                     else:
                         self._own(var, number)
+                self._count_found()
         sums: list[tuple[Var, Var]] = []
         for total, result in self.region.sums:
             value = self._value(result)
@@ -375,7 +366,11 @@ class _Slicer:
             self.count,
         )
         whole = replace(self.whole_step, constants=self.constants_of_step)
-        return whole.with_region(self.index, region)
+        if not self.counts:
+            return whole.with_region(self.index, region)
+        total = _compat.new_var(self.counts[0].aval)
+        region = replace(region, sums=(*region.sums, *((total, count) for count in self.counts)))
+        return _with_premise(whole.with_region(self.index, region), self.index, total, self.wrong)
 
     def _said(self) -> str:
         length = self.axes_seen[0].length
@@ -490,8 +485,130 @@ class _Slicer:
         except NotSliceableError as error:
             raise self._refused(op, error) from None
         outvars = [new if is_var(old) else old for old, new in zip(op.eqn.outvars, fresh_outs, strict=True)]
+        checks = list(enumerate(rule.checks, known.first_check))
+        for which, check in checks:
+            if check.operand is not None and not check.pairs:
+                # What is read up to a slice's end, the last slice reads to the last entry.
+                upto = any(mode == "upto" for _, mode in rule.wants(check.operand, modes))
+                if not upto or number + 1 == self.count:
+                    atoms[check.operand] = self._checked(which, check, atoms[check.operand], op, number, known.late)
         self._emit(op, op.eqn.replace(invars=atoms, outvars=outvars, params=params), number, known.late)
+        for which, check in checks:
+            # The last slice reads whole rows.
+            if check.operand is None and number + 1 < self.count:
+                outs = [self._checked(which, check, var, op, number, known.late) for var in outs]
+            elif check.pairs and not known.late:
+                # What the backward pass makes again has been looked at.
+                outs = [self._checked_pairs(which, check, var, op, number) for var in outs]
+        for var, new in zip(op.writes(), outs, strict=True):
+            self._done[form, var, number] = new
         return outs
+
+    # What is looked at when the step runs. Where it is not as it must be, results become no numbers.
+
+    def _checked(self, which: int, check: Check, atom: Any, op: Op, number: int, late: bool) -> Any:
+        def is_wrong(x: Any) -> Any:
+            if check.form == "finite":
+                return ~jnp.isfinite(x)
+            wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+            if check.form == "below":
+                return wide > check.limit
+            return (1 / wide if check.form == "inverse" else wide) < check.limit
+
+        wrong = self._made(lambda x: is_wrong(x).any().astype(jnp.int32), [atom], op, number, late)
+        self.found.append((which, wrong, op, number, late))
+        if check.form == "finite" or not jnp.issubdtype(atom.aval.dtype, jnp.floating):
+            return atom
+        return self._made(
+            lambda x: jax.lax.select(is_wrong(x), jax.lax.full_like(x, np.nan), x), [atom], op, number, late
+        )
+
+    def _checked_pairs(self, which: int, check: Check, result: Any, op: Op, number: int) -> Any:
+        leaves: dict[tuple[Any, bool], int] = {}
+        found = self._range(op.eqn.invars[check.operand or 0], leaves)
+        assert found is not None
+        wide = jnp.promote_types(result.aval.dtype, jnp.float32)
+
+        def is_wrong(*each: Any) -> Any:
+            low, high = found([(ends[0].astype(wide), ends[1].astype(wide)) for ends in each])
+            is_right = jnp.asarray(high) <= check.limit if check.form == "below" else jnp.asarray(low) >= check.limit
+            # What is infinite, or no number, is so without slices too.
+            return functools.reduce(jnp.logical_and, [jnp.isfinite(ends[1]) for ends in each], ~is_right)
+
+        ranges = [self._ends(leaf, number, op, inverse=inverse) for leaf, inverse in leaves]
+        wrong = self._made(lambda *each: is_wrong(*each).astype(jnp.int32), ranges, op, number, False)
+        self.found.append((which, wrong, op, number, False))
+        return self._made(
+            lambda bad, x: jax.lax.select(jax.lax.broadcast(bad > 0, x.shape), jax.lax.full_like(x, np.nan), x),
+            [wrong, result],
+            op,
+            number,
+            False,
+        )
+
+    def _range(self, atom: Any, leaves: dict[tuple[Any, bool], int], *, inverse: bool = False) -> _RangeOf | None:
+        """Between which numbers a value lies, as a function of those of `leaves`; None if that is not known.
+
+        Pairs of positions that a mask hides are computed by no slice, but what they are made of is.
+        """
+        array = self.constants.find(atom)
+        if array is not None:
+            once = once_each(array, ())
+            with np.errstate(divide="ignore"):
+                ends = 1 / once if inverse else once
+            least, most = float(ends.min()), float(ends.max())
+            return lambda _: (least, most)
+        if not is_var(atom) or len(self._value(atom).axes) < 2 or self._value(atom).free:
+            index = leaves.setdefault((atom, inverse), len(leaves))
+            return lambda ranges: ranges[index]
+        eqn = self.maker[atom].op.eqn
+        name = "copy" if is_constraint(eqn.primitive.name) else eqn.primitive.name
+        if name not in RANGES or inverse:
+            return None
+        operands = [self._range(each, leaves, inverse=name == "div" and k == 1) for k, each in enumerate(eqn.invars)]
+        if None in operands:
+            return None
+        return lambda ranges: RANGES[name](eqn, *[operand(ranges) for operand in operands if operand is not None])
+
+    def _ends(self, atom: Any, number: int, like: Op, *, inverse: bool) -> Var:
+        """The least and the largest entry of what slices up to this one have of a value, or of its inverse."""
+        key = ("ends", atom, number, inverse)
+        if key not in self._done:
+            value = self._value(atom)
+            is_whole = value.is_whole or value.free
+            own = self._whole(atom, number) if is_whole else self._own(atom, number)
+            before = [] if number == 0 or is_whole else [self._ends(atom, number - 1, like, inverse=inverse)]
+
+            def ends(x: Any, *before: Any) -> Any:
+                x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+                x = 1 / x if inverse else x
+                low, high = x.min(), x.max()
+                for each in before:
+                    low, high = jnp.minimum(low, each[0]), jnp.maximum(high, each[1])
+                return jnp.stack([low, high])
+
+            self._done[key] = self._made(ends, [own, *before], like, number, False)
+        found: Var = self._done[key]
+        return found
+
+    def _count_found(self) -> None:
+        """Add up what checks of a slice have found: a number for each, in one array for each task."""
+        groups: dict[Any, list[tuple[int, Var, Op, int, bool]]] = {}
+        for each in self.found:
+            _, _, op, number, late = each
+            groups.setdefault((op.task, op.backward, number, late), []).append(each)
+        self.found = []
+        for group in groups.values():
+            _, _, op, number, late = group[0]
+            which = [each[0] for each in group]
+
+            def counted(*found: Any, which: Sequence[int] = which) -> Any:
+                last = len(self.wrong) - 1
+                zero = np.int32(0)
+                each = [jax.lax.pad(x[None], zero, [(k, last - k, 0)]) for k, x in zip(which, found, strict=True)]
+                return functools.reduce(jnp.add, each)
+
+            self.counts.append(self._made(counted, [each[1] for each in group], op, number, late))
 
     def _suffix(self, known: _Known, number: int) -> None:
         """What a slice and those behind it give to the slice's own positions."""

@@ -50,8 +50,6 @@ _ENTRY_BY_ENTRY: dict[str, Any] = {
 }
 
 
-# What an entry is compared to itself gives, of numbers that are not floats.
-_OF_ITSELF = {"eq": True, "ge": True, "le": True, "ne": False, "gt": False, "lt": False}
 # Entries go elsewhere and are not changed.
 _MOVES = frozenset(("broadcast_in_dim", "transpose", "squeeze", "expand_dims", "slice", "reshape", "copy", "copy_p"))
 
@@ -73,33 +71,6 @@ class PartlyKnown:
         return PartlyKnown(np.broadcast_to(self.known, shape), np.broadcast_to(self.values, shape))
 
 
-@dataclass(frozen=True)
-class Copy:
-    """A value that holds entries of another one: for each of its dimensions that of the other, None if repeated."""
-
-    source: Any
-    dims: tuple[int | None, ...]
-
-
-def dims_after(eqn: Any, dims: Sequence[int | None]) -> tuple[int | None, ...] | None:
-    """Where the dimensions of a value are once its entries are moved; None if that is not known."""
-    name, before, after = eqn.primitive.name, eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
-    if name == "broadcast_in_dim":
-        placed: list[int | None] = [None] * len(after)
-        for dim, there in enumerate(eqn.params["broadcast_dimensions"]):
-            placed[there] = dims[dim] if before[dim] == after[there] else None
-        return tuple(placed)
-    if name == "transpose":
-        return tuple(dims[dim] for dim in eqn.params["permutation"])
-    if before == after and name != "slice":
-        return tuple(dims)
-    if name in ("squeeze", "expand_dims", "reshape") and [s for s in before if s != 1] == [s for s in after if s != 1]:
-        # Dimensions with one entry come and go.
-        rest = iter([dim for dim, size in zip(dims, before, strict=True) if size != 1])
-        return tuple(None if size == 1 else next(rest) for size in after)
-    return None
-
-
 class Constants:
     """Constants by their variables.
 
@@ -112,7 +83,6 @@ class Constants:
         self._values: dict[Var, np.ndarray[Any, Any]] = {}
         self._checked: set[Var] = set()
         self._partly: dict[Var, PartlyKnown] = {}
-        self._copies: dict[Var, Copy] = {}
         # What is computed in the same way has one name.
         self._names: dict[Var, Var] = {}
         self._named: dict[Any, Var] = {}
@@ -128,7 +98,6 @@ class Constants:
                 # Each layer may make its own mask.
                 _share(self._values, name, var)
                 _share(self._partly, name, var)
-                _share(self._copies, name, var)
                 continue
             ins = [self.find(atom) for atom in eqn.invars]
             constants = [each for each in ins if each is not None]
@@ -137,7 +106,6 @@ class Constants:
                 if found is not None and found.shape == var.aval.shape:
                     self._values[var] = found
                 continue
-            self._copies[var] = self._copy(eqn)
             partly = self._partly_known(eqn)
             if partly is not None and partly.known.any():
                 self._partly[var] = partly
@@ -183,49 +151,10 @@ class Constants:
             self._names[var] = var
         return self._names[var]
 
-    def follow(self, eqn: Any) -> None:
-        """Know what an equation computes by the name of another that computes the same, and as a copy."""
-        if eqn.effects or len(eqn.outvars) != 1 or not is_var(eqn.outvars[0]) or eqn.outvars[0] in self._names:
-            return
-        (var,) = eqn.outvars
-        name = self._name(eqn)
-        if name is not var:
-            _share(self._copies, name, var)
-        else:
-            self._copies[var] = self._copy(eqn)
-
-    def copy_of(self, atom: Any) -> Copy:
-        """What a value is a copy of: itself if of nothing else."""
-        found = self._copies.get(atom) if is_var(atom) else None
-        if found is not None:
-            return found
-        return Copy(self._names.get(atom, atom) if is_var(atom) else atom, tuple(range(len(atom.aval.shape))))
-
-    def _copy(self, eqn: Any) -> Copy:
-        (var,) = eqn.outvars
-        if eqn.primitive.name in _MOVES and is_var(eqn.invars[0]):
-            copy = self.copy_of(eqn.invars[0])
-            dims = dims_after(eqn, copy.dims)
-            if dims is not None:
-                return Copy(copy.source, dims)
-        if self.adds_nothing(eqn):
-            return self.copy_of(eqn.invars[0])
-        return Copy(self._names.get(var, var), tuple(range(len(var.aval.shape))))
-
-    def adds_nothing(self, eqn: Any) -> bool:
-        """Whether zero is added or subtracted, as by norms that leave out the mean."""
-        if eqn.primitive.name not in ("add", "sub") or not is_var(eqn.invars[0]):
-            return False
-        other = self.find(eqn.invars[1])
-        is_zero = other is not None and not once_each(other, ()).any()
-        return is_zero and eqn.invars[0].aval.shape == eqn.outvars[0].aval.shape
-
     def _partly_known(self, eqn: Any) -> PartlyKnown | None:
         name, var = eqn.primitive.name, eqn.outvars[0]
         if not _is_real(var.aval.dtype) or not all(_is_real(atom.aval.dtype) for atom in eqn.invars):
             return None
-        if name in _OF_ITSELF and all(is_var(atom) and _is_exact(atom.aval.dtype) for atom in eqn.invars):
-            return self._compared(eqn)
         partly = [self.find_partly(atom) for atom in eqn.invars]
         if all(each is None for each in partly):
             return None
@@ -237,27 +166,6 @@ class Constants:
             known, values = evaluate(eqn, [operands[0].known]), evaluate(eqn, [operands[0].values])
             return None if values is None or known is None else PartlyKnown(known, values)
         return _entries_known(eqn, operands)
-
-    def _compared(self, eqn: Any) -> PartlyKnown | None:
-        """The entries of a comparison that compare an entry of one array with itself."""
-        one, other = (self.copy_of(atom) for atom in eqn.invars)
-        shape = eqn.outvars[0].aval.shape
-        if one.source is not other.source or len(one.dims) != len(shape) or len(other.dims) != len(shape):
-            return None
-        same = np.broadcast_to(np.True_, shape)
-        for dim, size in enumerate(one.source.aval.shape):
-            if size == 1:
-                continue
-            if dim not in one.dims or dim not in other.dims:
-                return None
-            places = one.dims.index(dim), other.dims.index(dim)
-            if places[0] != places[1]:
-                rows, columns = (
-                    np.arange(size).reshape([-1 if each == place else 1 for each in range(len(shape))])
-                    for place in places
-                )
-                same = np.broadcast_to(same[_once(same)] & (rows == columns), shape)
-        return PartlyKnown(same, np.broadcast_to(np.asarray(_OF_ITSELF[eqn.primitive.name]), shape))
 
 
 def _share(found: dict[Var, Any], name: Var, var: Var) -> None:
@@ -314,19 +222,9 @@ def _selected(known: Sequence[Any], values: Sequence[Any]) -> tuple[Any, Any]:
     return functools.reduce(np.logical_or, [alike, *chosen]), np.choose(which, cases)
 
 
-def _is_exact(dtype: Any) -> bool:
-    """Whether values of a type are integers or truths, each of which equals itself."""
-    return bool(dtype == np.bool_ or jnp.issubdtype(dtype, jnp.integer))
-
-
 def _is_real(dtype: Any) -> bool:
     """Whether values of a type are numbers that have an order, or truths."""
-    return _is_exact(dtype) or bool(jnp.issubdtype(dtype, jnp.floating))
-
-
-def _once(array: np.ndarray[Any, Any]) -> tuple[slice, ...]:
-    """One entry of each dimension in which an array repeats itself."""
-    return tuple(slice(0, 1) if stride == 0 else slice(None) for stride in array.strides)
+    return bool(dtype == np.bool_ or jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating))
 
 
 def evaluate(eqn: Any, ins: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any] | None:

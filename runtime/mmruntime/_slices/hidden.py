@@ -2,11 +2,13 @@
 
 A pair of dimensions is (row, column): a slice has its own rows and the columns up to its end. The columns behind that
 may be left out of a sum if all of them are known to hold zero, and out of a maximum if all of them are hidden.
+
+Which columns a mask hides follows from the program. That what it does not hide is above what it does follows from the
+numbers that the program works on: it is a `Check`, which the step makes when it runs.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,8 +16,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from mmruntime._slices.constants import NUMPY, PartlyKnown, on_entries, once_each
-from mmruntime._slices.values import HIDDEN, SHOWN, Fill, Low, SequenceAxis, SlicedValue
+from mmruntime._slices.constants import NUMPY, PartlyKnown, once_each
+from mmruntime._slices.values import HIDDEN, Check, Fill, Low, SequenceAxis
 
 _SAME = frozenset(("copy", "copy_p", "convert_element_type", "stop_gradient", "reduce_precision"))
 # Functions that are exact wherever their result is a number of the type: XLA gives what NumPy does.
@@ -83,118 +85,9 @@ def _fill_of_known(partly: PartlyKnown, row: SequenceAxis, column: SequenceAxis)
     return fill_of_constant(partly.values, row, column)
 
 
-def rows_see(shown: np.ndarray[Any, Any], row: SequenceAxis, column: SequenceAxis) -> bool:
-    """Whether each row of a mask is known to be true in some column up to the end of the row's slice."""
-    if shown.ndim == 0:
-        return bool(shown)
-    if not (row.is_plain and column.is_single):
-        return False
-    small = once_each(shown, (row.dim, column.dim))
-    for start, end, behind in zip(row.bounds[:-1], row.bounds[1:], column.bounds[1:], strict=True):
-        index = [slice(None)] * shown.ndim
-        index[row.dim], index[column.dim] = slice(start, end), slice(0, column.lead + behind)
-        sees = small[tuple(index)].any(axis=column.dim)
-        index[column.dim] = slice(column.lead + column.length, None)
-        if not (sees | small[tuple(index)].any(axis=column.dim)).all():
-            return False
-    return True
-
-
 def is_hidden(fill: Fill | None) -> bool:
     """Whether columns that hold this are hidden."""
     return isinstance(fill, Low) or (fill is not None and fill <= HIDDEN)
-
-
-def each_row_sees(value: SlicedValue, shape: tuple[int, ...], row: SequenceAxis, column: SequenceAxis) -> bool:
-    """Whether each row of a value has an entry that is not hidden, in a column up to the end of the row's slice."""
-    if value.plain:
-        return True
-    return value.shown is not None and rows_see(np.broadcast_to(value.shown, shape), row, column)
-
-
-def shown_entries(
-    eqn: Any, ins: Sequence[SlicedValue], known: Sequence[PartlyKnown | None]
-) -> tuple[Any, float] | None:
-    """A mask of entries of a result that are not hidden, entry by entry, and what they are at least; None if none is.
-
-    Args:
-        eqn: The equation.
-        ins: What is known of its operands.
-        known: Entries of them that no input decides.
-    """
-    name = eqn.primitive.name
-    factor = positive_factor(name, ins)
-    if name not in ("select_n", "add", "add_any", "sub") and not is_same(name) and factor is None:
-        return None
-
-    def shows(*arrays: Any) -> Any:
-        shown, is_known, values = arrays[::3], arrays[1::3], arrays[2::3]
-        here = [np.where(k, v > SHOWN, s) for s, k, v in zip(shown, is_known, values, strict=True)]
-        if name == "select_n":
-            found = functools.reduce(np.logical_and, here[1:])
-            for number, case in enumerate(here[1:]):
-                found = found | (is_known[0] & (values[0].astype(np.int32) == number) & case)
-            return found
-        if name == "sub":
-            return here[0] & np.where(is_known[1], values[1] < -SHOWN, shown[1])
-        return functools.reduce(np.logical_and, here)
-
-    arrays, least = [], []
-    for number, (value, entries) in enumerate(zip(ins, known, strict=True)):
-        if name == "sub" and number == 1:
-            # What is subtracted hides where it is very large.
-            is_small = value.reach[1] < -SHOWN
-            shown = value.plain and is_small
-            least.append(-value.reach[1] if is_small else _least_known(entries, negated=True))
-        else:
-            shown = value.plain if value.shown is None else value.shown
-            least.append(_least_shown(value, entries))
-        arrays.append(np.asarray(shown))
-        arrays += [np.asarray(False), np.asarray(0)] if entries is None else [entries.known, entries.values]
-    if name == "select_n":
-        low = min(least[1:])
-    elif factor is not None:
-        (index, ends) = factor
-        low = min(least[1 - index] * end for end in ends)
-    else:
-        low = sum(least)
-    # A type of few bits has no such number: float16 ends at 65504, and integers wrap round.
-    dtype = eqn.outvars[0].aval.dtype
-    with np.errstate(over="ignore"):
-        low = float(np.asarray(low).astype(dtype)) if jnp.issubdtype(dtype, jnp.floating) else -math.inf
-    if not low > SHOWN:
-        return None
-    return on_entries(shows, arrays, eqn.outvars[0].aval.shape), low
-
-
-def _least_shown(value: SlicedValue, entries: PartlyKnown | None) -> float:
-    """What the entries that are shown are at least; infinity if there are none."""
-    if value.plain:
-        return value.reach[0]
-    return min(math.inf if value.shown is None else value.least, _least_known(entries))
-
-
-def _least_known(entries: PartlyKnown | None, *, negated: bool = False) -> float:
-    """The least of the known entries that are shown, or of their negatives."""
-    if entries is None:
-        return math.inf
-
-    def shown(known: Any, values: Any) -> Any:
-        values = -np.asarray(values, float) if negated else values
-        return np.where(known & (values > SHOWN), values, np.inf)
-
-    shape = np.broadcast_shapes(entries.known.shape, entries.values.shape)
-    once = on_entries(shown, [entries.known, entries.values], shape)
-    return -math.inf if once is None else float(once_each(once, ()).min(initial=math.inf))
-
-
-def positive_factor(name: str, ins: Sequence[SlicedValue]) -> tuple[int, tuple[float, float]] | None:
-    """Which operand of a product or quotient is a positive number, and between what it multiplies the other."""
-    for number in {"mul": (0, 1), "div": (1,)}.get(name, ()):
-        low, high = ins[number].span
-        if ins[number].free and low > 0 and high < math.inf:
-            return number, (low, high) if name == "mul" else (1 / high, 1 / low)
-    return None
 
 
 def is_same(name: str) -> bool:
@@ -207,75 +100,74 @@ def is_constraint(name: str) -> bool:
     return name.startswith("mm_") or name == "sharding_constraint"
 
 
-def combined_fill(
-    eqn: Any,
-    ins: Sequence[SlicedValue],
-    known: Sequence[PartlyKnown | None],
-    row: SequenceAxis,
-    column: SequenceAxis,
-    *,
-    is_finite: bool,
-) -> Fill | None:
+def combined_fill(eqn: Any, row: SequenceAxis, column: SequenceAxis) -> tuple[Fill | None, tuple[Check, ...]]:
     """What the columns behind a slice hold of an equation's result, entry by entry; None if that is not known.
 
     Args:
-        eqn: The equation.
-        ins: What is known of its operands.
-        known: Entries of them that no input decides.
+        eqn: The equation, with what is known of its operands.
         row: The axis of the slice's rows.
         column: That of the columns.
-        is_finite: Whether what it makes is known to be finite, as of the backward pass where the forward pass is.
+
+    Returns:
+        What they hold, and what that takes for granted of the operands.
     """
-    shape = eqn.outvars[0].aval.shape
     fills: list[Fill | None] = []
-    for value, entries in zip(ins, known, strict=True):
-        fill = None if entries is None else _fill_of_known(entries.broadcast(shape), row, column)
+    for value, entries in zip(eqn.ins, eqn.known_entries, strict=True):
+        fill = None if entries is None else _fill_of_known(entries.broadcast(eqn.out_shape), row, column)
         fills.append(value.fills.get((row.dim, column.dim)) if fill is None else fill)
-    name = eqn.primitive.name
+    name, ins, dtype = eqn.name, eqn.ins, eqn.eqn.outvars[0].aval.dtype
     if name == "select_n":
         which, cases = fills[0], fills[1:]
         if isinstance(which, float) and which in range(len(cases)):
-            return cases[int(which)]
+            return cases[int(which)], ()
         # It may be any of them.
-        return cases[0] if all(case == cases[0] for case in cases) else None
-    if name in _OF_HIDDEN and any(is_hidden(fills[k]) and ins[1 - k].plain for k in _OF_HIDDEN[name][0]):
-        return _OF_HIDDEN[name][1]
+        return (cases[0] if all(case == cases[0] for case in cases) else None), ()
+    for k in _OF_HIDDEN[name][0] if name in _OF_HIDDEN else ():
+        if not is_hidden(fills[k]) or is_hidden(other := fills[1 - k]):
+            continue
+        if other is not None or (checks := _not_below(eqn, 1 - k, _tenth(fills[k]))) is not None:
+            return _OF_HIDDEN[name][1], () if other is not None else checks or ()
     numbers = [fill for fill in fills if isinstance(fill, float)]
     if is_same(name):
-        return _converted(eqn, fills[0])
-    dtype = eqn.outvars[0].aval.dtype
+        return _converted(eqn.eqn, fills[0]), ()
     is_bool = dtype == np.bool_
     if name in ("and", "mul") and any(fill == 0 for fill in fills):
         # Infinity times zero is no number.
-        is_number = all(fill == 0 or is_finite or is_finite_value(v) for fill, v in zip(fills, ins, strict=True))
-        return 0.0 if is_number and not {math.inf, -math.inf} & {*numbers} else None
+        if {math.inf, -math.inf} & {*numbers} or any(isinstance(fill, Low) for fill in fills):
+            return None, ()
+        return 0.0, tuple(check for k, fill in enumerate(fills) if fill is None for check in finite(eqn, k))
     if name == "or" and any(fill == 1 for fill in fills) and is_bool:
-        return 1.0
+        return 1.0, ()
     if name == "not" and isinstance(fills[0], float) and is_bool:
-        return 1.0 - fills[0]
+        return 1.0 - fills[0], ()
     if name == "div" and fills[0] == 0 and fills[1] != 0 and (numbers == fills or dtype.kind not in "iu"):
-        return 0.0
+        return 0.0, ()
     if name == "integer_pow" and fills[0] == 0 and eqn.params["y"] > 0:
-        return 0.0
+        return 0.0, ()
     if name in ("exp", "exp2", "logistic") and (is_hidden(fills[0]) or (numbers == fills and numbers[0] <= _VANISHES)):
-        return 0.0
+        return 0.0, ()
     if name in ("add", "add_any", "sub") and (len(numbers) < len(fills) or not all(map(math.isfinite, numbers))):
-        return _of_hidden(name, ins, fills, shape, row, column, is_finite=is_finite)
+        if name == "sub" and fills[1] is not None and not is_hidden(fills[0]):
+            fills = [fills[0], None if isinstance(fills[1], Low) else -fills[1]]
+            name = "add"
+        return _of_hidden_and_less(eqn, fills, column) if name == "sub" else _of_hidden_and_more(eqn, fills)
     if name in ("mul", "div") and len(numbers) < len(fills):
-        return _multiplied(name, ins, fills)
+        return _multiplied(eqn, fills)
     if len(numbers) < len(fills):
-        return None
+        return None, ()
     if name in _AT_ZERO and numbers == [0.0]:
-        return _AT_ZERO[name]
+        return _AT_ZERO[name], ()
     if name not in _FUNCTIONS:
-        return None
+        return None, ()
     with np.errstate(all="ignore"):
         exact = float(_FUNCTIONS[name](*numbers))
-        typed = [np.asarray(number).astype(atom.aval.dtype) for number, atom in zip(numbers, eqn.invars, strict=True)]
+        typed = [
+            np.asarray(number).astype(atom.aval.dtype) for number, atom in zip(numbers, eqn.eqn.invars, strict=True)
+        ]
         if not is_bool and dtype.kind in "iu" and name == "div":
-            return None
+            return None, ()
         found = float(_FUNCTIONS[name](*typed))
-    return _rounded(exact, found)
+    return _rounded(exact, found), ()
 
 
 def _rounded(exact: float, found: float) -> Fill | None:
@@ -304,62 +196,142 @@ def _converted(eqn: Any, fill: Fill | None) -> Fill | None:
         return _rounded(fill, float(np.asarray(fill).astype(dtype)))
 
 
-def _of_hidden(
-    name: str,
-    ins: Sequence[SlicedValue],
-    fills: Sequence[Fill | None],
-    shape: tuple[int, ...],
-    row: SequenceAxis,
-    column: SequenceAxis,
-    *,
-    is_finite: bool,
-) -> Fill | None:
-    """What stays hidden in a sum or difference of something that is not known; None if nothing does."""
-    one, other = (is_hidden(fill) for fill in fills)
+def _of_hidden_and_more(eqn: Any, fills: Sequence[Fill | None]) -> tuple[Fill | None, tuple[Check, ...]]:
+    """What stays hidden in a sum of something that is not known."""
     if math.inf in fills:
-        return None
-    if name != "sub":
-        if -math.inf in fills:
-            other_value = ins[0] if fills[1] == -math.inf else ins[1]
-            return -math.inf if is_finite or other_value.reach[1] < math.inf else None
-        stays = (one and (other or ins[1].plain)) or (other and ins[0].plain)
-        return _low(_most(fills[0], ins[0]) + _most(fills[1], ins[1])) if stays else None
-    is_infinite = fills[0] == -math.inf
-    if isinstance(fills[1], float) and fills[1] >= -HIDDEN:
-        hides = one or ins[0].plain
-        return -math.inf if is_infinite else _low(_most(fills[0], ins[0]) - fills[1]) if hides else None
-    if other or not one:
-        return None
-    # A row's maximum is minus infinity where all of the row is, and then all of the difference is NaN, here and there.
-    if is_infinite:
-        return -math.inf if ins[1].plain or (ins[1].peak and ins[1].axis(column.dim) is None) else None
-    # It is hidden itself where all of the row is.
-    sees = ins[1].plain and each_row_sees(ins[0], shape, row, column)
-    return _low(_most(fills[0], ins[0]) - ins[1].reach[0]) if sees else None
+        return None, ()
+    for k in (0, 1):
+        if not is_hidden(fills[k]):
+            continue
+        other = fills[1 - k]
+        if fills[k] == -math.inf:
+            return -math.inf, () if other is not None else finite(eqn, 1 - k)
+        if other is not None:
+            return _low(_most(fills[k]) + _most(other)), ()
+        if (checks := _not_above(eqn, 1 - k, -_tenth(fills[k]))) is not None:
+            return _low(0.9 * _most(fills[k])), checks
+    return None, ()
 
 
-def is_finite_value(value: SlicedValue) -> bool:
-    """Whether none of the program's functions may make an entry infinite."""
-    return all(map(math.isfinite, value.reach))
+def _of_hidden_and_less(
+    eqn: Any, fills: Sequence[Fill | None], column: SequenceAxis
+) -> tuple[Fill | None, tuple[Check, ...]]:
+    """What stays hidden where something that is not known is subtracted from it."""
+    one, other = fills
+    if not is_hidden(one) or is_hidden(other) or other == math.inf:
+        return None, ()
+    if isinstance(other, float):
+        return (one if one == -math.inf else _low(_most(one) - other)), ()
+    if one == -math.inf and eqn.ins[1].peak and eqn.ins[1].axis(column.dim) is None:
+        # A row's maximum is minus infinity where all of the row is, and then all of the difference is NaN, here and
+        # there.
+        return one, ()
+    checks = _not_below(eqn, 1, _tenth(one))
+    if checks is None:
+        return None, ()
+    return (one if one == -math.inf else _low(0.9 * _most(one))), checks
 
 
-def _multiplied(name: str, ins: Sequence[SlicedValue], fills: Sequence[Fill | None]) -> Fill | None:
+def _multiplied(eqn: Any, fills: Sequence[Fill | None]) -> tuple[Fill | None, tuple[Check, ...]]:
     """What stays hidden in a multiple."""
-    factor = positive_factor(name, ins)
-    if factor is None:
+    is_product = eqn.name == "mul"
+    k = 0 if is_hidden(fills[0]) or not is_product else 1
+    if not is_hidden(fills[k]) or eqn.eqn.outvars[0].aval.dtype.kind in "iu":
+        return None, ()
+    # What is multiplied by the factor is still a number that hides.
+    least = max(HIDDEN / _most(fills[k]), float(jnp.finfo(eqn.eqn.outvars[0].aval.dtype).tiny))
+    result = -math.inf if fills[k] == -math.inf else Low(HIDDEN)
+    found = _range(eqn, 1 - k)
+    if found is not None:
+        low, high = found
+        hides = low >= least if is_product else 0 < low and high <= 1 / least
+        return (result if hides else None), ()
+    if len(eqn.ins[1 - k].axes) == 2:
+        return None, ()
+    what = f"what masked scores are {'multiplied' if is_product else 'divided'} by is not positive, or makes them too small"
+    return result, (Check(1 - k, "above" if is_product else "inverse", least, f"{what}. {_WRITE_INFINITY}"),)
+
+
+def finite(eqn: Any, operand: int) -> tuple[Check, ...]:
+    """The check that hidden positions hold numbers, where zeros of a mask are multiplied by them.
+
+    Where a loop has a backward pass there is none: what is no number makes gradients no number.
+    """
+    is_float = jnp.issubdtype(eqn.eqn.invars[operand].aval.dtype, jnp.inexact)
+    if eqn.late or eqn.has_backward or not is_float or eqn.constants[operand] is not None:
+        return ()
+    why = (
+        "a hidden position holds what is infinite or no number, and zero times that is no number where the sequence is "
+        "whole. Keep a divisor away from zero, by jnp.maximum or by adding a number to what is not negative"
+    )
+    return (Check(operand, "finite", 0.0, why),)
+
+
+_WRITE_INFINITY = "Write -jnp.inf in place of scores of later positions: jnp.where(causal, scores, -jnp.inf)"
+
+
+def _range(eqn: Any, operand: int) -> tuple[float, float] | None:
+    """The least and the largest entry of an operand that is known."""
+    array = eqn.constants[operand]
+    if array is None or np.iscomplexobj(array) or not array.size:
         return None
-    (number, (low, _)) = factor
-    hidden = fills[1 - number]
-    if hidden == -math.inf:
-        return -math.inf
-    return _low(_most(hidden, ins[1 - number]) * low) if is_hidden(hidden) else None
+    once = once_each(array, ())
+    return float(once.min()), float(once.max())
 
 
-def _most(fill: Fill | None, value: SlicedValue) -> float:
-    """What none of the columns behind a slice is above."""
-    if isinstance(fill, Low):
-        return fill.most
-    return value.reach[1] if fill is None else fill
+def _not_below(eqn: Any, operand: int, least: float) -> tuple[Check, ...] | None:
+    """What is to be checked of an operand so that no entry is below a number; None if one is."""
+    value, found = eqn.ins[operand], _range(eqn, operand)
+    if found is not None:
+        return () if found[0] >= least else None
+    if value.least >= least or eqn.eqn.invars[operand].aval.dtype == np.bool_:
+        return ()
+    if len(value.axes) == 2:
+        return _of_pairs(operand, "above", least)
+    what = f"what is subtracted from masked scores, or compared with them, is below {least:.0e}"
+    return (Check(operand, "above", least, f"{what}, as of a row that sees no position. {_ROW_SEES}"),)
+
+
+def _not_above(eqn: Any, operand: int, most: float) -> tuple[Check, ...] | None:
+    """What is to be checked of an operand so that no entry is above a number; None if one is."""
+    value, found = eqn.ins[operand], _range(eqn, operand)
+    if found is not None:
+        return () if found[1] <= most else None
+    if eqn.eqn.invars[operand].aval.dtype == np.bool_:
+        return ()
+    if len(value.axes) == 2:
+        return _of_pairs(operand, "below", most)
+    what = f"what is added to masked scores is above {most:.0e}, and shows what the mask hides"
+    return (Check(operand, "below", most, f"{what}. {_WRITE_INFINITY}"),)
+
+
+def _of_pairs(operand: int, form: str, limit: float) -> tuple[Check, ...]:
+    """The check of pairs of positions, of which slices do not compute those that are hidden."""
+    what = f"a mask hides by a number that is added, and scores that it hides may be as large as {abs(limit):.0e}"
+    return (Check(operand, form, limit, f"{what}. {_WRITE_INFINITY}", pairs=True),)
+
+
+_ROW_SEES = (
+    "Have each position see itself (mask | jnp.eye(length, dtype=bool)), or put -jnp.inf in place of scores of later "
+    "positions"
+)
+
+
+def row_sees(fill: Fill) -> Check:
+    """The check that the largest entry of each row is none of those that a mask hides with a number."""
+    what = f"the largest score of a row is below {_tenth(fill):.0e}: it sees no position, and reads those behind it"
+    return Check(None, "above", _tenth(fill), f"{what}. {_ROW_SEES}")
+
+
+def _tenth(fill: Fill | None) -> float:
+    """What numbers that are not hidden are above: far above what hides."""
+    return max(_most(fill) / 10, float(np.finfo(np.float32).min))
+
+
+def _most(fill: Fill | None) -> float:
+    """What none of the columns behind a slice is above, of which something is known."""
+    assert fill is not None
+    return fill.most if isinstance(fill, Low) else fill
 
 
 def _low(most: float) -> Low | None:

@@ -6,7 +6,6 @@ same primitive on smaller arrays. Each rule is an identity; where there is none,
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -16,20 +15,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from mmruntime._jaxpr.ir import at_line
-from mmruntime._slices.constants import PartlyKnown, evaluate
-from mmruntime._slices.hidden import (
-    combined_fill,
-    each_row_sees,
-    is_constraint,
-    is_finite_value,
-    is_hidden,
-    is_same,
-    shown_entries,
-)
-from mmruntime._slices.reach import has_pole, is_learned, reach_of, shows, span_of
-from mmruntime._slices.turns import turn_of
-from mmruntime._slices.values import ANYTHING, SHOWN, NotSliceableError, Reach, SequenceAxis, SlicedValue, even_axis
+from mmruntime._slices.constants import PartlyKnown
+from mmruntime._slices.hidden import combined_fill, finite, is_constraint, is_hidden, is_same, row_sees
+from mmruntime._slices.values import Check, NotSliceableError, SequenceAxis, SlicedValue, even_axis
 
 # How an operand is read: axes of its own, each with the number of the result's axis that says which positions, or with
 # "own" or "upto" for positions that are summed over.
@@ -47,6 +35,7 @@ class Application:
         spread: Operands with a part for each slice, which becomes an addend with zeros elsewhere.
         suffix: Whether slices have addends of all positions up to their end, so that a slice adds up those of the
             slices behind it.
+        checks: What it takes for granted of numbers.
     """
 
     out: SlicedValue
@@ -54,6 +43,7 @@ class Application:
     once: frozenset[int] = frozenset()
     spread: dict[int, SequenceAxis] = field(default_factory=dict)
     suffix: bool = False
+    checks: tuple[Check, ...] = ()
 
     def wants(self, operand: int, modes: Mapping[int, str]) -> tuple[tuple[SequenceAxis, str], ...]:
         """The axes of an operand, each with the positions that are read: a slice's "own", or those "upto" its end.
@@ -76,9 +66,7 @@ class SlicedEquation:
         known_entries: Those of their entries that are known.
         late: Whether it is part of the backward pass.
         count: How many slices there are.
-        ratio: Its reach where it is a quotient that cannot be large.
-        least: What it is at least, as is known of variances and of sums of rows.
-        most: What it is at most but for rounding, as is known of differences from a row's largest entry.
+        has_backward: Whether the loop has a backward pass.
     """
 
     eqn: Any
@@ -87,9 +75,7 @@ class SlicedEquation:
     known_entries: tuple[PartlyKnown | None, ...]
     late: bool
     count: int
-    ratio: Reach | None = None
-    least: float = -math.inf
-    most: float = math.inf
+    has_backward: bool
 
     @property
     def name(self) -> str:
@@ -112,60 +98,10 @@ class SlicedEquation:
         shape: tuple[int, ...] = self.eqn.outvars[0].aval.shape
         return shape
 
-    @functools.cached_property
-    def reach(self) -> Reach:
-        """How low and how high the result is made."""
-        # What a quotient lies between tells nothing of its least entries, which something may be divided by.
-        ends = self.ratio or reach_of(self.eqn, self.ins, learned=self.learned, is_gradient=self.is_gradient)
-        least, most = self.span
-        most = min(most, self.most)
-        return min(max(least, ends[0]), most), min(max(least, ends[1]), most)
-
-    @functools.cached_property
-    def learned(self) -> bool:
-        """Whether the result is made of parameters alone."""
-        return is_learned(self.eqn, self.ins, self.constants)
-
-    @property
-    def weights(self) -> bool:
-        """Whether the result is made of parameters and numbers alone."""
-        are = [value.weights for value in self.ins]
-        return any(are) and all(is_one or array is not None for is_one, array in zip(are, self.constants, strict=True))
-
-    @property
-    def turn(self) -> int | None:
-        """Whether the results are known to be real, or imaginary."""
-        return turn_of(self.eqn, self.ins, self.constants)
-
-    @property
-    def is_gradient(self) -> bool:
-        """Whether the result is of the backward pass, and not computed again of the forward pass."""
-        return self.late and any(value.late and not value.again for value in self.ins)
-
-    @functools.cached_property
-    def span(self) -> Reach:
-        """Where the result lies whatever the inputs are."""
-        low, high = span_of(self.eqn, self.ins)
-        return max(self.least, low), max(self.least, high)
-
-    @property
-    def pole(self) -> Any:
-        """The equation that was first applied to what may lie at a pole of it."""
-        found = next((value.pole for value in self.ins if value.pole is not None), None)
-        return self.eqn if found is None and self.ratio is None and has_pole(self.eqn, self.ins) else found
-
-    @property
-    def low(self) -> Any:
-        """The equation whose numbers first made an entry so low that it may hide."""
-        found = next((value.low for value in self.ins if value.low is not None), None)
-        is_first = self.reach != ANYTHING and not shows(self.reach) and all(shows(value.reach) for value in self.ins)
-        return self.eqn if found is None and is_first else found
-
     def known(self, axes: Sequence[SequenceAxis] = (), **changes: Any) -> SlicedValue:
         """A result with these axes."""
         free = all(value.free for value in self.ins)
-        plain = all(value.plain for value in self.ins)
-        return SlicedValue(tuple(axes), free=free, late=self.late, plain=plain, **changes)
+        return SlicedValue(tuple(axes), free=free, late=self.late, **changes)
 
 
 _ENTRY_BY_ENTRY_NAMES = """
@@ -203,7 +139,7 @@ def apply_rule(eqn: SlicedEquation) -> Application:
     if any(value.partial for value in eqn.ins):
         return _linear(eqn)
     if not any(value.axes for value in eqn.ins):
-        return Application(eqn.known().but(plain=_stays_plain(eqn)), [[] for _ in eqn.ins])
+        return Application(eqn.known(), [[] for _ in eqn.ins])
     if eqn.name in _ENTRY_BY_ENTRY or is_constraint(eqn.name):
         if len(eqn.eqn.outvars) != 1:
             raise NotSliceableError("is not known for slices of a sequence")
@@ -218,22 +154,24 @@ def apply_rule(eqn: SlicedEquation) -> Application:
     return rule(eqn)
 
 
-def _stays_plain(eqn: SlicedEquation) -> bool:
-    """Whether no entry of a result is hidden, as far as is known."""
-    if eqn.name in ("exp", "exp2", "logistic", "tanh", "is_finite", "eq", "lt", "gt", "ge", "le", "ne"):
-        return True
-    if eqn.name == "dot_general" and not all(value.free for value in eqn.ins):
-        return True
-    # What is at least its plain operand is plain; what the numbers of the program do to an entry, `reach` says.
-    return (any if eqn.name == "max" else all)(value.plain for value in eqn.ins)
-
-
 def _stays_peak(eqn: SlicedEquation) -> bool:
     """Whether a result is a row's largest entry, or another number in its place."""
     if eqn.name == "select_n":
-        cases = eqn.ins[1:]
-        return any(case.peak for case in cases) and all(case.peak or case.plain for case in cases)
+        cases = [
+            value.peak or (array is not None and bool((array > -np.inf).all()))
+            for value, array in zip(eqn.ins[1:], eqn.constants[1:], strict=True)
+        ]
+        return any(case.peak for case in eqn.ins[1:]) and all(cases)
     return (is_same(eqn.name) or eqn.name == "max") and any(value.peak for value in eqn.ins)
+
+
+def _least(eqn: SlicedEquation) -> float:
+    """What is known that no entry of a result is below."""
+    if eqn.name == "max":
+        return max(value.least for value in eqn.ins)
+    if eqn.name == "select_n":
+        return min(value.least for value in eqn.ins[1:])
+    return eqn.ins[0].least if is_same(eqn.name) else -math.inf
 
 
 # Axes.
@@ -273,21 +211,18 @@ def _entry_by_entry(eqn: SlicedEquation) -> Application:
         ]
         for k in range(len(eqn.ins))
     ]
-    out = eqn.known(axes).but(plain=_stays_plain(eqn), peak=_stays_peak(eqn))
+    out = eqn.known(axes).but(peak=_stays_peak(eqn), least=_least(eqn))
+    checks: list[Check] = []
     if len(axes) == 2:
         fills = {}
         for row, column in (axes, axes[::-1]):
             if row.is_plain and column.is_single:
-                is_finite = eqn.late or eqn.ratio is not None
-                fill = combined_fill(eqn.eqn, eqn.ins, eqn.known_entries, row, column, is_finite=is_finite)
+                fill, taken = combined_fill(eqn, row, column)
+                checks += taken
                 if fill is not None:
                     fills[row.dim, column.dim] = fill
         out = out.but(fills=fills)
-        if not (out.plain and shows(eqn.reach)):
-            shown = shown_entries(eqn.eqn, eqn.ins, eqn.known_entries)
-            if shown is not None:
-                out = out.but(shown=shown[0], least=shown[1])
-    return Application(out, reads)
+    return Application(out, reads, checks=tuple(checks))
 
 
 def _moved(eqn: SlicedEquation, where: Callable[[SequenceAxis], SequenceAxis | None], **changes: Any) -> Application:
@@ -299,10 +234,7 @@ def _moved(eqn: SlicedEquation, where: Callable[[SequenceAxis], SequenceAxis | N
     kept = [(axis, there) for axis, there in pairs if there is not None]
     dims = {axis.dim: there.dim for axis, there in kept}
     fills = {(dims[r], dims[c]): fill for (r, c), fill in value.fills.items() if r in dims and c in dims}
-    shown = None if value.shown is None else evaluate(eqn.eqn, [np.broadcast_to(value.shown, eqn.shape(0))])
-    out = eqn.known([there for _, there in kept]).but(
-        fills=fills, shown=shown, least=value.least, plain=value.plain, peak=value.peak, **changes
-    )
+    out = eqn.known([there for _, there in kept]).but(fills=fills, least=value.least, peak=value.peak, **changes)
     return Application(out, [[(axis, number) for number, (axis, _) in enumerate(kept)], *([] for _ in rest)])
 
 
@@ -319,7 +251,7 @@ def _reduction(eqn: SlicedEquation) -> Application:
 
     if not meeting:
         moved = _moved(eqn, after)
-        changes: dict[str, Any] = {"shown": None}
+        changes: dict[str, Any] = {"least": -math.inf}
         if eqn.name not in ("reduce_sum", "reduce_max", "reduce_min"):
             changes["fills"] = {}
         elif eqn.name == "reduce_sum":
@@ -334,33 +266,14 @@ def _reduction(eqn: SlicedEquation) -> Application:
         raise NotSliceableError("takes the maximum over all positions")
     (column,), (row,) = meeting, kept
     fill = value.fills.get((row.dim, column.dim))
-    sees = each_row_sees(value, eqn.shape(0), row, column)
-    # Nothing is below minus infinity.
-    if not is_hidden(fill) or not (sees or fill == -math.inf):
-        raise NotSliceableError(_unmasked(value, row, column, "takes the maximum over"))
-    out = eqn.known([after(row)]).but(plain=sees, peak=not sees)
-    return Application(out, [[(row, 0), (column, "upto")]])
-
-
-def _unmasked(value: SlicedValue, row: SequenceAxis, column: SequenceAxis, verb: str) -> str:
-    """Why the columns behind a slice may not be left out."""
-    why = ""
-    if value.pole is not None:
-        why = f". What they hold may be anything: {_of_pole(value)}"
-    elif value.low is not None:
-        why = (
-            f". Scores may be as low as a mask: the numbers of the program, with a batch and parameters between -1 and "
-            f"1, take `{value.low.primitive.name}`{at_line(value.low)} below {SHOWN:.0e}, as a division by a small "
-            "number does. Divide by a norm of the same values (layer norm), or by what is larger"
-        )
-    if is_hidden(value.fills.get((row.dim, column.dim))):
-        return (
-            f"{verb} positions of which a row may have none that is visible (its mask is not known before the step "
-            "runs, as that of padding, or hides whole rows), and such a row reads positions behind it. Have each "
-            "position see itself (mask | jnp.eye(length, dtype=bool)), or put -jnp.inf in place of scores of later "
-            f"positions{why}"
-        )
-    return f"{verb} positions behind it, which no causal mask is known to hide{why}"
+    if not is_hidden(fill) or fill is None:
+        raise NotSliceableError("takes the maximum over positions behind it, which no causal mask is known to hide")
+    reads: list[Reads] = [[(row, 0), (column, "upto")]]
+    if fill == -math.inf:
+        # Nothing is below that.
+        return Application(eqn.known([after(row)]).but(peak=True), reads)
+    check = row_sees(fill)
+    return Application(eqn.known([after(row)]).but(least=check.limit), reads, checks=(check,))
 
 
 def _summed(
@@ -394,7 +307,7 @@ def _summed(
             raise NotSliceableError("adds up positions of several slices")
         for operand, axis in sums[0][1]:
             reads[operand].append((axis, "own"))
-        return Application(eqn.known(partial=True, origin=eqn.eqn).but(plain=True), reads)
+        return Application(eqn.known(partial=True, origin=eqn.eqn), reads)
     pairs = {k: value for k, value in enumerate(eqn.ins) if len(value.axes) == 2}
     if len(sums) == 2 and not outs:
         for value in pairs.values():
@@ -405,12 +318,14 @@ def _summed(
                         mode = "own" if sums[number] is of_row else "upto"
                         for operand, axis in members:
                             reads[operand].append((axis, mode))
-                    return Application(eqn.known(partial=True, origin=eqn.eqn).but(plain=True), reads)
+                    return Application(eqn.known(partial=True, origin=eqn.eqn), reads)
         raise NotSliceableError("adds up positions behind it, which no causal mask is known to hide")
     if len(sums) != 1 or len(outs) != 1:
         raise NotSliceableError("adds up positions of several slices")
     (_, members), out = sums[0], outs[0]
-    _check_finite(eqn, [k for k, value in pairs.items() if 0.0 in value.fills.values()])
+    hiding = {k for k, value in pairs.items() if 0.0 in value.fills.values()}
+    # A product of hidden positions' zeros with what is infinite is no number.
+    checks = tuple(check for k in range(len(eqn.ins)) if hiding and k not in hiding for check in finite(eqn, k))
     message = "adds up positions behind it, which no causal mask is known to hide"
     for k, value in pairs.items():
         inner = next((axis for operand, axis in members if operand == k), None)
@@ -420,33 +335,15 @@ def _summed(
         if value.fills.get((stays.dim, inner.dim)) == 0:
             for operand, axis in members:
                 reads[operand].append((axis, "upto"))
-            return Application(eqn.known([out]).but(plain=True), reads)
+            return Application(eqn.known([out]), reads, checks=checks)
         if value.fills.get((inner.dim, stays.dim)) == 0:
             if not eqn.late or not out.is_plain:
                 message = "adds up what positions behind it give, as no causal model does"
                 continue
             for operand, axis in members:
                 reads[operand].append((axis, "own"))
-            return Application(eqn.known([out]).but(plain=True), reads, suffix=True)
-        message = _unmasked(value, stays, inner, "adds up")
+            return Application(eqn.known([out]), reads, suffix=True, checks=checks)
     raise NotSliceableError(message)
-
-
-def _of_pole(value: SlicedValue) -> str:
-    """Why a value may be anything, and what to do."""
-    return (
-        f"`{value.pole.primitive.name}`{at_line(value.pole)} may be applied to a number at which it is infinite, such "
-        "as zero where a mask is. Keep what it is applied to away from there, by jnp.maximum or by adding a number to "
-        "what is not negative"
-    )
-
-
-def _check_finite(eqn: SlicedEquation, hiding: Sequence[int]) -> None:
-    """Refuse a product of hidden positions' zeros with what a function may make infinite, which is no number."""
-    for k, value in enumerate(eqn.ins):
-        if hiding and k not in hiding and not eqn.late and not is_finite_value(value):
-            why = "" if value.pole is None else f": {_of_pole(value)}"
-            raise NotSliceableError(f"multiplies the zeros of hidden positions by what may be infinite{why}")
 
 
 def _dot_general(eqn: SlicedEquation) -> Application:
@@ -487,7 +384,7 @@ def _dot_general(eqn: SlicedEquation) -> Application:
     reads: list[Reads] = [[], []]
     for k, axis, there in kept:
         reads[k].append((axis, outs.index(there)))
-    out = eqn.known(outs).but(plain=_stays_plain(eqn))
+    out = eqn.known(outs)
     if len(outs) == 2:
         zero = {}
         for k in (0, 1):
@@ -598,12 +495,7 @@ def _joined(eqn: SlicedEquation, at: int) -> Application:
     reads[at].append((column, axes.index(joined)))
     fill = pairs.fills.get((row.dim, dim))
     out = eqn.known(axes).but(fills={} if fill is None else {(row.dim, dim): fill})
-    if out.plain:
-        return Application(out, reads)
-    masks = [np.asarray(value.plain if value.shown is None else value.shown) for value in eqn.ins]
-    shown = evaluate(eqn.eqn, [np.broadcast_to(mask, eqn.shape(k)) for k, mask in enumerate(masks)])
-    least = [v.reach[0] if v.plain else math.inf if v.shown is None else v.least for v in eqn.ins]
-    return Application(out.but(shown=shown, least=min(least)), reads)
+    return Application(out, reads)
 
 
 def _unjoined(eqn: SlicedEquation, column: SequenceAxis, start: int, limit: int) -> Application:
@@ -614,8 +506,7 @@ def _unjoined(eqn: SlicedEquation, column: SequenceAxis, start: int, limit: int)
         rows = tuple(axis for axis in eqn.ins[0].axes if axis != column)
         if len(rows) != 1 or not eqn.ins[0].hard_axes:
             raise NotSliceableError("has positions of several slices come together")
-        out = eqn.known(rows).but(plain=eqn.ins[0].plain)
-        return Application(out, [[(rows[0], 0), (column, "upto")], *([] for _ in eqn.ins[1:])])
+        return Application(eqn.known(rows), [[(rows[0], 0), (column, "upto")], *([] for _ in eqn.ins[1:])])
     if start > column.lead or limit < end:
         raise NotSliceableError("has positions of several slices come together")
     rest = replace(column, lead=column.lead - start, tail=limit - end)
@@ -691,12 +582,7 @@ def _padded_columns(eqn: SlicedEquation, column: SequenceAxis) -> Application:
     joined = replace(column, lead=column.lead + low, tail=column.tail + high)
     axes = [row, joined]
     fill = eqn.ins[0].fills.get((row.dim, column.dim))
-    # What is padded with counts as an operand: plain if it is no number that hides.
     out = eqn.known(axes).but(fills={} if fill is None else {(row.dim, column.dim): fill})
-    if not out.plain and eqn.ins[0].shown is not None:
-        shown, value = np.broadcast_to(eqn.ins[0].shown, eqn.shape(0)), eqn.ins[1]
-        found = evaluate(eqn.eqn, [shown, np.asarray(value.plain)])
-        out = out.but(shown=found, least=min(eqn.ins[0].least, value.reach[0]) if value.plain else eqn.ins[0].least)
     return Application(out, [[(row, 0), (column, 1)], []])
 
 
@@ -762,7 +648,7 @@ def _gather(eqn: SlicedEquation) -> Application:
                 reads[0].append((axis.at(batching[list(indices_batching).index(at)]), number))
         else:
             reads[0].append((axis.at(windows[list(numbers.offset_dims).index(axis.dim)]), number))
-    return Application(eqn.known(axes).but(plain=eqn.ins[0].plain), reads)
+    return Application(eqn.known(axes), reads)
 
 
 def _scatter(eqn: SlicedEquation) -> Application:
@@ -802,7 +688,7 @@ def _scatter(eqn: SlicedEquation) -> Application:
         if eqn.name != "scatter-add" or operand.axes:
             raise NotSliceableError("writes what several positions give to one place")
         reads = [[], [(axis.at(at), "own")], [(axis, "own")]]
-        return Application(eqn.known(partial=True, origin=eqn.eqn).but(plain=True), reads, once=frozenset({0}))
+        return Application(eqn.known(partial=True, origin=eqn.eqn), reads, once=frozenset({0}))
     there = windows[list(numbers.update_window_dims).index(axis.dim)]
     if there in numbers.scatter_dims_to_operand_dims or eqn.shape(2)[axis.dim] != shape[there]:
         raise NotSliceableError("writes positions by their number")

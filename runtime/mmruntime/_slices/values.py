@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-# A number at or below this, added to a score or in its place, hides the position: its `exp` is zero beside any score
-# that is not hidden itself.
-HIDDEN = -1e9
-# A score above this is not hidden itself.
-SHOWN = HIDDEN / 10
+# A number at or below this, added to a score or in its place, hides the position: its `exp` is zero beside that of any
+# score that lies far above.
+HIDDEN = -1e6
 
 
 @dataclass(frozen=True)
@@ -19,20 +17,35 @@ class Low:
     """What is known of numbers that hide their positions, if it is not which they are.
 
     Attributes:
-        most: None is above this, which lies well below `SHOWN`.
+        most: None is above this.
     """
 
     most: float
 
 
 Fill = float | Low
-# The least and the largest entry, as `reach.py` has it.
-Reach = tuple[float, float]
-ORDINARY: Reach = (-1.0, 1.0)
-ANYTHING: Reach = (-math.inf, math.inf)
-
 # For a pair of dimensions, the slice's own rows and the columns up to its end: what all later columns hold.
 Fills = Mapping[tuple[int, int], Fill]
+
+
+@dataclass(frozen=True)
+class Check:
+    """What a rule takes for granted of the numbers that an equation works on: the step looks at them as it runs.
+
+    Attributes:
+        operand: Of which operand; None of the result.
+        form: Its entries are not "below" the limit: it says "above"; nor above it: "below"; or their "inverse" is not
+            below it; or they are "finite".
+        limit: A number.
+        words: What is wrong where it is not so, and what to write.
+        pairs: Whether it is about pairs of positions, those that no slice computes too.
+    """
+
+    operand: int | None
+    form: str
+    limit: float
+    words: str
+    pairs: bool = False
 
 
 class NotSliceableError(Exception):
@@ -115,19 +128,10 @@ class SlicedValue:
         again: Whether it is late, but made of what the forward pass has left alone, as under `jax.checkpoint`. The
             backward pass of the last slice then makes the parts of all slices that it reads, and leaves them to those
             before it.
-        plain: Whether none of its entries may be hidden by a large negative number.
-        reach: Between which numbers its entries lie, as `reach.py` has it.
-        span: Between which numbers they lie whatever the inputs are.
-        learned: Whether it is made of parameters alone.
-        weights: Whether it is made of parameters and numbers alone.
-        turn: Of complex numbers, 0 if all are known to be real, and 1 if all are imaginary.
-        pole: The equation that first applied a function to what may lie at a pole of it; None if there is none.
-        low: The equation whose numbers first made it so low that it may hide; None if it hides as a mask does.
         peak: Whether it is the largest of each row of something whose columns behind the slice are minus infinity. It
             may be that itself, where a row has nothing else.
         fills: As `Fills`; pairs that are missing hold anything.
-        shown: Where it is not plain, a mask of entries that are not hidden; None if none is known.
-        least: None of the entries in `shown` is below this.
+        least: None of its entries is below this, which has been checked.
         origin: The equation that made it partial.
     """
 
@@ -137,18 +141,9 @@ class SlicedValue:
     free: bool = False
     late: bool = False
     again: bool = False
-    plain: bool = True
-    reach: Reach = ORDINARY
-    span: Reach = ANYTHING
-    learned: bool = False
-    weights: bool = False
-    turn: int | None = None
-    pole: Any = None
-    low: Any = None
     peak: bool = False
     fills: Fills = field(default_factory=dict)
-    shown: Any = None
-    least: float = SHOWN
+    least: float = -math.inf
     origin: Any = None
 
     @property

@@ -241,8 +241,12 @@ def make_plan(
                 for value, (path, _) in zip(stacks.outputs, paths(out_tree), strict=True)
                 for part in value.positions
             }
-            listed = [results[position] for position in range(len(step.outvars))]
+            listed = [results.get(position, "a check") for position in range(len(step.outvars))]
             runner = CheckedRunner(runner, function_name(fun), names, listed, step, program, shardings, kinds)
+        if step.premises:
+            from mmruntime._execution.premise_runner import PremiseRunner  # noqa: PLC0415  (few steps have any)
+
+            runner = PremiseRunner(runner, step.premises)
         if layouts.any:
             runner = StackedRunner(runner, layouts, donated_values)
         return Plan(
