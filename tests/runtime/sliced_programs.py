@@ -1,5 +1,7 @@
 """A tiny decoder in the parts that tests of sequence slices put together, and its results in slices."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -69,8 +71,8 @@ def distances():
     return np.arange(LENGTH)[:, None] - np.arange(LENGTH)
 
 
-def looped(loss, slices, count=2):
-    return mm.microbatch(jax.value_and_grad(loss), count=count, argnum=1, slices=slices)
+def looped(loss, slices, count=2, of=jax.value_and_grad):
+    return mm.microbatch(of(loss), count=count, argnum=1, slices=slices)
 
 
 def evaluate(step, args):
@@ -101,8 +103,8 @@ def evaluate(step, args):
     return [read(atom) for atom in step.outvars]
 
 
-def in_slices(loss, slices, args=None):
-    """The results of a loss and its gradient in slices, and of the same loop without.
+def in_slices(loss, slices, args=None, of=jax.value_and_grad):
+    """The results of a loss and its gradient, or what else `of` makes of it, in slices, and of the same loop without.
 
     Raises:
         ValueError: If slices cannot be kept, or numbers are not what they must be.
@@ -110,15 +112,32 @@ def in_slices(loss, slices, args=None):
     args = (parameters(), data()) if args is None else args
     shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(args)]
     tree = jax.tree.structure(args)
-    step, _ = trace(lambda *leaves: looped(loss, slices)(*jax.tree.unflatten(tree, leaves)), shapes, [])
+    step, _ = trace(lambda *leaves: looped(loss, slices, of=of)(*jax.tree.unflatten(tree, leaves)), shapes, [])
     sliced = slice_loops(step)
-    found, expected = jax.jit(lambda args: (evaluate(sliced, args), jax.tree.leaves(looped(loss, 1)(*args))))(args)
+    found, expected = jax.jit(lambda args: (evaluate(sliced, args), jax.tree.leaves(looped(loss, 1, of=of)(*args))))(args)
     for wrong in sliced.premises:
         number = int(found.pop(len(expected)))
         if number:
-            assert not np.isfinite(found[0])
             raise ValueError(wrong[number - 1])
     return found, expected
+
+
+def exact_or_told(loss, slices, args, tolerance=1e-9, of=jax.value_and_grad):
+    """Where slices compute something else than the whole sequence, what is told of it, with its line; empty if nowhere.
+
+    What is no number without slices must not be one with them.
+    """
+    try:
+        found, expected = in_slices(loss, slices, args, of)
+    except ValueError as error:
+        assert re.search(rf"slices={slices} (cannot be kept|differs from the whole sequence) at .*\.py:\d+", str(error))
+        return str(error)
+    if not all(np.isfinite(np.asarray(each, float)).all() for each in expected):
+        assert not all(np.isfinite(np.asarray(each, float)).all() for each in found)
+        return ""
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(np.asarray(one, float), np.asarray(other, float), rtol=tolerance, atol=tolerance)
+    return ""
 
 
 def agree(found, expected):

@@ -1,7 +1,5 @@
 """Sequence slices of functions with a pole: a mask may lie on it and hide what it is added to, or it cannot."""
 
-import re
-
 import jax
 import jax.numpy as jnp
 import jax.scipy.special as special
@@ -16,6 +14,7 @@ from tests.runtime.sliced_programs import (
     attention,
     distances,
     embedded,
+    exact_or_told,
     in_slices,
     losses,
     lower,
@@ -96,7 +95,7 @@ def infinite(p, batch):
     return jnp.where(jnp.arange(LENGTH) < 1, losses(p, x, batch["y"]), 0).mean()
 
 
-REFUSED = {
+MASKS = {
     "a square": hiding(lambda s, v, b, p: -1 / (s**2 * v + TINY)),
     "a quotient": hiding(lambda s, v, b, p: -1 / jnp.abs(s * v + TINY)),
     "a mask of integers": hiding(lambda s, v, b, p: -1 / (s * keys(b["valid"]) + TINY) ** 2),
@@ -178,23 +177,21 @@ BY_DAY = (
 )
 
 
-@pytest.mark.parametrize("name", of_the_night(REFUSED, BY_DAY))
-def test_rows_that_a_mask_at_a_pole_may_hide_are_refused_at_their_line(name):
-    with pytest.raises(ValueError, match=r"none that is visible|behind it, which no causal mask") as raised:
-        in_slices(REFUSED[name], 3, with_positions())
-    assert re.search(r"slices=3 cannot be kept at .*\.py:\d+", str(raised.value))
+# The mask does not get as low as it might, or the last slice's rows alone see nothing.
+EXACT = {"a softmax", "numbers of the batch", "scaled up", "tokens", "a norm of tokens"}
 
 
-def test_a_refusal_names_the_function_and_the_mend():
-    with pytest.raises(ValueError, match=r"`div` at .*test_slices_poles\.py:\d+.* may be applied .* by jnp\.maximum"):
-        in_slices(REFUSED["a quotient"], 3, arguments())
+@pytest.mark.parametrize("name", of_the_night(MASKS, BY_DAY))
+def test_rows_that_a_mask_at_a_pole_hides_are_told_at_their_line(name):
+    told = exact_or_told(MASKS[name], 3, with_positions())
+    assert bool(told) == (name not in EXACT)
 
 
-def test_zeros_of_hidden_positions_are_not_multiplied_by_what_may_be_infinite():
-    with pytest.raises(
-        ValueError, match=r"`dot_general` multiplies the zeros of hidden .* `div` at .*\.py:\d+.* may be"
-    ):
-        in_slices(infinite, 3, arguments())
+def test_hidden_positions_hold_numbers():
+    """Where they do not, gradients say it; without gradients the step does."""
+    assert not exact_or_told(infinite, 3, arguments())
+    told = exact_or_told(infinite, 3, arguments(), of=lambda loss: loss)
+    assert "infinite or no number" in told
 
 
 # What decoders divide by.

@@ -15,6 +15,7 @@ from tests.runtime.sliced_programs import (
     data,
     distances,
     embedded,
+    exact_or_told,
     in_slices,
     losses,
     lower,
@@ -101,7 +102,7 @@ def energy(x):
     return 1 + (x * x).mean(-1, keepdims=True)
 
 
-NO_ROW = "none that is visible"
+NO_ROW = "it sees no position"
 BEHIND = "behind it, which no causal mask"
 later = np.triu(np.ones((LENGTH, LENGTH)), 1)
 REFUSED = {
@@ -153,7 +154,7 @@ REFUSED = {
     ),
     "shown again by integers": (
         of_scores(lambda s, b, p: masked(s, low=-1e9) + learned(b, p) + keys(b["segments"] * 2_000_000_000)),
-        BEHIND,
+        "shows what the mask hides",
     ),
     "a number beyond integers": (
         of_scores(
@@ -172,11 +173,9 @@ BY_DAY = ("integers", "in two steps", "subtracted", "a feature", "many features"
 
 
 @pytest.mark.parametrize("name", of_the_night(REFUSED, BY_DAY))
-def test_rows_that_arithmetic_hides_are_refused_at_their_line(name):
+def test_rows_that_arithmetic_hides_are_told_at_their_line(name):
     loss, reason = REFUSED[name]
-    with pytest.raises(ValueError, match=re.escape(reason)) as raised:
-        in_slices(loss, 3, arguments())
-    assert re.search(r"slices=3 cannot be kept at .*\.py:\d+", str(raised.value))
+    assert re.search(reason, exact_or_told(loss, 3, arguments()))
 
 
 ACCEPTED = {
@@ -265,14 +264,5 @@ def random_scores(number):
 
 
 @pytest.mark.parametrize("number", [n if n in (1, 2) else pytest.param(n, marks=pytest.mark.slow) for n in range(60)])
-def test_random_biases_are_exact_or_refused(number):
-    try:
-        found, expected = in_slices(of_scores(random_scores(number)), 2 + number % 3, arguments())
-    except ValueError as error:
-        assert "cannot be kept at" in str(error)
-        return
-    # A row that sees nothing is not a number beside minus infinity, and makes the loss so.
-    assert np.isfinite(found[0]) == np.isfinite(expected[0])
-    for one, other in zip(found, expected, strict=True) if np.isfinite(expected[0]) else ():
-        shown = np.isfinite(other)
-        np.testing.assert_allclose(np.asarray(one)[shown], np.asarray(other)[shown], rtol=0, atol=1e-9)
+def test_random_biases_are_exact_or_told(number):
+    exact_or_told(of_scores(random_scores(number)), 2 + number % 3, arguments())

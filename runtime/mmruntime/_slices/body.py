@@ -301,6 +301,9 @@ class _Slicer:
         if late and not rule.suffix and all(value.again or not value.late for value in ins):
             rule = replace(rule, out=rule.out.but(again=True))
         self.axes_seen.extend(rule.out.hard_axes[:1])
+        if rule.out.again:
+            # The forward pass has looked at it, and where the backward pass did, it would be made too early.
+            rule = replace(rule, checks=())
         made = _Known(op, rule, late, len(self.wrong))
         for check in rule.checks:
             if check.pairs and self._range(op.eqn.invars[check.operand or 0], {}) is None:
@@ -498,7 +501,6 @@ class _Slicer:
             if check.operand is None and number + 1 < self.count:
                 outs = [self._checked(which, check, var, op, number, known.late) for var in outs]
             elif check.pairs and not known.late:
-                # What the backward pass makes again has been looked at.
                 outs = [self._checked_pairs(which, check, var, op, number) for var in outs]
         for var, new in zip(op.writes(), outs, strict=True):
             self._done[form, var, number] = new
