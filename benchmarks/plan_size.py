@@ -56,6 +56,7 @@ def planned(stages: int, count: int) -> tuple[Any, float, float]:
 
     import mmruntime as mm
     from mmruntime._core.multimesh import MultiMesh
+    from mmruntime._partition.programs.segment import segment
     from mmruntime._step import plan
 
     def loss(params: Any, x: Any) -> Any:
@@ -71,10 +72,11 @@ def planned(stages: int, count: int) -> tuple[Any, float, float]:
     params = [jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32)] * stages
     step = mm.mjit(train, mesh=mesh)
     call = step._split((params, jax.ShapeDtypeStruct((count, WIDTH), jnp.float32)), {})
+    names = [f"argument {number}" for number in range(len(call.leaves))]
     start = time.process_time()
-    traced, _ = plan._trace(step._fun, call, mesh)
-    traced, _, placement = plan._place_parts(traced, mesh)
-    segments = plan.segment(traced, placement)
+    traced, _ = plan._trace(step._fun, call, mesh, names)
+    traced, _, placement = plan._place_parts(traced, mesh, {}, names)
+    segments = segment(traced, placement)
     before_loops = time.process_time()
     tracemalloc.start()
     segments, loop_schedules = plan.schedule_loops(traced, placement, segments)
@@ -83,7 +85,7 @@ def planned(stages: int, count: int) -> tuple[Any, float, float]:
     tracemalloc.stop()
     # Again, as measuring memory slows down what it measures.
     start += time.process_time() - before_loops
-    segments, loop_schedules = plan.schedule_loops(traced, placement, plan.segment(traced, placement))
+    segments, loop_schedules = plan.schedule_loops(traced, placement, segment(traced, placement))
     plan.build(traced, placement, segments, loop_schedules)
     return program, time.process_time() - start, peak / 1e6
 

@@ -117,8 +117,8 @@ def residuals(monkeypatch):
             read = set().union(*(readers.get(var, ()) for var in op.writes()))
             assert not read or len(placement.of[op]) == 1 or read >= {*placement.of[op]}
 
-    def watched(step, placement):
-        after = recompute_residuals(step, placement)
+    def watched(step, placement, segments):
+        after = recompute_residuals(step, placement, segments)
         all_are_read(*after)
         found.append((of_first(step, placement), of_first(*after)))
         return after

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,11 +31,10 @@ from mmruntime._frontend.labels import argument_name, name_trace
 from mmruntime._jaxpr.ir import Step, is_scalar
 from mmruntime._partition.layouts.all_gather import all_gather_parameters
 from mmruntime._partition.layouts.idle_axes import warn_of_idle_axes
-from mmruntime._partition.layouts.input_layouts import InputLayouts, boxed_names, lay_out_inputs
+from mmruntime._partition.layouts.input_layouts import boxed_names, lay_out_inputs
 from mmruntime._partition.layouts.mapped_constraints import warn_of_mapped_constraints
 from mmruntime._partition.layouts.packed_types import check_packed_types
-from mmruntime._partition.layouts.propagated_layouts import PropagatedLayouts
-from mmruntime._partition.layouts.shard import Shardings, propagate_segments, propagate_whole
+from mmruntime._partition.layouts.shard import Shardings, propagate_whole
 from mmruntime._partition.layouts.stack_homes import astray_stacks, parts_laid_out_alike, warn_of_whole_stacks
 from mmruntime._partition.pipeline.cut_layers import cut_layers
 from mmruntime._partition.pipeline.effect_order import check_effects
@@ -46,7 +46,7 @@ from mmruntime._partition.placement.pulled import warn_of_pulled_state
 from mmruntime._partition.placement.tasks_inside import warn_of_tasks_inside
 from mmruntime._partition.placement.variants import expand_replicas, expand_variants
 from mmruntime._partition.programs.residuals import recompute_residuals
-from mmruntime._partition.programs.segment import Segments, segment
+from mmruntime._partition.programs.segment import Segments
 from mmruntime._partition.programs.shared_updates import share_updates
 from mmruntime._partition.programs.single_program import compute_results
 from mmruntime._partition.stacks.cut_stacks import Stacks, cut_stacks
@@ -64,6 +64,7 @@ from mmruntime._step.signature import (
     function_name,
     paths,
 )
+from mmruntime._step.step_state import StepState
 
 # More objects than Python freezes as it starts: 375 in Python 3.12, none in others. A program that freezes what it has
 # imported freezes many times as many.
@@ -156,25 +157,18 @@ def make_plan(
     # A mesh that the caller has set with `jax.set_mesh` would end up in the trace, and does not fit the submeshes.
     with _compat.no_mesh(), _without_garbage_collection():
         # The step: flat equations, each with its task; loops opened, one body for each placement of a microbatch.
-        places = [path for path, _ in paths(call.tree)]
+        label, places = function_name(fun), [path for path, _ in paths(call.tree)]
         leaf_names = tuple(argument_name(path, arguments) for path in places)
-        step, out_tree = _trace(fun, call, multimesh, leaf_names)
-        step = replace(step, carried=carried_state(call.tree, out_tree, step, donate))
-
-        warn_of_mapped_constraints(step, multimesh)
+        traced, out_tree = _trace(fun, call, multimesh, leaf_names)
+        traced = replace(traced, carried=carried_state(call.tree, out_tree, traced, donate))
 
         # Where it runs; stacks of layers in parts, each on its stage.
-        homes = argument_homes(step, call.leaves, multimesh)
-        step = cut_layers(step, multimesh)
-        anywhere = not homes and may_follow(step)
-        if anywhere:
-            warn_of_copies(function_name(fun), step, call.leaves, leaf_names, multimesh)
-        step, stacks, placement = _place_parts(step, multimesh, homes, leaf_names)
+        homes = argument_homes(traced, call.leaves, multimesh)
+        cut = cut_layers(traced, multimesh)
+        anywhere = not homes and may_follow(cut)
+        step, stacks, placement = _place_parts(cut, multimesh, homes, leaf_names)
         followed = {k: homes[k] for k, var in enumerate(step.invars) if var in placement.followed}
         names = stacks.part_names(leaf_names)
-        warn_of_whole_stacks(stacks, leaf_names, call.leaves)
-        warn_of_pulled_state(step, placement, names)
-        warn_of_tasks_inside(step, placement, multimesh, registrations(multimesh.context))
         members = processes(multimesh.mesh)
         alone = members == (jax.process_index(),)
         if to_run:
@@ -183,36 +177,31 @@ def make_plan(
         if whole:
             check_custom_schedules(step)
             step, placement = compute_results(step, placement)
-
-        # Which programs it is, how their arguments and results are laid out, and in which order they are issued.
         boxes = stacks.of_parts(boxed_names(call.tree))
         inputs = lay_out_inputs(step, placement, multimesh, boxes, stacks.of_inputs(places), names, followed)
-        propagated = PropagatedLayouts()
-        if not whole:
-            # In one program XLA itself makes cheap values again.
-            step, placement = recompute_residuals(step, placement)
-        step, placement, delayed, known = _delay(step, placement, multimesh, inputs, propagated)
-        found: tuple[Segments, Shardings | None] | None = known
-        if not whole:
-            step, placement, found = _share_and_pack(step, placement, multimesh, inputs, propagated, known)
-        segments, laid_out = found or (segment(step, placement), None)
+
+        # Which programs it is, how their arguments and results are laid out, and in which order they are issued.
+        placed = StepState(multimesh, whole, step, placement, inputs, stacks)
+        state = functools.reduce(lambda before, each: each(before), PASSES, placed)
+        step, placement, segments = state.step, state.placement, state.segments
         if whole:
             shardings = propagate_whole(step, placement, multimesh, inputs)
             program = build_whole(step)
         else:
-            scheduled, loop_schedules = schedule_loops(step, placement, segments)
-            if laid_out is None or scheduled is not segments:
-                laid_out = propagate_segments(step, placement, multimesh, inputs, scheduled, propagated)
-            segments, shardings = scheduled, laid_out
-            alike = parts_laid_out_alike(stacks, step, placement, shardings)
-            if alike:
-                inputs = replace(inputs, layouts={**inputs.layouts, **alike})
-                shardings = propagate_segments(step, placement, multimesh, inputs, segments, propagated)
-            program = build(step, placement, segments, loop_schedules)
-        shardings.warn_of_unknown_names()
-        warn_of_idle_axes(function_name(fun), step, placement, shardings, multimesh)
+            shardings = state.shardings
+            program = build(step, placement, segments, state.schedules)
         check_effects(step, placement, program)
         check_packed_types(step, placement, segments, shardings)
+
+        # What is worth a warning, of the step as it was placed: further passes leave less of what the user wrote.
+        warn_of_mapped_constraints(traced, multimesh)
+        if anywhere:
+            warn_of_copies(label, cut, call.leaves, leaf_names, multimesh)
+        warn_of_whole_stacks(stacks, leaf_names, call.leaves)
+        warn_of_pulled_state(placed.step, placed.placement, names)
+        warn_of_tasks_inside(placed.step, placed.placement, multimesh, registrations(multimesh.context))
+        shardings.warn_of_unknown_names()
+        warn_of_idle_axes(label, step, placement, shardings, multimesh)
 
         # Executables.
         # What is checked may have to be computed once more, so that nothing is overwritten.
@@ -226,7 +215,7 @@ def make_plan(
             compiled = compile_program(program, shardings, owned)
             runner = (WholeRunner if whole and not kinds else Runner)(step, program, compiled, shardings, donated)
         else:
-            label, transport = function_name(fun), chosen()
+            transport = chosen()
             settings = f"{settings_in_words()}\ntransport: {transport}"
             parts = fingerprint(label, names, step, placement, shardings, program, settings)
             group = group_of(members)
@@ -242,7 +231,7 @@ def make_plan(
                 for part in value.positions
             }
             listed = [results.get(position, "a check") for position in range(len(step.outvars))]
-            runner = CheckedRunner(runner, function_name(fun), names, listed, step, program, shardings, kinds)
+            runner = CheckedRunner(runner, label, names, listed, step, program, shardings, kinds)
         if step.premises:
             from mmruntime._execution.premise_runner import PremiseRunner  # noqa: PLC0415  (few steps have any)
 
@@ -261,7 +250,7 @@ def make_plan(
             out_tree,
             names,
             layouts,
-            delayed,
+            state.delayed,
             anywhere,
         )
 
@@ -320,55 +309,77 @@ def _sliced(step: Step) -> Step:
     return slice_loops(step)
 
 
-def _delay(
-    step: Step, placement: Placement, multimesh: MultiMesh, inputs: InputLayouts, propagated: PropagatedLayouts
-) -> tuple[Step, Placement, dict[int, DelayedSums], tuple[Segments, Shardings] | None]:
-    """Put off what loops add up over devices and draw forward what they gather, where there are such loops.
-
-    The last result is the programs and their layouts, where they are those of the step that results.
-    """
-    has_loops = any(region.index_count > 1 for region in step.regions)
-    if not has_loops or all(mesh.size == 1 for mesh in placement.submeshes.meshes):
-        return step, placement, {}, None
-    segments = segment(step, placement)
-    split, where = split_by_program(step, placement, segments)
-    if split is not step:
-        step, placement = split, where
-        segments = segment(step, placement)
-    shardings = propagate_segments(step, placement, multimesh, inputs, segments, propagated)
-    gathered, where = all_gather_parameters(step, placement, shardings)
-    if gathered is not step:
-        step, placement = gathered, where
-        segments = segment(step, placement)
-        shardings = propagate_segments(step, placement, multimesh, inputs, segments, propagated)
-    rewritten, where, delayed = delay_sums(step, placement, segments, shardings, propagated)
-    is_same = rewritten is step and where is placement
-    return rewritten, where, delayed, (segments, shardings) if is_same else None
+def _recompute(state: StepState) -> StepState:
+    """Have backward programs make cheap values again; in one program XLA itself does."""
+    if state.whole:
+        return state
+    return state.changed(*recompute_residuals(state.step, state.placement, state.segments))
 
 
-def _share_and_pack(
-    step: Step,
-    placement: Placement,
-    multimesh: MultiMesh,
-    inputs: InputLayouts,
-    propagated: PropagatedLayouts,
-    known: tuple[Segments, Shardings] | None,
-) -> tuple[Step, Placement, tuple[Segments, Shardings | None] | None]:
-    """Share updates and join small accumulators, where there are loops.
+def _split_sums(state: StepState) -> StepState:
+    """An accumulator for each program that adds to one, where devices of a submesh add up."""
+    if not (state.has_loops and state.cuts_values):
+        return state
+    return state.changed(*split_by_program(state.step, state.placement, state.segments))
 
-    The last argument and result are those of `_delay`; where each submesh is one device, layouts may not be known yet.
-    """
-    if not any(region.index_count > 1 for region in step.regions):
-        return step, placement, known
-    segments, shardings = known or (segment(step, placement), None)
-    shared, where = share_updates(step, placement, segments)
-    if shared is not step:
-        step, placement = shared, where
-        segments, shardings = segment(step, placement), None
-    if shardings is None and any(mesh.size > 1 for mesh in placement.submeshes.meshes):
-        shardings = propagate_segments(step, placement, multimesh, inputs, segments, propagated)
-    packed, where = pack_sums(step, placement, segments, shardings)
-    return (step, placement, (segments, shardings)) if packed is step else (packed, where, None)
+
+def _gather(state: StepState) -> StepState:
+    """Draw forward what loops gather."""
+    if not (state.has_loops and state.cuts_values):
+        return state
+    return state.changed(*all_gather_parameters(state.step, state.placement, state.shardings))
+
+
+def _delay(state: StepState) -> StepState:
+    """Put off what loops add up over the devices of a submesh."""
+    if not (state.has_loops and state.cuts_values):
+        return state
+    found = delay_sums(state.step, state.placement, state.segments, state.shardings, state.propagated)
+    return state.changed(*found[:2], delayed=found[2])
+
+
+def _share(state: StepState) -> StepState:
+    """Programs of their own for updates that several submeshes have in common."""
+    if state.whole or not state.has_loops:
+        return state
+    return state.changed(*share_updates(state.step, state.placement, state.segments))
+
+
+def _pack(state: StepState) -> StepState:
+    """Join small accumulators."""
+    if state.whole or not state.has_loops:
+        return state
+    shardings = state.shardings if state.cuts_values else None
+    return state.changed(*pack_sums(state.step, state.placement, state.segments, shardings))
+
+
+def _schedule(state: StepState) -> StepState:
+    """The order of each loop, and the programs that it needs."""
+    if state.whole:
+        return state
+    programs, schedules = schedule_loops(state.step, state.placement, state.segments)
+    return state.changed(programs=programs, schedules=schedules)
+
+
+def _lay_out_alike(state: StepState) -> StepState:
+    """One layout for all parts of a stack."""
+    alike = {} if state.whole else parts_laid_out_alike(state.stacks, state.step, state.placement, state.shardings)
+    if not alike:
+        return state
+    return state.changed(inputs=replace(state.inputs, layouts={**state.inputs.layouts, **alike}))
+
+
+# In order. Each takes a state and gives the next one, which is the same where there is nothing to do.
+PASSES: tuple[Callable[[StepState], StepState], ...] = (
+    _recompute,
+    _split_sums,
+    _gather,
+    _delay,
+    _share,
+    _pack,
+    _schedule,
+    _lay_out_alike,
+)
 
 
 def _trace(fun: Callable[..., Any], call: Call, multimesh: MultiMesh, names: Sequence[str]) -> tuple[Step, Any]:

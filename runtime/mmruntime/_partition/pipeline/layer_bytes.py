@@ -79,8 +79,9 @@ def trial(step: Step, multimesh: MultiMesh) -> Trial:
     """Place a step whose layers are cut in some way, and choose what it keeps."""
     parts, _ = cut_stacks(step, multimesh, set())
     placed = place(expand_replicas(expand_variants(parts, multimesh), multimesh), multimesh)
-    placed = recompute_residuals(*placed)
-    return Trial(placed[0], segment(*placed))
+    segments = segment(*placed)
+    after = recompute_residuals(*placed, segments)
+    return Trial(after[0], segments if after == placed else segment(*after))
 
 
 def layer_bytes(made: Trial, index: int, layer_of: Callable[[Op], int | None], count: int) -> LayerBytes:

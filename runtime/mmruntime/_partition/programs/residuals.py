@@ -25,7 +25,7 @@ from mmruntime._jaxpr.inline import open_calls
 from mmruntime._jaxpr.ir import Op, Region, Step, num_bytes
 from mmruntime._partition.placement.place import Placement
 from mmruntime._partition.programs.minimum_cut import cheapest_to_keep
-from mmruntime._partition.programs.segment import Segment, segment
+from mmruntime._partition.programs.segment import Segment, Segments
 from mmruntime._partition.tracing.trace import remove_dead_code
 
 # One pass over the entries, and no function that takes longer than to load them: no division, not `exp`, not `tanh`.
@@ -39,7 +39,7 @@ _CHEAP = frozenset(_CHEAP_NAMES.split())
 _ARRAY = 1 << 14
 
 
-def recompute_residuals(step: Step, placement: Placement) -> tuple[Step, Placement]:
+def recompute_residuals(step: Step, placement: Placement, segments: Segments) -> tuple[Step, Placement]:
     """The step whose backward programs make cheap residuals again, and where it runs.
 
     Values are made by the same equations as before. Within `enable_recomputation(False)` the step stays as it is.
@@ -47,10 +47,10 @@ def recompute_residuals(step: Step, placement: Placement) -> tuple[Step, Placeme
     Args:
         step: The step.
         placement: Where it runs.
+        segments: Its programs.
     """
     if not recomputation_enabled() or not any(op.backward for op in step.ops()):
         return step, placement
-    segments = segment(step, placement)
     fixed = {*placement.floating, *placement.makers.values(), *placement.pulled.values()}
     # Those that several submeshes run belong to several programs, of which each would have other residuals.
     fixed |= {op for op in step.ops() if len(placement.of[op]) > 1}
