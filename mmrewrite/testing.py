@@ -26,9 +26,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from mmmodernize.registry import ModernizeRegistry
-from mmmodernize.rewrite import modernize_project
-from mmmodernize.settings import ModernizeSettings
+from mmrewrite.codemod.products import old_names
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import rewrite_project
 from mmrewrite.engine.settings import HintSettings
@@ -108,15 +106,10 @@ def _rewrite(
         settings = HintSettings(selected=selected)
         results = rewrite_project(files, Registry() if codemods is None else codemods, load=load, settings=settings)
     else:
-        target = ModernizeSettings().target
-        if "target" in told:
-            target = tuple(int(part) for part in told["target"].split("."))
-        results = modernize_project(
-            files,
-            ModernizeRegistry() if codemods is None else codemods,
-            load=load,
-            settings=ModernizeSettings(selected=selected, target=target),
-        )
+        product = old_names()
+        target = tuple(int(part) for part in told["target"].split(".")) if "target" in told else None
+        codemods = product.registry() if codemods is None else codemods
+        results = product.rewrite(files, codemods, load=load, selected=selected, target=target)
     return {result.path: result for result in results}
 
 

@@ -33,11 +33,36 @@ MAY_IMPORT = {
     "mmrewrite.codemod": "libcst .results .source .directives .project",
     "mmrewrite.analysis": ".source .directives .project .codemod",
     "mmrewrite.engine": "fastjsonschema .results .tracking .source .directives .project .codemod",
+    "mmrewrite.files": "pathspec platformdirs .results .tracking .source .directives",
+    "mmrewrite.launch": "",
+    "mmrewrite.mirror": ".results .tracking .source .engine .files .launch",
+    "mmrewrite.plan": "mmruntime.schedules .results .source .directives .project .files .mirror",
+    "mmrewrite.verify": ".results .project .files .launch .mirror .plan",
+    "mmrewrite.testing": (".results .project .codemod .engine"),
+    "mmrewrite.cli.libcst_tool": ("libcst .results .project .codemod .engine .files"),
+    "mmrewrite.cli.config": ".directives .files",
+    "mmrewrite.lsp": (
+        "pygls lsprotocol mmrewrite .results .source .directives .project .codemod .engine .files .plan .cli.config"
+    ),
+    "mmrewrite.cli": (
+        "click pygls mmrewrite .results .tracking .source .directives .codemod .engine "
+        ".files .mirror .plan .verify .launch .cli.config .lsp"
+    ),
+    "mmrewrite.__main__": "mmrewrite .cli",
+    "mmcodemods._task": "libcst mmrewrite.directives mmrewrite.codemod",
+    "mmcodemods._constraint": "libcst mmrewrite.codemod",
+    "mmcodemods._layer_loop": (
+        "libcst mmrewrite.source mmrewrite.directives mmrewrite.codemod mmrewrite.analysis ._task"
+    ),
+    "mmcodemods": (
+        "libcst mmrewrite.results mmrewrite.source mmrewrite.directives mmrewrite.project mmrewrite.codemod "
+        "mmrewrite.analysis ._task ._constraint ._layer_loop"
+    ),
     "mmmodernize.names.advice": "",
     "mmmodernize.names.markers": "",
     "mmmodernize.names.gate": ".names.markers",
     "mmmodernize.names.reexports": ".names.gate",
-    "mmmodernize.names": "mmrewrite.results .names.advice .names.markers .names.gate .names.reexports",
+    "mmmodernize.names": ".names.advice .names.markers .names.gate .names.reexports",
     "mmmodernize.settings": "mmrewrite.engine",
     "mmmodernize.sites": "mmrewrite.results mmrewrite.source mmrewrite.project mmrewrite.codemod .names .settings",
     "mmmodernize.codemod": "mmrewrite.results .sites",
@@ -70,42 +95,22 @@ MAY_IMPORT = {
         ".settings .codemod .decide"
     ),
     "mmmodernize.registry": "mmrewrite.codemod .codemod",
+    "mmmodernize.upgrade": "mmrewrite.results mmrewrite.cli .names",
+    "mmmodernize.command": (
+        "mmrewrite.results mmrewrite.codemod mmrewrite.files mmrewrite.cli.config mmrewrite.cli click .names .settings "
+        ".doubts .rewrite .registry .upgrade"
+    ),
+    "mmmodernize.product": (
+        "mmrewrite.results mmrewrite.project mmrewrite.codemod mmrewrite.cli .names.gate .names.reexports .names "
+        ".settings .rewrite .registry .command"
+    ),
     "mmmodernize": "",
     "mmmodernize.rewrites": (
         "mmrewrite.results mmrewrite.source .names.advice .names.gate .names .sites .codemod .meshes.partition_specs "
         ".meshes.mesh_contexts .calls .modules .types .meshes .text .edits .doubts"
     ),
-    "mmrewrite.files": "pathspec platformdirs .results .tracking .source .directives",
-    "mmrewrite.launch": "",
-    "mmrewrite.mirror": ".results .tracking .source .engine .files .launch",
-    "mmrewrite.plan": "mmruntime.schedules .results .source .directives .project .files .mirror",
-    "mmrewrite.verify": ".results .project .files .launch .mirror .plan",
-    "mmrewrite.testing": (
-        ".results .project .codemod .engine mmmodernize.settings mmmodernize.rewrite mmmodernize.registry"
-    ),
-    "mmrewrite.cli.libcst_tool": (
-        "libcst .results .project .codemod .engine mmmodernize.settings mmmodernize.rewrite mmmodernize.registry .files"
-    ),
-    "mmrewrite.cli.config": ".directives .files",
-    "mmrewrite.lsp": (
-        "pygls lsprotocol mmrewrite .results .source .directives .project .codemod .engine mmmodernize.registry .files "
-        ".plan .cli.config"
-    ),
-    "mmrewrite.cli": (
-        "click pygls mmrewrite .results .tracking .source .directives .codemod .engine "
-        "mmmodernize.settings mmmodernize.names.gate mmmodernize.names.reexports mmmodernize.names mmmodernize.doubts "
-        "mmmodernize.rewrite mmmodernize.registry .files .mirror .plan .verify .launch .cli.config .lsp"
-    ),
-    "mmrewrite.__main__": "mmrewrite .cli",
-    "mmcodemods._task": "libcst mmrewrite.directives mmrewrite.codemod",
-    "mmcodemods._constraint": "libcst mmrewrite.codemod",
-    "mmcodemods._layer_loop": (
-        "libcst mmrewrite.source mmrewrite.directives mmrewrite.codemod mmrewrite.analysis ._task"
-    ),
-    "mmcodemods": (
-        "libcst mmrewrite.results mmrewrite.source mmrewrite.directives mmrewrite.project mmrewrite.codemod "
-        "mmrewrite.analysis ._task ._constraint ._layer_loop"
-    ),
+    # A path of before, for codemods of others.
+    "mmrewrite.modernize": "mmmodernize.codemod",
     "mmruntime._check": "numpy",
     "mmruntime._compat": "jax numpy",
     "mmruntime._processes": "jax ._check ._compat",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import io
 import os
 import random
@@ -15,7 +16,9 @@ from click.testing import CliRunner, Result
 
 from mmrewrite.__main__ import main
 from mmrewrite.cli import cache, replay, session
+from mmrewrite.cli.code_state import code_states
 from mmrewrite.cli.commands import cli
+from mmrewrite.codemod.products import HINTS, OLD_NAMES
 from mmrewrite.files import cache_folder
 
 MODEL = "import jax.numpy as jnp\n\n\n# mm: task(stage=0)\ndef encode(x):\n    return jnp.tanh(x)\n"
@@ -80,13 +83,20 @@ def test_a_second_run_does_not_compute(monkeypatch: pytest.MonkeyPatch, kept: Pa
         raise AssertionError("computed")
 
     monkeypatch.setattr(session, "rewrite_project", computed)
-    monkeypatch.setattr("mmrewrite.cli.modernize.modernize_project", computed)
+    monkeypatch.setattr("mmmodernize.command.modernize_project", computed)
     for command, result in zip(commands, first, strict=True):
         again = run(*command)
         assert (again.exit_code, again.stdout, again.stderr) == (result.exit_code, result.stdout, result.stderr)
     for option in (["--no-cache"], ["--ignore", "place_task"]):
         with pytest.raises(AssertionError, match="computed"):
             run("diff", *option)
+
+
+def test_an_edit_of_a_codemod_is_another_tool() -> None:
+    states = "\n".join(code_states())
+    for package in ("mmrewrite", HINTS, OLD_NAMES):
+        for path in Path(importlib.import_module(package).__path__[0]).rglob("*.py"):
+            assert f"{path} " in states
 
 
 @pytest.mark.parametrize("seed", range(3))

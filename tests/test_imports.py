@@ -98,6 +98,13 @@ def test_the_table_is_of_this_tree() -> None:
         assert allowed <= {row_of_name(name) for path in files for _, name in imports(SOURCES[path], path)}, row
 
 
+def test_the_tool_names_packages_of_codemods_in_one_table() -> None:
+    ours = {path: text for path, text in SOURCES.items() if path.startswith("mmrewrite/")}
+    named = {path for path, text in ours.items() if re.search(r"\bmm(codemods|modernize)\b", text)}
+    first_paths = {path for path in ours if path.startswith("mmrewrite/modernize/")}
+    assert named == {"mmrewrite/codemod/products.py", *first_paths}
+
+
 def test_few_files_stand_outside_of_folders() -> None:
     folders = Counter(path.rpartition("/")[0] for path in SOURCES)
     assert folders["mmrewrite"] <= 6

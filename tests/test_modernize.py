@@ -15,12 +15,12 @@ import pytest
 from fixture_files import run, source_files, tree
 
 from mmmodernize.codemod import ModernizeCodemod
+from mmmodernize.command import parse_target
 from mmmodernize.registry import ModernizeRegistry
 from mmmodernize.rewrite import modernize_project
 from mmmodernize.settings import ModernizeSettings
 from mmmodernize.sites.site import Location, ModernizeContext
 from mmmodernize.sites.uses import ModuleUses
-from mmrewrite.cli.modernize import parse_target
 from mmrewrite.results import LeftAlone, Rewrite
 from mmrewrite.source.text import SourceText
 

@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from mmmodernize.codemod import ModernizeCodemod
 from mmrewrite import testing
 from mmrewrite.cli import cache
 from mmrewrite.cli.commands import cli
 from mmrewrite.codemod import plugins
 from mmrewrite.directives.vocabulary import DIRECTIVES
+from mmrewrite.modernize.codemod import ModernizeCodemod as by_first_path
 
 ROOT = Path(__file__).parents[1]
 
@@ -78,6 +80,10 @@ def test_the_package_of_the_example(install: Install) -> None:
     assert len(found) == 3
     for case in found:
         testing.check_case(case, engine="modernize" if case.parent.name == "move_frobnicate" else "hints")
+
+
+def test_the_base_class_by_its_first_path() -> None:
+    assert by_first_path is ModernizeCodemod
 
 
 def run(*arguments: str) -> Result:

@@ -10,13 +10,13 @@ from fixture_files import source_files
 from test_modernize import CASES, modernize, read_case
 from test_old_names import program
 
+from mmmodernize.command import parse_target
 from mmmodernize.names.name_index import numbers, old_names
 from mmmodernize.names.newer_index import newer_names
 from mmmodernize.registry import ModernizeRegistry
 from mmmodernize.rewrite import modernize_project
 from mmmodernize.settings import ModernizeSettings
 from mmmodernize.sites.uses import ModuleUses
-from mmrewrite.cli.modernize import parse_target
 from mmrewrite.project.facts import Facts, SourceFile, read_facts
 
 TARGETS = ("0.4.30", "0.6.0", "0.8.0", "0.12")

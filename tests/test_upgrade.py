@@ -21,9 +21,9 @@ from mmmodernize.names.advice import PART_ADVICE
 from mmmodernize.names.changed_meanings import CHANGED_MEANINGS
 from mmmodernize.names.name_index import TITLES, last_releases, old_names
 from mmmodernize.names.newer_index import Lacking, newer_names
-from mmmodernize.names.upgrade import UpgradeItem, numbers, upgrade_of, with_releases
 from mmmodernize.registry import ModernizeRegistry
 from mmmodernize.settings import DEFAULT_TARGET, ModernizeSettings
+from mmmodernize.upgrade import UpgradeItem, numbers, upgrade_of, with_releases
 from mmrewrite.project.facts import SourceFile
 
 PROGRAM = """\

@@ -7,13 +7,12 @@ import sys
 from collections.abc import Iterable, Iterator
 from importlib.machinery import ModuleSpec, PathFinder
 
-# Where our codemods are.
-_CODEMODS = "mmcodemods"
+from mmrewrite.codemod.products import HINTS, OLD_NAMES
 
 
 def code_states() -> Iterator[str]:
     """The state of every module of the tool, of its codemods and of LibCST: an edit of one is another tool."""
-    for package in ("mmrewrite", _CODEMODS):
+    for package in ("mmrewrite", HINTS, OLD_NAMES):
         for folder in getattr(sys.modules.get(package) or __import__(package), "__path__", ()):
             yield from folder_states(folder)
     yield from spec_state(PathFinder.find_spec("libcst"))

@@ -310,14 +310,11 @@ def modernize(
     **options: Any,
 ) -> None:
     """Replace names that JAX removed or deprecated, in place. Needs no hints."""
-    from mmrewrite.cli.modernize import report_upgrade, run_modernize
-    from mmrewrite.cli.source_options import SourceOptions
+    from mmrewrite.codemod.products import old_names
 
-    if upgrade_to and checks:
-        report_upgrade(SourceOptions(**options), upgrade_to, target_jax)
     # Many are used to giving both, as to other formatters; a check shows the patch as well.
     mode = "check" if checks else "diff" if shows else "write"
-    run_modernize(SourceOptions(**options), mode, target_jax, upgrade_to, explain_compat)
+    old_names().run(options, mode=mode, target_jax=target_jax, upgrade_to=upgrade_to, explain_compat=explain_compat)
 
 
 @cli.command(short_help="Run both programs and compare results.")
@@ -453,12 +450,11 @@ def lsp(stdio: bool) -> None:
 @color_option
 def codemods(output_format: str) -> None:
     """List the codemods."""
-    from mmmodernize.registry import ModernizeRegistry
-    from mmrewrite.codemod.registry import Registry
+    from mmrewrite.codemod.products import registries
 
     summaries = {
         title: {name: registry.summary(name) for name in registry}
-        for title, registry in (("For hints:", Registry()), ("For `mmrewrite modernize`:", ModernizeRegistry()))
+        for title, registry in zip(("For hints:", "For `mmrewrite modernize`:"), registries(), strict=True)
     }
     print_output(render("codemods", output_format, summaries), output_format)
 

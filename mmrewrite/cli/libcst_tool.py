@@ -17,9 +17,7 @@ from abc import ABC, abstractmethod
 import libcst as cst
 from libcst.codemod import CodemodCommand, CodemodContext, SkipFile
 
-from mmmodernize.registry import ModernizeRegistry
-from mmmodernize.rewrite import modernize_project
-from mmmodernize.settings import ModernizeSettings
+from mmrewrite.codemod.products import old_names
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import rewrite_project
 from mmrewrite.engine.settings import HintSettings
@@ -76,7 +74,6 @@ class Modernize(_FileCommand):
 
     def rewrite_file(self, file: SourceFile) -> Rewrite:
         """The result of the engine for old names."""
-        (result,) = modernize_project(
-            [file], ModernizeRegistry(), load=load_file, settings=ModernizeSettings(selected=self.selected)
-        )
+        product = old_names()
+        (result,) = product.rewrite([file], product.registry(), load=load_file, selected=self.selected)
         return result

@@ -5,21 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from mmmodernize.registry import ModernizeRegistry
-from mmrewrite.codemod.registry import Registry
+from mmrewrite.codemod.products import registries
 
 _TO_CHECK = re.compile(r"^To check: (.+?)(?=\n\n|\nRefused: |\nSee https://|\Z)", re.MULTILINE | re.DOTALL)
 
 
 def codemod_names() -> Iterator[str]:
     """The names of all codemods."""
-    for registry in (Registry(), ModernizeRegistry()):
+    for registry in registries():
         yield from registry
 
 
 def page_of(name: str) -> str | None:
     """The docstring of a codemod, None if there is no codemod of that name."""
-    for registry in (Registry(), ModernizeRegistry()):
+    for registry in registries():
         if name in registry:
             return registry.page(name)
     return None

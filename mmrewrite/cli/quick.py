@@ -26,9 +26,9 @@ def has_nothing_to_say(arguments: Sequence[str]) -> bool:
     paths = plain_paths(arguments)
     if paths is None:
         return False
-    old_names = next(is_about for command, is_about in _COMMANDS.items() if command == (*arguments[: len(command)],))
+    modernizes = next(is_about for command, is_about in _COMMANDS.items() if command == (*arguments[: len(command)],))
     try:
-        return not _is_configured() and not _may_matter(paths, old_names=old_names)
+        return not _is_configured() and not _may_matter(paths, modernizes=modernizes)
     except OSError:
         return False
 
@@ -42,20 +42,19 @@ def plain_paths(arguments: Sequence[str]) -> Sequence[str] | None:
     return None if any(not path or path.startswith("-") for path in paths) else paths
 
 
-def _may_matter(paths: Iterable[str], *, old_names: bool) -> bool:
+def _may_matter(paths: Iterable[str], *, modernizes: bool) -> bool:
     """Whether a file at or below paths may be rewritten, or there is anything else to say of them."""
-    if not old_names:
+    if not modernizes:
         return any(_may_be_below(path, may_have_hints) for path in paths)
-    from mmmodernize.names.gate import has_last_part, may_have_old_names
-    from mmmodernize.names.held_gate import held_across
-    from mmmodernize.names.reexports import TakenNames
     from mmrewrite.codemod.installed import has_plugins
+    from mmrewrite.codemod.products import old_names
 
     read: dict[str, bytes] = {}
-    if any(map(has_plugins, sys.path)) or any(_may_be_below(path, may_have_old_names, read) for path in paths):
+    if any(map(has_plugins, sys.path)):
         return True
-    taken = TakenNames({path: data for path, data in read.items() if b"import" in data}, load_file)
-    return any(has_last_part(read[path]) for path in taken.takers) or bool(held_across(read, read, taken))
+    product = old_names()
+    wanted = product.may_have_old_names
+    return any(_may_be_below(path, wanted, read) for path in paths) or product.may_matter_together(read, load_file)
 
 
 def _may_be_below(path: str, wanted: Callable[[bytes], bool], read: dict[str, bytes] | None = None) -> bool:

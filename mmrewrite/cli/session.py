@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import click
 
-from mmmodernize.registry import ModernizeRegistry
 from mmrewrite.cli.cache import Watched, cached
 from mmrewrite.cli.config import (
     Config,
@@ -34,6 +33,7 @@ from mmrewrite.cli.source_options import SourceOptions
 from mmrewrite.cli.terminal.colors import colors_patch
 from mmrewrite.cli.terminal.output import encoded, print_output, say
 from mmrewrite.cli.terminal.progress import StatusLine
+from mmrewrite.codemod.products import old_names
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import rewrite_project
 from mmrewrite.engine.settings import HintSettings
@@ -221,11 +221,11 @@ class Session:
 
     def hint_settings(self) -> HintSettings:
         """The settings of the engine for hints, as the command line and the configuration give them."""
-        registry = Registry()
+        registry, others = Registry(), old_names().registry()
         return HintSettings(
-            selected=self.selected(registry, ModernizeRegistry(), registry),
+            selected=self.selected(registry, others, registry),
             width=self.config.width,
-            ignored=self.ignored(registry, ModernizeRegistry()),
+            ignored=self.ignored(registry, others),
             axes=self.config.axes,
             jobs=self.options.jobs,
             jaxtyping=self.config.jaxtyping,

@@ -1,4 +1,4 @@
-"""Find the codemods: every public module of `mmcodemods` and its folders is one, and its file name is its name.
+"""Find the codemods: every public module of a package and its folders is one, and its file name is its name.
 
 Those of other packages come by entry points: see `mmrewrite.codemod.plugins`.
 """
@@ -15,11 +15,10 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
 
 from mmrewrite.codemod.plugins import DIRECTIVE_RECORDS, HINTS, BadPlugin, Plugin, plugins
+from mmrewrite.codemod.products import HINTS as HINTS_PACKAGE
 
 if TYPE_CHECKING:
     from mmrewrite.codemod.base import MeshCodemod
-
-PACKAGE = "mmcodemods"
 
 _Codemod = TypeVar("_Codemod")
 
@@ -114,7 +113,7 @@ def _public_modules(package: str, path: Iterable[str]) -> Iterator[tuple[str, st
 class Registry(Codemods["MeshCodemod"]):
     """The codemods that rewrite hints."""
 
-    def __init__(self, package: str = PACKAGE) -> None:
+    def __init__(self, package: str = HINTS_PACKAGE) -> None:
         super().__init__(package, _mesh_codemod, HINTS)
 
     @cached_property

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mmmodernize.registry import ModernizeRegistry
 from mmrewrite.cli.config import Config, ignored_codemods, read_config, selected_codemods
+from mmrewrite.codemod.products import old_names
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.directives.vocabulary import DIRECTIVES
 from mmrewrite.engine.rewrite import rewrite_project
@@ -153,7 +153,7 @@ class _OpenSources:
 
     def rewrite(self, chosen: tuple[str, int] | None = None) -> tuple[Rewrite, ...]:
         """What becomes of the files, or of one hint with those that it stands or falls with."""
-        registry, others = Registry(), ModernizeRegistry()
+        registry, others = Registry(), old_names().registry()
         settings = HintSettings(
             selected=selected_codemods(self.config.select, self.config.ignore, registry, others, registry),
             width=self.config.width,

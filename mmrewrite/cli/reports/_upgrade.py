@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mmmodernize.names.upgrade import Upgrade, UpgradeGroup, UpgradeItem
+    from mmrewrite.cli.upgrade import Upgrade, UpgradeGroup, UpgradeItem
 
 
 @dataclass(frozen=True)
@@ -21,15 +21,15 @@ class UpgradePart:
 def parts_of(upgrade: Upgrade) -> Iterator[UpgradePart]:
     """What is needed, in the order of releases; then what is not, yet."""
     for group in upgrade.needed:
-        yield UpgradePart(f"{group.title} ({_account(group)})", group.items)
+        yield UpgradePart(f"{upgrade.title_of(group)} ({_account(group)})", group.items)
     for group in upgrade.newer:
-        yield UpgradePart(group.title, group.items)
+        yield UpgradePart(upgrade.title_of(group), group.items)
     for group in upgrade.warned:
-        yield UpgradePart(group.title, group.items)
+        yield UpgradePart(upgrade.title_of(group), group.items)
     for group in upgrade.later:
-        yield UpgradePart(f"After this upgrade, {group.title}", group.items)
+        yield UpgradePart(f"After this upgrade, {upgrade.title_of(group)}", group.items)
     for group in upgrade.unknown:
-        yield UpgradePart(group.title, group.items)
+        yield UpgradePart(upgrade.title_of(group), group.items)
 
 
 def sentence(item: UpgradeItem) -> str:

@@ -17,7 +17,7 @@ from mmrewrite.results import Rewrite
 from mmrewrite.source.text import SourceText
 
 if TYPE_CHECKING:
-    from mmmodernize.names.upgrade import Upgrade
+    from mmrewrite.cli.upgrade import Upgrade
     from mmrewrite.plan.plan import Planned
     from mmrewrite.plan.sections import PlanGrid, PlanSection, PlanTimeline
     from mmrewrite.verify.verify import Verified

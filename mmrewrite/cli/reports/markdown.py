@@ -30,7 +30,7 @@ from mmrewrite.cli.reports._upgrade import parts_of, sentence
 from mmrewrite.results import Edit, Rewrite
 
 if TYPE_CHECKING:
-    from mmmodernize.names.upgrade import Upgrade
+    from mmrewrite.cli.upgrade import Upgrade
     from mmrewrite.plan.sections import PlanSection, PlanTable
     from mmrewrite.verify.verify import Verified
 

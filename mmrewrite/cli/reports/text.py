@@ -16,7 +16,7 @@ from mmrewrite.cli.reports._told import Explanation, Initialized, RunLine, RunMe
 from mmrewrite.cli.reports._upgrade import UpgradePart, parts_of, sentence
 
 if TYPE_CHECKING:
-    from mmmodernize.names.upgrade import Upgrade
+    from mmrewrite.cli.upgrade import Upgrade
     from mmrewrite.plan.plan import Planned
     from mmrewrite.plan.sections import PlanGrid, PlanSection, PlanTable, PlanTimeline
     from mmrewrite.verify.verify import Verified

@@ -10,10 +10,10 @@ import click
 
 from mmmodernize.names.name_index import TITLES, numbers
 from mmmodernize.names.newer_index import Lacking
-from mmmodernize.names.upgrade import Newer, upgrade_of
 from mmmodernize.registry import ModernizeRegistry
 from mmmodernize.rewrite import may_matter, modernize_project, reexports_of
 from mmmodernize.settings import DEFAULT_TARGET, ModernizeSettings
+from mmmodernize.upgrade import Newer, upgrade_of
 from mmrewrite.cli.cache import Watched, cached
 from mmrewrite.cli.config import VERSION
 from mmrewrite.cli.reports import formats_of
