@@ -1,4 +1,6 @@
-"""Says in the metadata of a wheel where its source is: at the address that it was built from.
+"""What is made when a wheel is built: its addresses, and the markers of `mmrewrite modernize`.
+
+The metadata says where the source is: at the address that it was built from.
 
 That is `REPOSITORY_URL`, or else the address of git's `origin` if a browser can open it. A wheel that is built from a
 source distribution has that of the latter. Without any, the metadata has no URLs.
@@ -9,10 +11,13 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
+import tempfile
 from email.parser import HeaderParser
 from pathlib import Path
 from typing import Any
 
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 PAGES = {
@@ -59,3 +64,21 @@ class Urls(MetadataHookInterface):
     def update(self, metadata: dict[str, Any]) -> None:
         """Add what is dynamic."""
         metadata["urls"] = urls(Path(self.root))
+
+
+class Markers(BuildHookInterface[Any]):
+    """Hatchling's hook for wheels. What is installed in place makes the markers at first use."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Add the file."""
+        if version == "editable":
+            return
+        root = Path(self.root)
+        code = "import sys; from mmmodernize.names.markers import built; sys.stdout.buffer.write(built())"
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(root), str(root / "codemods")))}
+        done = subprocess.run([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, check=True)
+        # It goes with this hook, which lives until the wheel is written.
+        self._folder = tempfile.TemporaryDirectory()
+        file = Path(self._folder.name) / "markers.bin"
+        file.write_bytes(done.stdout)
+        build_data["force_include"][str(file)] = "mmmodernize/names/markers.bin"

@@ -59,7 +59,7 @@ MAY_IMPORT = {
         "mmrewrite.analysis ._task ._constraint ._layer_loop"
     ),
     "mmmodernize.names.advice": "",
-    "mmmodernize.names.markers": "",
+    "mmmodernize.names.markers": "mmrewrite.files",
     "mmmodernize.names.gate": ".names.markers",
     "mmmodernize.names.reexports": ".names.gate",
     "mmmodernize.names": ".names.advice .names.markers .names.gate .names.reexports",
@@ -95,6 +95,7 @@ MAY_IMPORT = {
         ".settings .codemod .decide"
     ),
     "mmmodernize.registry": "mmrewrite.codemod .codemod",
+    "mmmodernize.marking": ".names.markers .names .doubts .registry",
     "mmmodernize.upgrade": "mmrewrite.results mmrewrite.cli .names",
     "mmmodernize.command": (
         "mmrewrite.results mmrewrite.codemod mmrewrite.files mmrewrite.cli.config mmrewrite.cli click .names .settings "

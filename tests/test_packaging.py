@@ -18,6 +18,7 @@ import pytest
 from scripts import load_script
 
 import mmrewrite
+from mmmodernize.names import markers
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = {"mmcodemods", "mmmodernize", "mmrewrite", "mmruntime"}
@@ -84,6 +85,11 @@ def test_wheel_holds_every_module(wheel: Path, checkout: Path) -> None:
 @pytest.mark.parametrize("package", sorted(PACKAGES))
 def test_wheel_says_that_it_is_typed(wheel: Path, package: str) -> None:
     assert f"{package}/py.typed" in names(wheel)
+
+
+def test_wheel_holds_the_markers(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        assert archive.read("mmmodernize/names/markers.bin") == markers.built()
 
 
 def test_wheel_holds_the_licence(wheel: Path) -> None:

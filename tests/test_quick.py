@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from command import HINTED, OLD, put, run
-from scripts import ROOT, load_script
+from scripts import ROOT
 
+from mmmodernize.names import markers
 from mmmodernize.names.gate import may_have_old_names
 from mmmodernize.registry import ModernizeRegistry
 from mmrewrite.cli.quick import has_nothing_to_say
@@ -98,8 +99,34 @@ def test_modernize_edits_without_libcst() -> None:
 
 
 def test_the_markers_are_those_of_the_codemods() -> None:
-    tool = load_script("tools/make_markers.py")
-    assert tool.content() == tool.PLACE.read_text(encoding="utf-8"), "run tools/make_markers.py"
+    kept = markers.markers()
+    assert (kept.anywhere, kept.packages, kept.homes, kept.held) == markers.made()
+
+
+def test_the_markers_are_made_again_when_the_package_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made: list[int] = []
+
+    def tables() -> tuple[object, ...]:
+        made.append(1)
+        return {}, (b"jax",), {b"x%d" % len(made): b"jax"}, {}
+
+    package = tmp_path / "package"
+    put("package/names/__pycache__/damaged.py", "")
+    put("package/a.py", "x = 1\n")
+    monkeypatch.setattr(markers, "_HERE", str(package / "names"))
+    monkeypatch.setattr(markers, "_KEPT", str(package / "names" / "__pycache__" / "markers.bin"))
+    monkeypatch.setattr(markers, "made", tables)
+    for change, number in (("", 1), ("", 1), ("x = 22\n", 2), ("damage", 3), ("", 3)):
+        if change == "damage":
+            Path(markers._KEPT).write_bytes(b"nonsense")
+        elif change:
+            put("package/a.py", change)
+        found = markers.markers.__wrapped__()
+        assert list(found.homes) == [b"x%d" % number]
+        assert len(made) == number
+    # The build's own comes before any of that.
+    Path(markers._HERE, markers.BUILT).write_bytes(markers.built())
+    assert list(markers.markers.__wrapped__().homes) == [b"x4"]
 
 
 def test_the_gate_passes_what_a_codemod_passes() -> None:

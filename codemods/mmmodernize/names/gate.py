@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
+
+from mmmodernize.names.markers import markers
 
 # Every byte that cannot be part of a name in ASCII becomes a space.
 _WORDS = bytes(byte if chr(byte).isalnum() or byte == ord("_") or byte > 127 else 32 for byte in range(256))
@@ -19,36 +21,30 @@ def uses_any(data: bytes, packages: Iterable[bytes], homes: Mapping[bytes, Colle
 
 def may_have_old_names(data: bytes) -> bool:
     """Whether a codemod of ours may have a site in a file: what the codemods say together, or more."""
-    from mmmodernize.names.markers import ANYWHERE, HOMES, PACKAGES
-
+    known = markers()
     words = words_of(data)
     # A text repeats its words, so most markers are ruled out with a fraction of it.
     once = b" ".join(words)
-    if any(all(part in once for part in parts) and marker in data for marker, parts in ANYWHERE.items()):
+    if any(all(part in once for part in parts) and marker in data for marker, parts in known.anywhere.items()):
         return True
-    found = words & HOMES.keys() if any(package in data for package in PACKAGES) else ()
-    return any(not words.isdisjoint(HOMES[word].split()) for word in found)
+    found = words & known.homes.keys() if any(package in data for package in known.packages) else ()
+    return any(not words.isdisjoint(known.homes[word].split()) for word in found)
 
 
 def has_last_part(data: bytes) -> bool:
     """Whether bytes have a word that ends an old name, whatever it is a part of there."""
-    from mmmodernize.names.markers import HOMES
-
-    return not words_of(data).isdisjoint(HOMES)
+    return not words_of(data).isdisjoint(markers().homes)
 
 
 def is_home(word: bytes) -> bool:
     """Whether a word ends an old name, or the name of a module that had one."""
-    from mmmodernize.names.markers import HOMES
-
-    if not _homes:
-        _homes.update(HOMES)
-        for homes in set(HOMES.values()):
-            _homes.update(homes.split())
-    return word in _homes
+    return word in _homes()
 
 
-_homes: set[bytes] = set()
+@cache
+def _homes() -> frozenset[bytes]:
+    homes = markers().homes
+    return frozenset(homes).union(*(each.split() for each in set(homes.values())))
 
 
 # Of one file after the other several questions are asked.

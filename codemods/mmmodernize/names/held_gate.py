@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Set
 from functools import cache
 
 from mmmodernize.names.gate import words_of
+from mmmodernize.names.markers import markers
 from mmmodernize.names.reexports import TakenNames
 
 
@@ -28,10 +29,9 @@ def held_across(files: Mapping[str, bytes], others: Mapping[str, bytes], taken: 
         The paths of the files that may have such a call, of those that hold its function, and of the files between
         them by imports, through which it may be passed.
     """
-    from mmmodernize.names.markers import PACKAGES
-
+    packages = markers().packages
     # To look for words costs more than that.
-    if not any(package in data for data in files.values() for package in PACKAGES):
+    if not any(package in data for data in files.values() for package in packages):
         return frozenset()
     asked = {path: keywords for path, data in others.items() if (keywords := _keywords_given(data))}
     if not asked:
@@ -59,9 +59,7 @@ def _keywords_given(data: bytes) -> Set[bytes]:
 
 def _held_in(data: bytes, own: Set[bytes]) -> Iterator[bytes]:
     """The functions that a text may hold: it names one, beside a word that names its home, and does not call it."""
-    from mmmodernize.names.markers import PACKAGES
-
-    if any(package in data for package in PACKAGES):
+    if any(package in data for package in markers().packages):
         words = words_of(data)
         for each in words & own:
             if not words.isdisjoint(_held()[each][0]) and _not_called(each).search(data):
@@ -75,9 +73,7 @@ def _lost_by(functions: Collection[bytes]) -> frozenset[bytes]:
 @cache
 def _held() -> Mapping[bytes, tuple[frozenset[bytes], frozenset[bytes]]]:
     """By the own names of functions: words that name their homes, and the keywords that they lost."""
-    from mmmodernize.names.markers import HELD
-
-    return {own: (frozenset(homes.split()), frozenset(lost.split())) for own, (homes, lost) in HELD.items()}
+    return {own: (frozenset(homes.split()), frozenset(lost.split())) for own, (homes, lost) in markers().held.items()}
 
 
 @cache
