@@ -114,7 +114,9 @@ def in_slices(loss, slices, args=None, of=jax.value_and_grad):
     tree = jax.tree.structure(args)
     step, _ = trace(lambda *leaves: looped(loss, slices, of=of)(*jax.tree.unflatten(tree, leaves)), shapes, [])
     sliced = slice_loops(step)
-    found, expected = jax.jit(lambda args: (evaluate(sliced, args), jax.tree.leaves(looped(loss, 1, of=of)(*args))))(args)
+    found, expected = jax.jit(lambda args: (evaluate(sliced, args), jax.tree.leaves(looped(loss, 1, of=of)(*args))))(
+        args
+    )
     for wrong in sliced.premises:
         number = int(found.pop(len(expected)))
         if number:

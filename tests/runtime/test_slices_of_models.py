@@ -1,7 +1,5 @@
 """Sequence slices of the forms that decoders have: masks of the batch, layers of libraries, checkpoints and scans."""
 
-import re
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +18,7 @@ from tests.runtime.sliced_programs import (
     data,
     distances,
     embedded,
+    exact_or_told,
     in_slices,
     losses,
     lower,
@@ -194,7 +193,7 @@ PRODUCTS = {
     "documents": product_of_heads(mask=lambda batch: same(batch["x"] // 2)[:, None]),
 }
 
-PADDING = "none that is visible"
+PADDING = "it sees no position"
 REFUSED = {
     "padding": (of_batch(lambda s, valid, d: masked(s, lower() & keys(valid))), PADDING),
     "documents and padding": (of_batch(lambda s, valid, d: masked(s, lower() & same(d) & keys(valid))), PADDING),
@@ -251,17 +250,14 @@ def test_attention_of_jax_is_exact(name):
 
 
 @pytest.mark.parametrize("name", of_the_night(REFUSED, ("padding",)))
-def test_masks_that_may_hide_rows_are_refused_at_their_line(name):
+def test_masks_that_hide_rows_are_told_at_their_line(name):
     loss, reason = REFUSED[name]
-    with pytest.raises(ValueError, match=re.escape(reason)) as raised:
-        in_slices(loss, 3, arguments())
-    assert re.search(r"slices=3 cannot be kept at .*\.py:\d+", str(raised.value))
+    assert reason in exact_or_told(loss, 3, arguments())
 
 
 def test_rows_that_see_nothing_are_known_in_low_precision():
     loss = model(lambda s: masked(s.astype(jnp.bfloat16), lower(below=-1), -1e30))
-    with pytest.raises(ValueError, match=PADDING):
-        in_slices(loss, 3, arguments())
+    assert PADDING in exact_or_told(loss, 3, arguments())
 
 
 # Libraries.
@@ -344,10 +340,9 @@ def test_layers_of_libraries_are_exact(name):
 
 
 @pytest.mark.slow
-def test_flax_masks_of_padding_are_refused():
+def test_flax_masks_of_padding_are_told():
     loss, p = linen(linen_padding)
-    with pytest.raises(ValueError, match=r"mask \| jnp.eye"):
-        in_slices(loss, 3, arguments(p))
+    assert "mask | jnp.eye" in exact_or_told(loss, 3, arguments(p))
 
 
 # Random masks.
@@ -419,7 +414,7 @@ def test_entries_of_random_masks_that_are_known_are_what_they_are_for_any_batch(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(40))
-def test_attention_with_random_masks_is_exact_or_refused(number):
+def test_attention_with_random_masks_is_exact_or_told(number):
     rng = np.random.default_rng(number)
     low, form = rng.choice([-1e30, -np.inf]), int(rng.integers(3))
 
@@ -432,14 +427,4 @@ def test_attention_with_random_masks_is_exact_or_refused(number):
             return s + jnp.where(shown, 0.0, low)
         return jnp.where(lower(), jnp.where(other, s, -1e20), low)
 
-    try:
-        found, expected = in_slices(of_batch(mask), 2 + number % 3, arguments())
-    except ValueError as error:
-        assert "cannot be kept at" in str(error)
-    else:
-        # A row that sees nothing is not a number beside minus infinity, and makes the loss so.
-        if np.isfinite(expected[0]):
-            for one, other in zip(found, expected, strict=True):
-                np.testing.assert_allclose(one, other, rtol=0, atol=1e-9)
-        else:
-            assert not np.isfinite(found[0])
+    exact_or_told(of_batch(mask), 2 + number % 3, arguments())

@@ -64,13 +64,13 @@ class _Known:
 
 
 _NOT_BOUND = (
-    "scores of hidden positions, which no slice computes, are made by functions that do not bound them. Put a number in "
-    "place of those scores: jnp.where(causal, scores, -jnp.inf)"
+    "scores of hidden positions, which no slice computes, are made by functions that do not bound them. Put a number "
+    "in place of those scores: jnp.where(causal, scores, -jnp.inf)"
 )
 
 
 def _with_premise(step: Step, index: int, total: Var, wrong: Sequence[str]) -> Step:
-    """A step with one more result behind the others: the number of what is wrong first, from one; zero if nothing is."""
+    """A step with one more result: the number of what is wrong first, from one; zero if nothing is."""
     first, eqns = trace_equations(
         lambda counts: jnp.where(jnp.any(counts > 0), jnp.argmax(counts > 0).astype(jnp.int32) + 1, 0), [total]
     )
@@ -308,7 +308,9 @@ class _Slicer:
         for check in rule.checks:
             if check.pairs and self._range(op.eqn.invars[check.operand or 0], {}) is None:
                 raise self._refused(op, NotSliceableError(f"makes a mask of a number, and {_NOT_BOUND}"))
-            self.wrong.append(f"microbatch: slices={self.count} differs from the whole sequence{self._line(op)}: {check.words}.")
+            self.wrong.append(
+                f"microbatch: slices={self.count} differs from the whole sequence{self._line(op)}: {check.words}."
+            )
         for var in op.writes():
             self.values[var] = rule.out
             self.maker[var] = made

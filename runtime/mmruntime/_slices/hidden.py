@@ -115,7 +115,7 @@ def combined_fill(eqn: Any, row: SequenceAxis, column: SequenceAxis) -> tuple[Fi
     for value, entries in zip(eqn.ins, eqn.known_entries, strict=True):
         fill = None if entries is None else _fill_of_known(entries.broadcast(eqn.out_shape), row, column)
         fills.append(value.fills.get((row.dim, column.dim)) if fill is None else fill)
-    name, ins, dtype = eqn.name, eqn.ins, eqn.eqn.outvars[0].aval.dtype
+    name, dtype = eqn.name, eqn.eqn.outvars[0].aval.dtype
     if name == "select_n":
         which, cases = fills[0], fills[1:]
         if isinstance(which, float) and which in range(len(cases)):
@@ -244,11 +244,12 @@ def _multiplied(eqn: Any, fills: Sequence[Fill | None]) -> tuple[Fill | None, tu
     found = _range(eqn, 1 - k)
     if found is not None:
         low, high = found
-        hides = low >= least if is_product else 0 < low and high <= 1 / least
+        hides = low >= least if is_product else low > 0 and high <= 1 / least
         return (result if hides else None), ()
     if len(eqn.ins[1 - k].axes) == 2:
         return None, ()
-    what = f"what masked scores are {'multiplied' if is_product else 'divided'} by is not positive, or makes them too small"
+    verb = "multiplied" if is_product else "divided"
+    what = f"what masked scores are {verb} by is not positive, or takes them too near to zero"
     return result, (Check(1 - k, "above" if is_product else "inverse", least, f"{what}. {_WRITE_INFINITY}"),)
 
 

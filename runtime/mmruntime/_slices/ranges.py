@@ -1,4 +1,4 @@
-"""Between which numbers pairs of positions lie, of the ranges of what they are made of: what a mask that is added hides.
+"""Between which numbers pairs of positions lie, of the ranges of what they are made of.
 
 A slice does not compute the pairs that a mask hides. A mask that puts a number in place of scores hides them whatever
 they are. One that adds a number does so if they are not larger, and the step bounds them by what it has computed.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
