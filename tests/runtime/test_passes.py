@@ -18,7 +18,7 @@ from mmruntime import _partition
 from mmruntime._compat import is_var
 from mmruntime._core.mesh import using as mesh_in_use
 from mmruntime._partition.tracing.trace import trace
-from mmruntime._step import plan
+from mmruntime._step import plan, step_state
 from tests.runtime.helpers import WIDTH, layer, normal, on, sgd, squares, stages, weights
 
 pytestmark = pytest.mark.family
@@ -68,7 +68,7 @@ def ran(monkeypatch):
     """Watches every public function of the passes, wherever it is called; the names of those that ran."""
     names = set()
     found = pkgutil.walk_packages(_partition.__path__, f"{_partition.__name__}.")
-    modules = [plan, *(importlib.import_module(each.name) for each in found)]
+    modules = [plan, step_state, *(importlib.import_module(each.name) for each in found)]
     for module in modules:
         for name, value in list(vars(module).items()):
             home = getattr(value, "__module__", None) or ""
