@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import jax
@@ -16,11 +17,13 @@ from mmruntime._core.accumulators import FLOAT32, PARAMETER
 from mmruntime._core.marks import LOOPS, LoopSpec, Rows
 from mmruntime._core.mesh import current_platform
 from mmruntime._core.switches import transforms_ignored
+from mmruntime._exactness.prove import Proof, Verdict
 from mmruntime._exactness.rules.equation import Edits
 from mmruntime._exactness.split import reads_edits
 from mmruntime._frontend.constraint import check_specs, constrain
 from mmruntime._frontend.labels import label_of, leaf_names, place_names
 from mmruntime._frontend.loops.exact_microbatch import (
+    TracedFunction,
     TracedLoop,
     check_apart,
     check_exact,
@@ -141,188 +144,278 @@ def microbatch(
         raise TypeError(
             f"microbatch: give size= (examples per microbatch) or count= (how many), got {size=}, {count=}."
         )
-    given_sliced = _positions("argnum", argnum)
-    # One argument is given_sliced itself, several as a tuple.
+    sliced = _positions("argnum", argnum)
+    # One argument is given itself, several as a tuple.
     is_one = not isinstance(argnum, Iterable)
-    dims = _dims(dim, given_sliced, is_one=is_one)
+    dims = _dims(dim, sliced, is_one=is_one)
     size = _check.optional_integer("microbatch", "size", size, 1)
     count = _check.optional_integer("microbatch", "count", count, 1)
     interleave = _check.optional_integer("microbatch", "interleave", interleave, 1)
     num_stages = _check.optional_integer("microbatch", "num_stages", num_stages, 1)
     _check.optional_integer("microbatch", "unrolling", unrolling)
-    by_name = isinstance(schedule, str)
-    if custom_schedule is not None and schedule is not None and not (by_name and schedule == "custom"):
-        raise ValueError(
-            f"microbatch: custom_schedule= goes with schedule='custom' or none, got {_check.shown(schedule)}."
-        )
-    if by_name and schedule == "custom" and custom_schedule is None:
-        raise ValueError(
-            "microbatch: schedule='custom' needs custom_schedule=, the rows of the order, one per submesh. Or name one "
-            f"of {', '.join(schedules.names())}."
-        )
-    if custom_schedule is None:
-        check_schedule("microbatch", schedule)
-    rows = None if custom_schedule is None else _rows(custom_schedule)
+    rows = _checked_rows(schedule, custom_schedule)
     sync, gathered = check_sync("microbatch", sync, all_gather)
-    accumulate = check_accumulate("microbatch", accumulate)
-    slices = _check.optional_integer("microbatch", "slices", slices, 1) or 1
-    if slices > 1 and (dims[0] < 0 or len(set(dims)) > 1):
+    spec = LoopSpec(
+        count or 0,
+        schedule=schedule or schedules.DEFAULT,
+        custom=rows,
+        num_stages=num_stages,
+        interleave=interleave,
+        all_gather=gathered,
+        sync=sync,
+        accumulate=check_accumulate("microbatch", accumulate),
+        slices=_check.optional_integer("microbatch", "slices", slices, 1) or 1,
+        sequence_dim=dims[0] + 1,
+    )
+    if spec.slices > 1 and (dims[0] < 0 or len(set(dims)) > 1):
         raise ValueError(
             f"microbatch: slices={slices} cuts the dimension behind that of the examples, so dim must be 0 or more, "
             f"and one number for all arguments; got {dim=}."
         )
-    given_keys = () if rng is None else _positions("rng", rng)
+    keys = () if rng is None else _positions("rng", rng)
     check = _check.flag("microbatch", "check", check)
-    is_bare, reduce = reduce is None, "sum" if reduce is None else reduce
-    kinds = jax.tree.leaves(reduce, is_leaf=lambda kind: kind is None)
-    for kind in kinds:
-        if not isinstance(kind, str) or kind not in _KINDS:
-            raise ValueError(
-                'microbatch: reduce must be "exact", "sum", "mean", "concat", "max" or "min" (or a prefix tree of '
-                f"these), got {_check.shown(kind)}."
-            )
-    is_known = isinstance(batch_stats, str) and batch_stats == "microbatch"
-    if batch_stats is not None and (not is_known or set(kinds) != {"exact"}):
-        raise ValueError(
-            'microbatch: batch_stats="microbatch" goes with reduce="exact", got '
-            f"batch_stats={_check.shown(batch_stats)} and reduce={_check.shown(reduce)}."
-        )
-    is_quiet = rng is not None and not given_keys
+    reduction = _Reduction(reduce, check, batch_stats, dims[0], log_draws=rng is None or bool(keys))
     check_specs(arg_shardings, "microbatch: arg_shardings")
+    request = _Request(fun, label_of(fun), sliced, is_one, dims, size, count, keys, arg_shardings, reduction, spec)
 
     @_compat.api_boundary
     @functools.wraps(fun)
     def accumulated(*args: Any, **kwargs: Any) -> R:
         if transforms_ignored():
             return fun(*args, **kwargs)
-        for position in given_sliced:
-            if not -len(args) <= position < len(args):
-                raise TypeError(
-                    f"microbatch: argnum={position} is the argument to slice, but {label_of(fun)} was called with "
-                    f"{len(args)} positional arguments. Pass it by position."
-                )
-        sliced = _from_front("argnum", given_sliced, args)
-        for key in given_keys:
-            if not -len(args) <= key < len(args) or key % len(args) in sliced:
-                raise TypeError(f"microbatch: rng={key} must be the position of another positional argument.")
-        keys = _from_front("rng", given_keys, args)
-        batch = args[sliced[0]] if is_one else tuple(args[position] for position in sliced)
-        if arg_shardings is not None:
-            batch = constrain(batch, arg_shardings, "microbatch: arg_shardings")
-        parts = (batch,) if is_one else batch
-        leaf_dims = [one for one, part in zip(dims, parts, strict=True) for _ in jax.tree.leaves(part)]
-        pieces, num_microbatches = _slice(batch, sliced[0] if is_one else sliced, leaf_dims, size, count, label_of(fun))
-        rest = [None if position in sliced else arg for position, arg in enumerate(args)]
-
-        loop_keys = LoopKeys(args, keys)
-        changes = False
-
-        def call_and_count(batch: Any, own_keys: Any) -> tuple[R, list[list[Any]], Any]:
-            nonlocal changes
-            arguments = list(rest)
-            for position, part in zip(sliced, (batch,) if is_one else batch, strict=True):
-                arguments[position] = part
-            loop_keys.place(arguments, own_keys)
-            streams = [each for found in loop_keys.objects.values() for each in found]
-            (arguments, keywords), watch = made_anew((arguments, kwargs), label_of(fun), streams)
-            found = loop_keys.call(lambda: fun(*arguments, **keywords), arguments, own_keys, watch, label_of(fun))
-            changes = changes or found[2] is not None
-            return found
-
-        def call(batch: Any, own_keys: Any) -> Any:
-            # With statistics of its own, what a microbatch makes of the state of nnx objects is a result like others.
-            found = call_and_count(batch, own_keys)
-            return found[0] if batch_stats is None else (found[0], found[2])
-
-        def again(function: Callable[[Any, Any], Any]) -> Any:
-            """A function of the whole batch and the keys, which calls `fun` once more, as jaxpr and result's shape."""
-            trace = jax.make_jaxpr(function, return_shape=True)
-            return traced_again("microbatch", fun, named, lambda: trace(batch, loop_keys.given))
-
-        spec = LoopSpec(
-            num_microbatches,
-            schedule=schedule or schedules.DEFAULT,
-            custom=rows,
-            num_stages=num_stages,
-            interleave=interleave,
-            all_gather=gathered,
-            sync=sync,
-            slices=slices,
-            sequence_dim=dims[0] + 1,
-            accumulate=accumulate,
-        )
-        others = {at: arg for at, arg in enumerate(rest) if at not in keys or at in loop_keys.objects}
-        parameters = jax.tree.leaves((list(others.values()), kwargs))
-        named = dict(zip(place_names(fun, others), others.values(), strict=True)) | kwargs
-        is_checked = check and not is_bare
-        traced = trace_both(
-            call,
-            batch,
-            loop_keys.given,
-            leaf_dims,
-            num_microbatches,
-            fun,
-            named,
-            names=leaf_names(fun, [*zip(sliced, parts, strict=True), *zip(keys, loop_keys.given, strict=True)]),
-            needs_whole="exact" in kinds or is_checked,
-        )
-        if batch_stats is not None:
-            traced = dataclasses.replace(traced, names=[without_state(name) for name in traced.names])
-        update = None
-        if changes and batch_stats is None:
-            objects = stateful_leaves((rest, kwargs))
-            state_after = again(lambda *each: call_and_count(*each)[2])
-            update = update_state(objects, state_after, (batch, loop_keys.given), label_of(fun))
-        hows = _kinds_of_leaves(reduce if batch_stats is None else (reduce, "exact"), traced.tree)
-        given = given_verdicts(traced, hows, dims[0])
-        said: tuple[str, ...] = ()
-        positions = [position for position, way in enumerate(given) if way is not None]
-        written = traced.prove(parameters, as_written=True) if positions else None
-        if written is not None:
-            if is_checked and num_microbatches > 1:
-                check_reduce(traced, written, hows, dims[0])
-            said = describe_given(traced, written, given, hows, is_bare=is_bare)
-        is_as_given = written is not None and len(positions) == len(given)
-        if written is None or not is_as_given:
-            own = batch_stats is not None
-            proof = traced.prove(parameters, own_statistics=own, is_all=not positions)
-            check_exact(traced, proof, hows, parameters)
-            # What the proof of the function as it is written agrees with is exact in any way.
-            is_agreed = [check and written is not None and written.verdicts[p].is_proved for p in positions]
-            pairs = zip(positions, is_agreed, strict=True)
-            apart = [p for p, agreed in pairs if not (agreed and proof.verdicts[p].is_proved)]
-            if any(reads_edits(proof, position) for position in apart):
-                proof = traced.prove(parameters, own_statistics=own, own_sizes=True)
-                check_exact(traced, proof, hows, parameters)
-                check_apart(traced, proof, apart)
-            given = [way if position in apart else None for position, way in enumerate(given)]
-            if not is_quiet:
-                log_draws(proof, label_of(fun))
-        else:
-            proof = dataclasses.replace(written, edits=Edits())
-            has_range = "mean" in hows or any(verdict.rounded is not None for verdict in proof.verdicts)
-            if check and has_range and proof.is_exact:
-                # A mean that is divided by the whole batch's size at once has the whole batch's cotangents.
-                exact = traced.prove(parameters)
-                if exact.is_exact:
-                    proof, given = exact, [None] * len(given)
-        loop = TracedLoop(traced, proof, given, accumulate)
-        log_host_calls(loop, label_of(fun))
-        if not is_as_given:
-            said = (*describe_exact(traced, loop, proof, given), *said)
-        spec = dataclasses.replace(spec, proof=said)
-        result: Any = _run(loop, pieces, loop_keys.folded if keys else None, spec, label_of(fun))
-        loop_keys.advance(lambda: again(lambda *each: call_and_count(*each)[1]), batch)
-        if update is not None:
-            update()
-        if batch_stats is not None:
-            result, state = result
-            set_state(stateful_leaves((rest, kwargs)), state)
-        own_result: R = result
-        return own_result
+        result: R = _Call(request, args, kwargs).result()
+        return result
 
     return accumulated
 
+
+@dataclass(frozen=True, eq=False)
+class _Request:
+    """What `microbatch` was asked for.
+
+    Attributes:
+        fun: The function.
+        label: What messages call it.
+        sliced: Positions of the arguments to slice, as they were given.
+        is_one: Whether that is one argument, and not a tuple of them.
+        dims: The dimension of the examples of each.
+        size: Examples of a microbatch, or None.
+        count: The number of microbatches, or None.
+        keys: Positions of the keys, as they were given.
+        arg_shardings: Logical names of what is sliced.
+        reduction: How results are put together.
+        spec: How the loop runs; it has no count yet if the size is given.
+    """
+
+    fun: Callable[..., Any]
+    label: str
+    sliced: tuple[int, ...]
+    is_one: bool
+    dims: tuple[int, ...]
+    size: int | None
+    count: int | None
+    keys: tuple[int, ...]
+    arg_shardings: Any
+    reduction: _Reduction
+    spec: LoopSpec
+
+
+class _Call:
+    """A call of a function of microbatches: its batch in pieces, and its other arguments."""
+
+    def __init__(self, request: _Request, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        self.request, self.kwargs = request, kwargs
+        for position in request.sliced:
+            if not -len(args) <= position < len(args):
+                raise TypeError(
+                    f"microbatch: argnum={position} is the argument to slice, but {request.label} was called with "
+                    f"{len(args)} positional arguments. Pass it by position."
+                )
+        self.sliced = _from_front("argnum", request.sliced, args)
+        for key in request.keys:
+            if not -len(args) <= key < len(args) or key % len(args) in self.sliced:
+                raise TypeError(f"microbatch: rng={key} must be the position of another positional argument.")
+        positions = _from_front("rng", request.keys, args)
+        batch = args[self.sliced[0]] if request.is_one else tuple(args[position] for position in self.sliced)
+        if request.arg_shardings is not None:
+            batch = constrain(batch, request.arg_shardings, "microbatch: arg_shardings")
+        self.batch = batch
+        parts = self._parts(batch)
+        self.dims = [one for one, part in zip(request.dims, parts, strict=True) for _ in jax.tree.leaves(part)]
+        argnum = self.sliced[0] if request.is_one else self.sliced
+        self.pieces, self.count = _slice(batch, argnum, self.dims, request.size, request.count, request.label)
+        self.rest = [None if position in self.sliced else arg for position, arg in enumerate(args)]
+        self.keys = LoopKeys(args, positions)
+        # Arguments that are no keys themselves, by their names; what is cut is None among them.
+        others = {at: arg for at, arg in enumerate(self.rest) if at not in positions or at in self.keys.objects}
+        self.others = dict(zip(place_names(request.fun, others), others.values(), strict=True)) | kwargs
+        self.parameters = jax.tree.leaves((list(others.values()), kwargs))
+        traced = [*zip(self.sliced, parts, strict=True), *zip(positions, self.keys.given, strict=True)]
+        self.names = leaf_names(request.fun, traced)
+        # Whether the function has changed state of nnx objects, besides the counts of random streams.
+        self.changes = False
+
+    def _parts(self, batch: Any) -> tuple[Any, ...]:
+        return (batch,) if self.request.is_one else batch
+
+    def function(self, batch: Any, own_keys: Any) -> tuple[Any, list[list[Any]], Any]:
+        """The result on a batch, with keys; the counts of random streams after it, and other state that it changes."""
+        arguments = list(self.rest)
+        for position, part in zip(self.sliced, self._parts(batch), strict=True):
+            arguments[position] = part
+        self.keys.place(arguments, own_keys)
+        streams = [each for found in self.keys.objects.values() for each in found]
+        fun, label = self.request.fun, self.request.label
+        (arguments, keywords), watch = made_anew((arguments, self.kwargs), label, streams)
+        found = self.keys.call(lambda: fun(*arguments, **keywords), arguments, own_keys, watch, label)
+        self.changes = self.changes or found[2] is not None
+        return found
+
+    def again(self, part: int) -> Any:
+        """A part of what `function` gives for the whole batch, traced once more, as a jaxpr and its shape."""
+        trace = jax.make_jaxpr(lambda *each: self.function(*each)[part], return_shape=True)
+        return traced_again("microbatch", self.request.fun, self.others, lambda: trace(self.batch, self.keys.given))
+
+    def result(self) -> Any:
+        """What the microbatches give together; state of nnx objects is changed as by one call on the whole batch."""
+        request, reduction = self.request, self.request.reduction
+        objects = stateful_leaves((self.rest, self.kwargs))
+
+        def call(batch: Any, own_keys: Any) -> Any:
+            # With statistics of its own, what a microbatch makes of the state of nnx objects is a result like others.
+            found = self.function(batch, own_keys)
+            return (found[0], found[2]) if reduction.own_statistics else found[0]
+
+        traced = trace_both(
+            call,
+            self.batch,
+            self.keys.given,
+            self.dims,
+            self.count,
+            request.fun,
+            self.others,
+            names=self.names,
+            needs_whole=reduction.needs_whole,
+        )
+        if reduction.own_statistics:
+            traced = dataclasses.replace(traced, names=[without_state(name) for name in traced.names])
+        update = None
+        if self.changes and not reduction.own_statistics:
+            update = update_state(objects, self.again(2), (self.batch, self.keys.given), request.label)
+        loop, said = reduction.loop(traced, self.parameters, request.spec.accumulate)
+        spec = dataclasses.replace(request.spec, count=self.count, proof=said)
+        result = _run(loop, self.pieces, self.keys.folded if self.keys.positions else None, spec, request.label)
+        self.keys.advance(lambda: self.again(1), self.batch)
+        if update is not None:
+            update()
+        if reduction.own_statistics:
+            result, state = result
+            set_state(objects, state)
+        return result
+
+
+class _Reduction:
+    """How the results of microbatches are put together, and what of that is held against the proof.
+
+    Args:
+        reduce: As for `microbatch`.
+        check: As for `microbatch`.
+        batch_stats: As for `microbatch`.
+        dim: The dimension of examples, along which "concat" joins.
+        log_draws: Whether to log that all microbatches draw the same random numbers.
+    """
+
+    def __init__(self, reduce: Any, check: bool, batch_stats: Any, dim: int, *, log_draws: bool) -> None:
+        self.is_bare, self.how = reduce is None, "sum" if reduce is None else reduce
+        self.check, self.dim, self.log_draws = check, dim, log_draws
+        self.kinds = jax.tree.leaves(self.how, is_leaf=lambda kind: kind is None)
+        for kind in self.kinds:
+            if not isinstance(kind, str) or kind not in _KINDS:
+                raise ValueError(
+                    'microbatch: reduce must be "exact", "sum", "mean", "concat", "max" or "min" (or a prefix tree of '
+                    f"these), got {_check.shown(kind)}."
+                )
+        is_known = isinstance(batch_stats, str) and batch_stats == "microbatch"
+        if batch_stats is not None and (not is_known or set(self.kinds) != {"exact"}):
+            raise ValueError(
+                'microbatch: batch_stats="microbatch" goes with reduce="exact", got '
+                f"batch_stats={_check.shown(batch_stats)} and reduce={_check.shown(self.how)}."
+            )
+        self.own_statistics = batch_stats is not None
+        self.is_checked = check and not self.is_bare
+        self.needs_whole = "exact" in self.kinds or self.is_checked
+
+    def loop(
+        self, traced: TracedFunction, parameters: Sequence[Any], accumulate: str
+    ) -> tuple[TracedLoop, tuple[str, ...]]:
+        """The loop that gives the results, and what `explain()` says of them.
+
+        Args:
+            traced: The function.
+            parameters: Arrays that it captures and that may be differentiated.
+            accumulate: As for `microbatch`.
+
+        Raises:
+            ValueError: If results are not those of the whole batch.
+            TypeError: If one cannot be put together.
+        """
+        hows = _kinds_of_leaves((self.how, "exact") if self.own_statistics else self.how, traced.tree)
+        given = given_verdicts(traced, hows, self.dim)
+        positions = [position for position, way in enumerate(given) if way is not None]
+        written = traced.prove(parameters, as_written=True) if positions else None
+        said: tuple[str, ...] = ()
+        if written is not None:
+            if self.is_checked and traced.count > 1:
+                check_reduce(traced, written, hows, self.dim)
+            said = describe_given(traced, written, given, hows, is_bare=self.is_bare)
+        is_as_given = written is not None and len(positions) == len(given)
+        if written is not None and is_as_given:
+            proof, given = self._as_given(traced, written, given, parameters)
+        else:
+            proof, given = self._as_proved(traced, written, given, hows, parameters)
+            if self.log_draws:
+                log_draws(proof, traced.label)
+        loop = TracedLoop(traced, proof, given, accumulate)
+        log_host_calls(loop, traced.label)
+        return loop, said if is_as_given else (*describe_exact(traced, loop, proof, given), *said)
+
+    def _as_given(
+        self, traced: TracedFunction, written: Proof, given: Ways, parameters: Sequence[Any]
+    ) -> tuple[Proof, Ways]:
+        """The proof of a function all of whose results are put together as the caller says."""
+        has_range = "mean" in self.kinds or any(verdict.rounded is not None for verdict in written.verdicts)
+        if self.check and has_range and written.is_exact:
+            # A mean that is divided by the whole batch's size at once has the whole batch's cotangents.
+            exact = traced.prove(parameters)
+            if exact.is_exact:
+                return exact, [None] * len(given)
+        return dataclasses.replace(written, edits=Edits()), given
+
+    def _as_proved(
+        self,
+        traced: TracedFunction,
+        written: Proof | None,
+        given: Ways,
+        hows: Sequence[str],
+        parameters: Sequence[Any],
+    ) -> tuple[Proof, Ways]:
+        """The proof of a function with results that are "exact", and the ways that are still as the caller says."""
+        positions = [position for position, way in enumerate(given) if way is not None]
+        own = self.own_statistics
+        proof = traced.prove(parameters, own_statistics=own, is_all=not positions)
+        check_exact(traced, proof, hows, parameters)
+        # What the proof of the function as it is written agrees with is exact in any way.
+        agreed = {p for p in positions if self.check and written is not None and written.verdicts[p].is_proved}
+        apart = [p for p in positions if p not in agreed or not proof.verdicts[p].is_proved]
+        if any(reads_edits(proof, position) for position in apart):
+            proof = traced.prove(parameters, own_statistics=own, own_sizes=True)
+            check_exact(traced, proof, hows, parameters)
+            check_apart(traced, proof, apart)
+        return proof, [way if position in apart else None for position, way in enumerate(given)]
+
+
+# How results are put together as the caller says; None as the proof says.
+Ways = list[Verdict | None]
 
 _KINDS = ("exact", "sum", "mean", "concat", "max", "min")
 
@@ -464,6 +557,24 @@ def accumulate_pieces(
     loop.__name__ = loop.__qualname__ = LOOPS.name(spec, label)
     result: R = jax.jit(loop)(zeros, (pieces, index))
     return result
+
+
+def _checked_rows(schedule: Any, custom_schedule: Any) -> Rows | None:
+    """The rows of a custom schedule; None if there are none, and the schedule is another one that there is."""
+    is_custom = isinstance(schedule, str) and schedule == "custom"
+    if custom_schedule is not None:
+        if schedule is not None and not is_custom:
+            raise ValueError(
+                f"microbatch: custom_schedule= goes with schedule='custom' or none, got {_check.shown(schedule)}."
+            )
+        return _rows(custom_schedule)
+    if is_custom:
+        raise ValueError(
+            "microbatch: schedule='custom' needs custom_schedule=, the rows of the order, one per submesh. Or name one "
+            f"of {', '.join(schedules.names())}."
+        )
+    check_schedule("microbatch", schedule)
+    return None
 
 
 def _rows(custom_schedule: Any) -> Rows:
