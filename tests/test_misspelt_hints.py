@@ -9,15 +9,15 @@ from mmrewrite.engine.rewrite import rewrite_source
 
 REGISTRY = Registry()
 
-# The loss changes a list of the code around it, which is refused at the line of the gradient.
+# The loss changes its batch, which is read beside the gradient, and is refused at the line of that.
 PROGRAM = """import jax
 
 # mm: mesh(stage=2)
-seen = []
+steps = 10
 
 
 def loss_fn(params, x):
-    seen.append(1)
+    x.append(x[0])
     for p in params:  # mm: stages(axis="stage")
         x = x @ p
     return x.sum()
@@ -25,18 +25,16 @@ def loss_fn(params, x):
 
 @jax.jit  # mm: mjit
 def step(params, x):
-    return jax.grad(loss_fn)(params, x)  # mm: microbatch(size=2, schedule="1f1b")
+    return jax.grad(loss_fn)(params, x), len(x)  # mm: microbatch(size=2, schedule="1f1b")
 """
-REFUSED = (16, "the loss changes `seen`")
+REFUSED = (16, "the loss changes its argument `x`")
 
 
 def said(text: str) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
     """Errors and refusals that are no consequence, by line; nothing may be written."""
     result = rewrite_source(text, REGISTRY)
     assert not (result.errors and result.changed)
-    refusals = [
-        (each.line, each.reason.split(" of the code")[0]) for each in result.refusals if not each.is_consequence
-    ]
+    refusals = [(each.line, each.reason.split(" on line")[0]) for each in result.refusals if not each.is_consequence]
     return [(each.line, each.message) for each in result.errors], refusals
 
 

@@ -18,10 +18,11 @@ To check: the argument at `argnum` is the batch, and `dim` is the dimension of i
 
 Refused: `optax.MultiSteps` and `optax.apply_every`, which accumulate over several steps; and, because each of these
 would change the numbers or hide what is cut, star-args, several arguments that could be the batch, batch normalisation
-without `batch_stats=`, and a random key without `rng=`. So is a loss that changes something outside of itself, such as
-a list or an attribute of an object, as it is traced more than once. And so are microbatches of stages or tasks in the
-body of a `jax.lax.scan`, `fori_loop`, `while_loop` or `map`, or in a branch of a `cond` or `switch`: each is one
-program.
+without `batch_stats=`, and a random key without `rng=`. So is a loss that changes its batch, such as `batch["x"] = y`,
+where later code reads that. And so are microbatches of stages or tasks in the body of a `jax.lax.scan`, `fori_loop`,
+`while_loop` or `map`, or in a branch of a `cond` or `switch`: each is one program.
+What else a loss changes around itself, such as a list or an attribute of an object, the runtime refuses at its line
+when the step is traced, as the loss is traced more than once.
 A Python loop is the work of `microbatch_loop`.
 See https://arxiv.org/abs/1811.06965 (section 2.2) for the technique.
 """
@@ -34,12 +35,12 @@ from typing import TypeVar
 
 import libcst as cst
 
+from mmrewrite.analysis.changed_arguments import changed_argument
 from mmrewrite.analysis.loops.accumulation_loops import refuse_cutting
 from mmrewrite.analysis.meshes.schedule_fit import check_schedule
 from mmrewrite.analysis.meshes.searched_schedule import runtime_arguments
 from mmrewrite.analysis.objects.annotations import annotation_of, is_fully_annotated
 from mmrewrite.analysis.one_program import refuse_one_program
-from mmrewrite.analysis.outside_writes import writes_of, writes_outside
 from mmrewrite.analysis.steps.batch_arguments import choose_batch
 from mmrewrite.analysis.steps.gradients import find_gradient
 from mmrewrite.analysis.steps.losses import (
@@ -101,12 +102,6 @@ class MicrobatchGrad(MeshCodemod):
         problem = self.state_that_changes(function, in_loop=True) if function is not None else None
         if problem is not None:
             self.refuse(problem)
-        write = writes_of(self.site, body[0]) if body else None
-        if write is not None:
-            self.refuse(
-                f"the loop's body {write.described(self.site.facts)}, and is traced more than once; carry what it "
-                "keeps there, or return it"
-            )
         self.loop = self.site.call(self.site.statement, call)
         self.arguments = runtime_arguments(self.site)
         self.site.transform(self.site.statement, self)
@@ -189,16 +184,11 @@ class MicrobatchGrad(MeshCodemod):
             problems[-1] += f"; write {self.better_hint(places)}"
         if loss is not None:
             problems += [problem for problem in (self.state_that_changes(loss),) if problem is not None]
-        write = writes_outside(self.site, self.gradient, self.batch.appended)
-        if write is not None:
-            advice = (
-                "return what it keeps there from the loss, with `has_aux=True`"
-                if write.read_on is None
-                else f"change a copy of it, such as `own = dict({write.name})`"
-            )
+        changed = changed_argument(self.site, self.gradient, self.batch.appended)
+        if changed is not None:
             problems.append(
-                f"the loss {write.described(self.site.facts)}, and is traced for the whole batch and for a microbatch; "
-                f"{advice}"
+                f"the loss {changed.described(self.site.facts)}, and is traced for the whole batch and for a "
+                f"microbatch; change a copy of it, such as `own = {changed.copy}`"
             )
         if problems:
             self.refuse("; besides, ".join(problems))

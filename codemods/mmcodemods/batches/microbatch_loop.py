@@ -32,7 +32,6 @@ from mmrewrite.analysis.loops.accumulation_loops import carried_names, refuse_cu
 from mmrewrite.analysis.meshes.schedule_fit import check_schedule
 from mmrewrite.analysis.meshes.searched_schedule import runtime_arguments
 from mmrewrite.analysis.one_program import refuse_one_program
-from mmrewrite.analysis.outside_writes import writes_in_calls
 from mmrewrite.analysis.steps.losses import changes_collections
 from mmrewrite.codemod.base import MeshCodemod
 from mmrewrite.directives.vocabulary import FOR
@@ -61,12 +60,6 @@ class MicrobatchLoop(MeshCodemod):
                     changing,
                 )
         names = carried_names(self.site, loop)
-        write = writes_in_calls(self.site, loop)
-        if write is not None:
-            self.refuse(
-                f"the loop calls a function that {write.described(self.site.facts)}, once for each microbatch, and is "
-                "traced for one alone; return what it keeps there, and add it up in the loop"
-            )
         carried = ", ".join(names)
         function = self.site.local_name("accumulate")
         is_plain = isinstance(loop.target, ast.Name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from mmrewrite.analysis.objects.function_uses import FunctionUses
 from mmrewrite.project.facts import Facts
@@ -65,37 +65,6 @@ class ObjectClasses:
             holder = self.of(node.value, facts, scope, seen)
             return self._of_attribute(*holder, node.attr, seen) if holder is not None else None
         return None
-
-    def choices(
-        self, node: ast.expr, facts: Facts, scope: Scope, seen: frozenset[ast.AST] = frozenset()
-    ) -> Iterator[ast.expr]:
-        """What an expression may stand for: what is assigned to a name, both sides of a choice, items of a list."""
-        if node in seen:
-            return
-        seen |= {node}
-        scope = facts.names.read_in.get(node, scope)
-        parts: list[ast.expr] = []
-        match node:
-            case ast.Name(id=name):
-                owner = scope.owner(name)
-                bindings = owner.bindings[name] if owner is not None else []
-                values = [each.value for each in bindings if each.value is not None]
-                if owner is not None and len(values) == len(bindings):
-                    parts, scope = values, owner
-            case ast.IfExp(body=one, orelse=other):
-                parts = [one, other]
-            case ast.BoolOp(values=values):
-                parts = values
-            case ast.NamedExpr(value=value):
-                parts = [value]
-            case ast.Subscript(value=value):
-                tables = list(self.choices(value, facts, scope, seen))
-                if all(isinstance(each, ast.Dict | ast.List | ast.Tuple) for each in tables):
-                    parts = [item for table in tables for item in _items(table)]
-        for part in parts:
-            yield from self.choices(part, facts, scope, seen)
-        if not parts:
-            yield node
 
     def may_be_of_the_project(
         self, node: ast.expr, facts: Facts, scope: Scope, seen: frozenset[ast.AST] = frozenset()
@@ -164,10 +133,6 @@ class ObjectClasses:
     def defining(self, facts: Facts, method: str) -> tuple[FoundClass, ...]:
         """The classes of a program that have a method, but for modules of Flax and the like."""
         return self._defining(facts).get(method, ())
-
-    def methods(self, facts: Facts) -> Iterable[str]:
-        """The names of all methods that classes of a program have, but for modules of Flax and the like."""
-        return self._defining(facts)
 
     def _defining(self, facts: Facts) -> dict[str, tuple[FoundClass, ...]]:
         return self._project.once(("methods of classes", facts.path), lambda: self._find_defining(facts))
@@ -312,9 +277,3 @@ def _is_attribute(target: ast.expr, name: str, statement: ast.stmt, definition: 
     if isinstance(target, ast.Attribute):
         return target.attr == name
     return isinstance(target, ast.Name) and target.id == name and statement in definition.body
-
-
-def _items(table: ast.expr) -> list[ast.expr]:
-    if isinstance(table, ast.Dict):
-        return table.values
-    return table.elts if isinstance(table, ast.List | ast.Tuple) else []

@@ -69,24 +69,14 @@ _OF_BUILTINS = {
 
 # Methods of collections and texts that go through their argument.
 _EXTENDING = frozenset(("extend", "extendleft", "join"))
-# Their functions ask an object for its array, and call what they are given.
-_OF_ARRAYS = ("equinox.", "flax.", "jax.", "numpy.", "optax.")
-_ARRAY = frozenset(("__array__", "__array_function__", "__array_interface__", "__array_ufunc__", "__jax_array__"))
 
 # What runs with an operand: the names of methods, or a test of a name.
 Methods = tuple[str, ...] | Callable[[str], bool]
 
 
-def may_be_called_on(name: str) -> bool:
+def _may_be_called_on(name: str) -> bool:
     """Whether code that is handed an object may call its method of this name without naming it."""
     return name.startswith("__") and name.endswith("__") and name not in _NOT_OF_OBJECTS
-
-
-def may_be_called_unseen(name: str, called: str | None) -> bool:
-    """The same of an object that may be an array or a function, as its class is not seen."""
-    if called is None or called.startswith(_OF_ARRAYS):
-        return name in _ARRAY
-    return may_be_called_on(name) and name != "__call__"
 
 
 def operands(node: ast.AST, called: str | None) -> Iterator[tuple[ast.expr, Methods]]:
@@ -182,7 +172,7 @@ def _of_call(call: ast.Call, called: str | None) -> Iterator[tuple[ast.expr, Met
     if isinstance(call.func, ast.Attribute) and call.func.attr in _EXTENDING and called is None:
         for argument in call.args:
             yield argument, _ITERATION
-    methods: Methods = _OF_BUILTINS.get(name, may_be_called_on) if module == "builtins" else may_be_called_on
+    methods: Methods = _OF_BUILTINS.get(name, _may_be_called_on) if module == "builtins" else _may_be_called_on
     for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
         if not isinstance(argument, ast.Starred):
             yield argument, methods

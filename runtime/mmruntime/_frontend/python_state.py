@@ -48,6 +48,8 @@ _MOST_BYTES = 1 << 24
 _NOT_FOLLOWED = frozenset(
     ("_thread", "asyncio", "concurrent", "jaxlib", "mmruntime", "multiprocessing", "queue", "threading", "weakref")
 )
+# What they make of a function of the program is a function of theirs; another installed package may be the program.
+_FRAMEWORKS = frozenset(("equinox", "flax", "haiku", "jax", "optax"))
 _PLAIN = frozenset((bool, bytes, complex, float, int, str, types.NoneType))
 # What they are called with is an attribute that no method computes.
 _CALLING = frozenset((property, staticmethod, classmethod, functools.cached_property, functools.partialmethod))
@@ -134,8 +136,8 @@ def traced_again(
     if changes:
         label, places = label_of(fun), state.located(changes, (trace, *others))
         raise ValueError(
-            f"{what}: {label} changes {_listed(places)}, and is traced more than once, for the whole batch and for a part "
-            "of it, so that what is there afterwards is not what one device leaves. "
+            f"{what}: {label} changes {_listed(places)}, and is traced more than once, for the whole batch and for a "
+            "part of it, so that what is there afterwards is not what one device leaves. "
             f"{_advice(changes, label, instead)}"
         )
     return result
@@ -146,7 +148,7 @@ def _listed(places: Sequence[str]) -> str:
     return " and ".join((", ".join(shown[:-1]), shown[-1]) if len(shown) > 1 else shown)
 
 
-def _advice(changes: Sequence[_Change], label: str, instead: str) -> str:
+def _advice(changes: Sequence[_StateChange], label: str, instead: str) -> str:
     """What to write, by what has changed."""
     drawn = [each for each in changes if _is_drawn_from(each.holder.value)]
     is_set = [each for each in changes if each.holder.value is os.environ]
@@ -168,7 +170,7 @@ def _is_drawn_from(value: Any) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class _Change:
+class _StateChange:
     """A part of an object that is another than before: what leads to it, and the object.
 
     Attributes:
@@ -198,7 +200,8 @@ class PythonState:
     """The state that functions and their arguments reach, as it is when this is made."""
 
     def __init__(self, fun: Callable[..., Any], given: Mapping[str, Any]) -> None:
-        self._home = _package_of(getattr(innermost(fun), "__module__", None))
+        home = _package_of(getattr(innermost(fun), "__module__", None))
+        self._home = home if home not in _FRAMEWORKS else None
         self._views: list[tuple[_StateObject, _View]] = []
         queue = deque([_StateObject(fun, "")])
         queue.extend(_StateObject(value, name, is_given=True) for name, value in given.items())
@@ -221,16 +224,16 @@ class PythonState:
                     self._views.append((each, view))
                 queue.extend(self._reached_by(each, view))
 
-    def changes(self) -> list[_Change]:
+    def changes(self) -> list[_StateChange]:
         """What has changed since."""
         return [
-            _Change(each, part, issubclass(type(each.value), dict) and before.is_start_of(after))
+            _StateChange(each, part, issubclass(type(each.value), dict) and before.is_start_of(after))
             for each, before in self._views
             if (after := self._view(each.value)) is not None
             for part in before.changed(after)
         ]
 
-    def located(self, changes: Sequence[_Change], traces: Iterable[Callable[[], object]]) -> list[str]:
+    def located(self, changes: Sequence[_StateChange], traces: Iterable[Callable[[], object]]) -> list[str]:
         """The names of changes, each with the line that makes it when one of `traces` runs; else the function's line.
 
         What changes no more, as there is no further number to draw, has no such line.
@@ -332,7 +335,7 @@ class _ChangingLines:
         self._line = ""
         self._end = time.monotonic() + _MOST_SECONDS
 
-    def of(self, change: _Change) -> str:
+    def of(self, change: _StateChange) -> str:
         """The line of a change; an empty text if there was none."""
         return self._found.get((change.holder, change.part), "")
 
