@@ -82,7 +82,9 @@ def changed_argument(site: Site, gradient: Gradient, appended: Collection[str]) 
     loss = _function(site, gradient.function, facts, site.scope)
     if loss is None:
         return None
-    given = {name: (site.statement, ast.copy_location(ast.Name(name, ast.Load()), site.statement)) for name in appended}
+    given: dict[str, tuple[ast.stmt, ast.expr]] = {}
+    for name in appended:
+        given[name] = (site.statement, ast.copy_location(ast.Name(name, ast.Load()), site.statement))
     for use in gradient.uses:
         passed = {place: value for place, value in enumerate(use.call.args) if place not in gradient.argnums}
         named = [(loss.parameters[at], value) for at, value in passed.items() if at < len(loss.parameters)]
@@ -121,8 +123,9 @@ def _function(site: Site, node: ast.expr, facts: Facts, scope: Scope) -> _Called
     loss = find_function(site, node, facts, scope)
     if loss is not None:
         return _Called(loss.facts, loss.node, [*loss.before, *_positional(loss.node)][bound:])
-    is_method = isinstance(node, ast.Attribute) and facts.names.resolve(node, scope) is None
-    for where in site.project.facts.values() if is_method else ():
+    if not isinstance(node, ast.Attribute) or facts.names.resolve(node, scope) is not None:
+        return None
+    for where in site.project.facts.values():
         for each, holder in where.names.scopes.items():
             if isinstance(each, ast.FunctionDef) and each.name == node.attr and holder.kind == "class":
                 own, *parameters = _positional(each) or ("",)
@@ -304,7 +307,7 @@ def _read_later(
     return None
 
 
-def _end_or_loop(facts: Facts, statement: ast.stmt, names: Collection[str]) -> int:
+def _end_or_loop(facts: Facts, statement: ast.stmt, names: set[str]) -> int:
     """The line below which code runs after a statement: all of a loop around it, unless each round sets a name anew."""
     first = statement.end_lineno or statement.lineno
     for loop in facts.names.around(statement):
