@@ -385,7 +385,7 @@ def _is_repeatable(site: Site, node: ast.expr) -> bool:
 
 
 def _is_plain(site: Site, node: ast.expr) -> bool:
-    """The same, as far as its own text tells."""
+    """Whether the text of an expression alone says that it can be evaluated again."""
     match node:
         case ast.Constant():
             return True

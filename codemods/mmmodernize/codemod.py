@@ -54,7 +54,7 @@ class ModernizeCodemod:
 
     @classmethod
     def homes(cls, target: tuple[int, ...]) -> Mapping[str, str]:
-        """Those of `moved` that may be written if the result must run on JAX `target`."""
+        """The names of `moved` that may be written if the result must run on JAX `target`."""
         return cls.moved
 
     @classmethod

@@ -225,7 +225,7 @@ class _Unseen:
     unclear: tuple[LeftAlone, ...]
 
     def besides(self, reported: Collection[tuple[int, int]]) -> Iterator[LeftAlone]:
-        """Those where nothing else is reported."""
+        """The names where nothing else is reported."""
         yield from self.in_text
         reported = {*reported, *((item.line, item.column) for item in self.in_text)}
         for item in self.unclear:

@@ -133,7 +133,7 @@ class Fragment:
 
 
 def cuts_inside(cuts: Sequence[Cut], start: int, end: int) -> Iterator[Cut]:
-    """Those of some cuts, in the order of the text, that lie between two offsets."""
+    """The cuts between two offsets; `cuts` are in the order of the text."""
     first = bisect.bisect_left(cuts, start, key=lambda cut: cut.start)
     started = itertools.takewhile(lambda cut: cut.start <= end, itertools.islice(cuts, first, None))
     return (cut for cut in started if cut.end <= end)

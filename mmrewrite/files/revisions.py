@@ -63,7 +63,7 @@ def changed_since(revision: str, paths: Collection[str]) -> frozenset[str]:
 
 
 def _differing(top: str, revision: str, paths: Collection[str], *, is_here: bool = True) -> Iterator[str]:
-    """Those of some files of a repository that differ from a revision, or are not in it."""
+    """The files among `paths`, of one repository, that differ from a revision or are not in it."""
     commit = _commit(top, revision, is_here)
     listed = _git(["diff", "--name-only", "-z", "--no-ext-diff", "--no-renames", commit, "--"], top, is_here)
     tracked = set(_names(_git(["ls-files", "-z", "--full-name"], top, is_here)))

@@ -126,7 +126,7 @@ class PlanTimeline:
         return schedules.svg(self.simulation, width=width, merged=self.fused)
 
     def as_svg_in_page(self, width: int) -> str:
-        """The same for a page, which has the rules of `picture_style`."""
+        """The simulation as an SVG picture for a page, which has the rules of `picture_style`."""
         from mmruntime import schedules
 
         assert self.simulation is not None

@@ -229,7 +229,7 @@ class Module:
         return self._resolved[key]
 
     def resolve_dotted(self, dotted: str, scope: Scope) -> str | None:
-        """The same for a dotted name as text."""
+        """The full name of a dotted name that is given as text; None if it is not known."""
         first, _, rest = dotted.partition(".")
         found = self.first_of(first, scope)
         return None if found is None else self.full_name(found, rest)

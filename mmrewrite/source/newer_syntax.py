@@ -282,7 +282,7 @@ def _whole(expression: cst.BaseExpression, span: Span) -> tuple[int, int]:
 
 
 def _blank(text: str) -> str:
-    """The same number of spaces on the same lines."""
+    """As many spaces, on the same lines."""
     return re.sub(r"[^\r\n]", " ", text)
 
 

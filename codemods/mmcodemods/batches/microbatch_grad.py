@@ -268,7 +268,7 @@ class MicrobatchGrad(MeshCodemod):
         return updated_node.with_changes(params=self.with_parameters(updated_node.params))
 
     def leave_Lambda(self, original_node: cst.Lambda, updated_node: cst.Lambda) -> cst.Lambda:
-        """The same for a loss that is a lambda."""
+        """Closed-over values become parameters of a loss that is a lambda."""
         if original_node is not self.function:
             return updated_node
         return updated_node.with_changes(params=self.with_parameters(updated_node.params))

@@ -225,7 +225,7 @@ class HeldFunctions(HeldModules):
 
 
 class HeldFunctionsInView(HeldFunctions):
-    """The same, but for calls of what is not in view."""
+    """The functions a value may be, without what calls may give that are not in view."""
 
     may_give_what_is_given = False
     homes_in = HeldModulesInView

@@ -349,7 +349,7 @@ class HeldModules:
 
 
 class HeldModulesInView(HeldModules):
-    """The same, but for calls of what is not in view."""
+    """The modules a value may be, without what calls may give that are not in view."""
 
     may_give_what_is_given = False
 

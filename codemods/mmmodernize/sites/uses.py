@@ -115,7 +115,7 @@ class ModuleUses:
         _ = self._dotted_names
 
     def unresolved(self) -> ModuleUses:
-        """The same module for a run in which its imports may lead elsewhere: all that its tree says is shared."""
+        """The module for a run in which its imports may lead elsewhere: all that its tree says is shared."""
         other = copy.copy(self)
         other.__dict__.pop("_meanings", None)
         return other

@@ -76,7 +76,7 @@ def _constant(text: str) -> PathBeginning | None:
 
 
 def _joined(project: Project, module: ModuleUses, parts: Sequence[ast.expr], depth: int) -> PathBeginning | None:
-    """That of the parts of a path, of which an absolute one takes the place of all before it."""
+    """The beginning of joined parts of a path, of which an absolute one takes the place of all before it."""
     if not parts or any(isinstance(part, ast.Starred) for part in parts):
         return None
     unknown: list[str] = []
@@ -95,7 +95,7 @@ def _joined(project: Project, module: ModuleUses, parts: Sequence[ast.expr], dep
 
 
 def _made(begin: PathBeginning | None, *, is_path: bool) -> PathBeginning | None:
-    """That of a path or a string that is made of another; a default stays what it is."""
+    """The beginning of a path or a string that is made of another; a default stays what it is."""
     return replace(begin, is_path=is_path) if begin is not None and not begin.is_default else begin
 
 
@@ -135,14 +135,14 @@ def _of_name(project: Project, module: ModuleUses, node: ast.Name, depth: int) -
 
 
 def _of_another(project: Project, module: ModuleUses, name: str, depth: int) -> PathBeginning | None:
-    """That of a constant of another module, by its full name."""
+    """The beginning of a constant of another module, by its full name."""
     found = project.definition(module.facts.names.follow(name), module.facts)
     value = found[1].value if found is not None and found[0] is not module.facts else None
     return path_beginning(project, ModuleUses(found[0]), value, depth + 1) if found and value is not None else None
 
 
 def _of_own(project: Project, module: ModuleUses, node: ast.Attribute, depth: int) -> PathBeginning | None:
-    """That of an attribute of `self` in a method, where one statement of the class gives it a value."""
+    """The beginning of an attribute of `self` in a method, where one statement of the class gives it a value."""
     assert isinstance(node.value, ast.Name)
     owner = module.scope_of(node).owner(node.value.id)
     if owner is None or owner.parent is None or not isinstance(owner.node, ast.FunctionDef):
@@ -171,7 +171,7 @@ def _default_of(module: ModuleUses, binding: Binding) -> ast.expr | None:
 def _overridable(
     project: Project, module: ModuleUses, default: ast.expr, unless: str, depth: int
 ) -> PathBeginning | None:
-    """That of a default, in the place of which another value may be."""
+    """The beginning of a default, in the place of which another value may be."""
     begin = path_beginning(project, module, default, depth + 1)
     if begin is None:
         return None
@@ -179,7 +179,7 @@ def _overridable(
 
 
 def _of_attribute(project: Project, module: ModuleUses, node: ast.Attribute, depth: int) -> PathBeginning | None:
-    """That of a command line flag, by `args.name`, `FLAGS.name` or `NAME.value`, or of the folder of a path."""
+    """The beginning of a command line flag (`args.name`, `FLAGS.name`, `NAME.value`) or of the folder of a path."""
     if node.attr == "parent":
         begin = path_beginning(project, module, node.value, depth + 1)
         # The folder of "ckpt" is "."; that of a default that is one word would be another than the default.
@@ -246,7 +246,7 @@ def _is_assigned(module: ModuleUses, attribute: str) -> bool:
 
 
 def _of_option(project: Project, module: ModuleUses, name: str, depth: int) -> PathBeginning | None:
-    """That of the default of the only option of `argparse` that is stored by a name."""
+    """The beginning of the default of the only option of `argparse` that is stored by a name."""
     found = [
         (call, option)
         for call in module.nodes_of(ast.Call)

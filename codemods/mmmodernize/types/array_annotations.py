@@ -128,7 +128,7 @@ class ArrayAnnotations:
         return not is_known(found)
 
     def _allows_binding(self, module: ModuleUses, binding: Binding, scope: Scope, itself: bool, depth: int) -> bool:
-        """The same for the name of a class, or another name of a type."""
+        """Whether a name allows arrays that is bound to a class, or to another name of a type."""
         if isinstance(binding.node, ast.ClassDef):
             # An object is no array, and may have some in it.
             return not itself

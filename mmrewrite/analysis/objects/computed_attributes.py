@@ -82,7 +82,7 @@ def runs_code(site: Site, node: ast.expr) -> bool:
 
 
 def runs_code_on(site: Site, operand: ast.expr, *methods: str) -> bool:
-    """The same of some special methods of one operand."""
+    """Whether some special methods of one operand may do more than read."""
     classes = ObjectClasses(site.project)
     for method in methods:
         if not classes.is_defined(site.facts, method):

@@ -87,7 +87,7 @@ class ShownEvidence:
 
     @property
     def unreached_text(self) -> str | None:
-        """That rewritten hints were not reached; None if all were."""
+        """How many rewritten hints were not reached; None if all were."""
         return f"{counted(self.unreached, 'rewritten hint')} not reached" if self.unreached else None
 
     @property
@@ -122,7 +122,7 @@ def evidence_of(report: RewriteReport) -> ShownEvidence | None:
 
 
 def _about(report: RewriteReport, evidence: Mapping[str, Any]) -> str | None:
-    """That the evidence is about these very bytes; None if it is not."""
+    """A sentence that the evidence is about these very bytes; None if it is not."""
     patch = hashlib.sha256(patch_of(report.results, report.top)).hexdigest()
     about = str(evidence["patch_sha256"])
     if about == patch:

@@ -157,7 +157,7 @@ class MoveNames(ModernizeCodemod):
 
     @classmethod
     def homes(cls, target: tuple[int, ...]) -> Mapping[str, str]:
-        """Those that JAX `target` has; of other packages, all, since today's JAX needs newer ones."""
+        """The new names that JAX `target` has; of other packages, all, since today's JAX needs newer ones."""
         return {old: new for old, new in cls.moved.items() if _numbers(cls.since[old]) <= target or not _is_of_jax(old)}
 
     @classmethod
