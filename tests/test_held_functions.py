@@ -9,7 +9,7 @@ from fixture_files import source_files
 from test_old_parts import REGISTRY, seen
 
 from mmmodernize.doubts.held_functions import held_functions
-from mmmodernize.names.held_gate import held_across
+from mmmodernize.names.call_gate import held_across
 from mmmodernize.names.lost_keywords import lost_keywords
 from mmmodernize.names.reexports import TakenNames
 from mmmodernize.rewrite import modernize_project

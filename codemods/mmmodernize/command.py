@@ -134,7 +134,7 @@ class _ModernizeSession(Session):
         return min(target, numbers(self.upgrade_to["jax"])) if "jax" in self.upgrade_to else target
 
     def print_messages(self, verb: str, number: int | None = None) -> None:
-        """Print the messages, and always the names left alone: nobody marked them, so the user does not know of them."""
+        """Print the messages, and always the names left alone: nobody marked them, so the user does not know them."""
         if not self.options.quiet and not self.options.verbose:
             for result in self.results:
                 self.print_left_alone(result)

@@ -16,11 +16,11 @@ from mmmodernize.edits.imports import ImportEdits
 from mmmodernize.edits.line_breaking import break_grown_calls
 from mmmodernize.meshes.mesh_regions import MeshRegions
 from mmmodernize.meshes.xmap_chains import has_xmaps, leave_chains
+from mmmodernize.modules.deprecations import ToldNames
 from mmmodernize.modules.held_modules import HeldModules
 from mmmodernize.modules.own_members import OwnMembers
 from mmmodernize.modules.patched_names import PatchedNames
 from mmmodernize.modules.project_age import ProjectAge
-from mmmodernize.modules.told_names import ToldNames
 from mmmodernize.names.newer_index import Lacking
 from mmmodernize.settings import ModernizeSettings
 from mmmodernize.sites.carried_decision import CarriedDecision, carried, restored
@@ -29,8 +29,8 @@ from mmmodernize.sites.site import Location, ModernizeContext, ModuleDraft, OldN
 from mmmodernize.sites.uses import ImportedName, ModuleUses, group_by_name
 from mmmodernize.sites.version_guards import guard_of
 from mmrewrite.codemod.refused import SiteRefused
+from mmrewrite.engine.comment_places import kept_comments
 from mmrewrite.engine.edits import apply_edits, ordered_edits, without_repeats
-from mmrewrite.engine.kept_comments import kept_comments
 from mmrewrite.engine.notebook import read_notebooks
 from mmrewrite.engine.outcome import Outcome, outcomes_apart, rewritten, unread
 from mmrewrite.engine.self_check import SecondRun, self_check

@@ -27,8 +27,8 @@ def may_have_old_names(data: bytes) -> bool:
 
 def may_matter_together(files: Mapping[str, bytes], load: Callable[[str], bytes | None]) -> bool:
     """Whether files, by path, may have a site by what they import from each other, where none has one alone."""
+    from mmmodernize.names.call_gate import held_across
     from mmmodernize.names.gate import has_last_part
-    from mmmodernize.names.held_gate import held_across
     from mmmodernize.names.reexports import TakenNames
 
     taken = TakenNames({path: data for path, data in files.items() if b"import" in data}, load)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
+from mmmodernize.names.call_gate import held_across
 from mmmodernize.names.gate import has_last_part
-from mmmodernize.names.held_gate import held_across
 from mmmodernize.names.name_index import passes_modules
 from mmmodernize.names.reexports import TakenNames
 from mmmodernize.settings import ModernizeSettings

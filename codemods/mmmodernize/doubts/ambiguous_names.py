@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterator, Mapping
 
 from mmmodernize.calls.called_back import TOLD
 from mmmodernize.calls.calls import keywords_of
+from mmmodernize.modules.deprecations import ToldNames
 from mmmodernize.modules.held_modules import HeldModules, HeldModulesInView
 from mmmodernize.modules.own_members import OwnMembers
 from mmmodernize.modules.passed_modules import PassedModules, star_origins
 from mmmodernize.modules.reexported_modules import ReexportedModules
-from mmmodernize.modules.told_names import ToldNames
 from mmmodernize.names.lost_keywords import lost_keywords
 from mmmodernize.names.name_index import TITLES
 from mmmodernize.names.name_index import old_names as index

@@ -6,8 +6,8 @@ import ast
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from mmmodernize.modules.deprecations import ToldNames
 from mmmodernize.modules.passed_modules import PassedModules, module_by_name, text_of
-from mmmodernize.modules.told_names import ToldNames
 from mmmodernize.sites.site import ModernizeContext
 from mmmodernize.sites.uses import ModuleUses, dotted_text
 from mmmodernize.sites.version_guards import guard_of

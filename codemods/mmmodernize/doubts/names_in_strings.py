@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from mmmodernize.calls.given_arguments import last_name
-from mmmodernize.modules.told_names import ToldNames
+from mmmodernize.modules.deprecations import ToldNames
 from mmmodernize.names.advice import SUCCESSORS
 from mmmodernize.names.lost_keywords import lost_keywords, may_give_lost_keywords
 from mmmodernize.names.renamed_keywords import OLD_KEYWORDS

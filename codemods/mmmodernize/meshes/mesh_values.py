@@ -212,7 +212,7 @@ class MeshValues:
         return None
 
     def _of_imported_call(self, module: ModuleUses, binding: Binding, depth: int) -> bool | None:
-        """Whether a call of one of several imports of a name gives a mesh: `try: from a import f` and `except ImportError: ...`."""
+        """Whether a call of a name gives a mesh that several imports bind, as after `except ImportError`."""
         found = module.facts.names.follow(binding.target) if binding.target is not None else None
         if found is None or depth > _DEEPEST:
             return None

@@ -101,7 +101,7 @@ class MeshlessCalls:
 
     @cached_property
     def _catching_values(self) -> tuple[list[str], Callable[[ast.AST], int]]:
-        """The places that do something else for a `ValueError` than for a `RuntimeError`, and which of them lead to a node."""
+        """The places that tell a `ValueError` from a `RuntimeError`, and which of them lead to a node."""
 
         def takes(module: ModuleUses, caught: _Caught) -> bool:
             if not caught.is_used or not _catch_it(module, caught.kinds):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from mmmodernize.modules.told_names import ToldNames
+from mmmodernize.modules.deprecations import ToldNames
 from mmmodernize.sites.site import ModernizeContext
 from mmmodernize.sites.uses import ModuleUses
 from mmrewrite.project.facts import Facts

@@ -40,7 +40,7 @@ def _shown(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text as it is shown, on one line: a name of a file may have several, which would look like messages of ours."""
+    """The text on one line: a name of a file may have several, which would look like messages of ours."""
     return _shown(text.replace("\n", "\\n").replace("\t", "\\t"))
 
 

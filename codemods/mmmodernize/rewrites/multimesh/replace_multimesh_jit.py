@@ -126,7 +126,7 @@ def _marked(module: ModuleUses, node: ast.AST, seen: dict[ast.AST, bool | None])
 
 
 def _reached(module: ModuleUses, name: str, scope: Scope, seen: dict[ast.AST, bool | None]) -> bool | None:
-    """Whether anything that a name is bound to reaches a task; None if that is not seen."""
+    """Whether anything that a name is bound to reaches a mark; None if some is out of view."""
     owner = scope.owner(name)
     found: bool | None = False
     for binding in owner.bindings[name] if owner is not None else ():
