@@ -97,6 +97,10 @@ DIVISIONS = {
 }
 
 
+# The mask does not get as low as it might.
+EXACT = {"shares of something else"}
+
+
 @pytest.mark.parametrize(
     "name", of_the_night(DIVISIONS, ("root mean square of masked", "a parameter that is made small"))
 )

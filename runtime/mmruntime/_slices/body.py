@@ -26,9 +26,9 @@ from mmruntime import _compat
 from mmruntime._compat import Var, is_var
 from mmruntime._jaxpr.inline import inlined
 from mmruntime._jaxpr.ir import Op, Region, Step, at_line
+from mmruntime._jaxpr.primitives import is_constraint
 from mmruntime._jaxpr.trace_equations import trace_equations
 from mmruntime._slices.constants import Constants, once_each
-from mmruntime._slices.hidden import is_constraint
 from mmruntime._slices.parameters import adapted_params
 from mmruntime._slices.ranges import RANGES, Range
 from mmruntime._slices.rules import ADVICE, Application, SlicedEquation, apply_rule, suggested

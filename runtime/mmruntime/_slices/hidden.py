@@ -16,6 +16,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from mmruntime._jaxpr.primitives import is_constraint
 from mmruntime._slices.constants import NUMPY, PartlyKnown, once_each
 from mmruntime._slices.values import HIDDEN, Check, Fill, Low, SequenceAxis
 
@@ -93,11 +94,6 @@ def is_hidden(fill: Fill | None) -> bool:
 def is_same(name: str) -> bool:
     """Whether a result's entries are those of the operand."""
     return name in _SAME or is_constraint(name)
-
-
-def is_constraint(name: str) -> bool:
-    """Whether a primitive only says how a value is laid out."""
-    return name.startswith("mm_") or name == "sharding_constraint"
 
 
 def combined_fill(eqn: Any, row: SequenceAxis, column: SequenceAxis) -> tuple[Fill | None, tuple[Check, ...]]:
@@ -239,7 +235,8 @@ def _multiplied(eqn: Any, fills: Sequence[Fill | None]) -> tuple[Fill | None, tu
     if not is_hidden(fills[k]) or eqn.eqn.outvars[0].aval.dtype.kind in "iu":
         return None, ()
     # What is multiplied by the factor is still a number that hides.
-    least = max(HIDDEN / _most(fills[k]), float(jnp.finfo(eqn.eqn.outvars[0].aval.dtype).tiny))
+    finfo: Any = jnp.finfo
+    least = max(HIDDEN / _most(fills[k]), float(finfo(eqn.eqn.outvars[0].aval.dtype).tiny))
     result = -math.inf if fills[k] == -math.inf else Low(HIDDEN)
     found = _range(eqn, 1 - k)
     if found is not None:

@@ -13,6 +13,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from mmruntime._jaxpr.primitives import MOVES
+
 # The least and the largest entry.
 Range = tuple[Any, Any]
 
@@ -43,13 +45,10 @@ def _even(eqn: Any, found: Range) -> Range:
     return 0.0, most if eqn.primitive.name == "abs" else most * most
 
 
-_MOVES = """
-    broadcast_in_dim concatenate convert_element_type copy copy_p expand_dims optimization_barrier pad reduce_max
-    reduce_min reduce_precision reshape rev sharding_constraint slice squeeze stack stop_gradient transpose
-"""
+_HULLS = ("convert_element_type", "optimization_barrier", "reduce_max", "reduce_min", "reduce_precision")
 # By primitive: the range of its result, of those of its operands.
 RANGES: dict[str, Callable[..., Range]] = {
-    **dict.fromkeys(_MOVES.split(), _hull),
+    **dict.fromkeys((*MOVES, *_HULLS, "sharding_constraint"), _hull),
     **dict.fromkeys(("add", "add_any"), lambda eqn, one, other: (one[0] + other[0], one[1] + other[1])),
     **dict.fromkeys(("cos", "erf", "sin", "tanh"), lambda eqn, _: (-1.0, 1.0)),
     **dict.fromkeys(("abs", "square"), _even),

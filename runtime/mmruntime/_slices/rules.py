@@ -15,8 +15,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from mmruntime._jaxpr.primitives import ENTRY_BY_ENTRY, MOVES, REDUCTIONS, along, factors, is_constraint, linear_in
 from mmruntime._slices.constants import PartlyKnown
-from mmruntime._slices.hidden import combined_fill, finite, is_constraint, is_hidden, is_same, row_sees
+from mmruntime._slices.hidden import combined_fill, finite, is_hidden, is_same, row_sees
 from mmruntime._slices.values import Check, NotSliceableError, SequenceAxis, SlicedValue, even_axis
 
 # How an operand is read: axes of its own, each with the number of the result's axis that says which positions, or with
@@ -104,29 +105,6 @@ class SlicedEquation:
         return SlicedValue(tuple(axes), free=free, late=self.late, **changes)
 
 
-_ENTRY_BY_ENTRY_NAMES = """
-    abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e bitcast_convert_type cbrt
-    ceil clamp clz complex conj convert_element_type copy copy_p cos cosh digamma div eq erf erf_inv erfc exp exp2
-    expm1 floor ge gt igamma igamma_grad_a igammac imag integer_pow is_finite le lgamma log log1p log2 logistic lt
-    max min mul ne neg nextafter not one_minus_square optimization_barrier or polygamma population_count pow real
-    reduce_precision regularized_incomplete_beta rem round rsqrt select_n sharding_constraint shift_left
-    shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh xor zeta
-"""
-_ENTRY_BY_ENTRY = frozenset(_ENTRY_BY_ENTRY_NAMES.split())
-_REDUCTIONS_NAMES = """
-    reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or argmax argmin
-"""
-_REDUCTIONS = frozenset(_REDUCTIONS_NAMES.split())
-_ALONG_NAMES = """
-    cumsum cumprod cummax cummin cumlogsumexp rev sort top_k split
-"""
-_ALONG = frozenset(_ALONG_NAMES.split())
-# What adds up to the same whether it is applied to addends or to their sum.
-_LINEAR_NAMES = """
-    neg convert_element_type reshape broadcast_in_dim transpose squeeze expand_dims reduce_sum slice copy copy_p
-    rev real imag cumsum split unstack sharding_constraint conj reduce_precision
-"""
-_LINEAR = frozenset(_LINEAR_NAMES.split())
 ADVICE = "Leave slices= out, or compute it of each position alone, or of those before it behind a causal mask."
 
 
@@ -140,18 +118,24 @@ def apply_rule(eqn: SlicedEquation) -> Application:
         return _linear(eqn)
     if not any(value.axes for value in eqn.ins):
         return Application(eqn.known(), [[] for _ in eqn.ins])
-    if eqn.name in _ENTRY_BY_ENTRY or is_constraint(eqn.name):
+    if (
+        eqn.name in ENTRY_BY_ENTRY
+        or is_constraint(eqn.name)
+        or eqn.name in ("bitcast_convert_type", "optimization_barrier")
+    ):
         if len(eqn.eqn.outvars) != 1:
             raise NotSliceableError("is not known for slices of a sequence")
         return _entry_by_entry(eqn)
-    if eqn.name in _REDUCTIONS:
+    if eqn.name in REDUCTIONS:
         return _reduction(eqn)
-    if eqn.name in _ALONG:
-        return _along(eqn)
     rule = _RULES.get(eqn.name)
-    if rule is None:
-        raise NotSliceableError("is not known for slices of a sequence")
-    return rule(eqn)
+    if rule is not None:
+        return rule(eqn)
+    if along(eqn.eqn) is not None:
+        return _along(eqn)
+    if eqn.name in MOVES and len(eqn.ins) == 1:
+        return _placed(eqn)
+    raise NotSliceableError("is not known for slices of a sequence")
 
 
 def _stays_peak(eqn: SlicedEquation) -> bool:
@@ -403,20 +387,10 @@ def _dot_general(eqn: SlicedEquation) -> Application:
 # Shapes.
 
 
-def _broadcast(eqn: SlicedEquation) -> Application:
-    dims = eqn.params["broadcast_dimensions"]
-    return _moved(eqn, lambda axis: axis.at(dims[axis.dim]))
-
-
-def _transpose(eqn: SlicedEquation) -> Application:
-    return _moved(eqn, lambda axis: axis.at(list(eqn.params["permutation"]).index(axis.dim)))
-
-
-def _squeeze(eqn: SlicedEquation) -> Application:
-    gone = {dim % len(eqn.shape(0)) for dim in eqn.params["dimensions"]}
-    return _moved(
-        eqn, lambda axis: None if axis.dim in gone else axis.at(axis.dim - sum(dim < axis.dim for dim in gone))
-    )
+def _placed(eqn: SlicedEquation) -> Application:
+    """What puts dimensions in other places."""
+    places = {each.ins[0]: each.outs[0] for each in factors(eqn.eqn) if each.ins and each.outs}
+    return _moved(eqn, lambda axis: axis.at(places[axis.dim]) if axis.dim in places else None)
 
 
 def _reshape(eqn: SlicedEquation) -> Application:
@@ -443,12 +417,7 @@ def _reshape(eqn: SlicedEquation) -> Application:
 
 def _along(eqn: SlicedEquation) -> Application:
     """What goes along a dimension, and treats the others alike."""
-    if eqn.name == "rev":
-        dims = set(eqn.params["dimensions"])
-    elif eqn.name == "top_k":
-        dims = {eqn.params.get("axis", -1) % len(eqn.shape(0))}
-    else:
-        dims = {eqn.params["dimension"] if eqn.name == "sort" else eqn.params["axis"]}
+    dims = along(eqn.eqn) or set()
     axes = _united([each for value in eqn.ins for each in _of(value)])
     if any(axis.dim in dims for axis in axes):
         raise NotSliceableError("goes along the sequence")
@@ -518,11 +487,6 @@ def _stack(eqn: SlicedEquation) -> Application:
     axes = _united([each for value in eqn.ins for each in _of(value)])
     reads: list[Reads] = [[(axis, number) for number, axis in enumerate(axes)] for _ in eqn.ins]
     return Application(eqn.known([axis.at(axis.dim + (axis.dim >= new)) for axis in axes]), reads)
-
-
-def _unstack(eqn: SlicedEquation) -> Application:
-    gone = eqn.params["axis"]
-    return _moved(eqn, lambda axis: None if axis.dim == gone else axis.at(axis.dim - (axis.dim > gone)))
 
 
 def _slice(eqn: SlicedEquation) -> Application:
@@ -696,7 +660,6 @@ def _scatter(eqn: SlicedEquation) -> Application:
 
 
 _RULES: dict[str, Callable[[SlicedEquation], Application]] = {
-    "broadcast_in_dim": _broadcast,
     "concatenate": _concatenate,
     "dot_general": _dot_general,
     "dynamic_slice": _dynamic_slice,
@@ -707,10 +670,7 @@ _RULES: dict[str, Callable[[SlicedEquation], Application]] = {
     "scatter": _scatter,
     "scatter-add": _scatter,
     "slice": _slice,
-    "squeeze": _squeeze,
     "stack": _stack,
-    "transpose": _transpose,
-    "unstack": _unstack,
 }
 
 
@@ -730,21 +690,13 @@ def _linear(eqn: SlicedEquation) -> Application:
     is_inexact = all(
         jnp.issubdtype(atom.aval.dtype, jnp.inexact) for atom in (eqn.eqn.invars[partial[0]], eqn.eqn.outvars[0])
     )
-    keeps = eqn.name in _LINEAR or is_constraint(eqn.name)
-    if eqn.name == "convert_element_type" and not is_inexact:
-        widens = eqn.eqn.outvars[0].aval.dtype.kind in "iuf" and eqn.eqn.invars[0].aval.dtype.kind in "iu"
-        keeps = bool(widens)
-    if keeps:
-        return Application(out, none)
-    if eqn.name == "mul" and len(partial) == 1 and whole(others):
-        return Application(out, none)
-    if eqn.name == "div" and partial == [0] and whole(others) and is_inexact:
-        return Application(out, none)
-    if eqn.name == "dot_general" and len(partial) == 1 and whole(others):
-        return Application(out, none)
+    group = next((each for each in linear_in(eqn.eqn) if {*partial} <= {*each}), None)
+    if group is None:
+        raise NotSliceableError("reads a sum over all positions")
+    beside = [k for k in others if k in group]
     if eqn.name in ("add", "sub", "add_any"):
         spread, once = {}, set()
-        for k in others:
+        for k in beside:
             if len(eqn.ins[k].hard_axes) == 1:
                 spread[k] = eqn.ins[k].hard_axes[0]
             elif eqn.ins[k].is_whole or eqn.ins[k].free:
@@ -752,24 +704,20 @@ def _linear(eqn: SlicedEquation) -> Application:
             else:
                 raise NotSliceableError("adds sums over positions to pairs of positions")
         return Application(out, none, frozenset(once), spread)
-    if eqn.name == "pad" and partial == [0] and eqn.constants[1] is not None and not eqn.constants[1].any():
-        return Application(out, none)
-    if eqn.name in ("concatenate", "stack") and whole(others):
-        return Application(out, none, frozenset(others))
-    if eqn.name == "select_n" and 0 not in partial and whole(others):
-        return Application(out, none, frozenset(k for k in others if k))
-    if eqn.name == "dynamic_slice" and partial == [0] and whole(others):
-        return Application(out, none)
-    if eqn.name == "dynamic_update_slice" and not any(k > 1 for k in partial) and whole(others):
-        return Application(out, none, frozenset(k for k in others if k < 2))
-    if eqn.name == "scatter-add" and 1 not in partial and whole(others):
-        return Application(out, none, frozenset(k for k in others if k != 1))
-    if eqn.name == "gather" and partial == [0] and whole(others):
+    if whole(others) and _is_exact(eqn, is_inexact=is_inexact):
+        return Application(out, none, frozenset(beside))
+    raise NotSliceableError("reads a sum over all positions")
+
+
+def _is_exact(eqn: SlicedEquation, *, is_inexact: bool) -> bool:
+    """Whether what is linear but for rounding is so of a sum's type."""
+    if eqn.name == "convert_element_type" and not is_inexact:
+        return eqn.eqn.outvars[0].aval.dtype.kind in "iuf" and eqn.eqn.invars[0].aval.dtype.kind in "iu"
+    if eqn.name == "gather":
         # What it gives outside of its operand is NaN of floats unless told otherwise, which adds up to itself.
         fill = eqn.params["fill_value"]
-        if fill == 0 or (is_inexact and (fill is None or fill != fill)):
-            return Application(out, none)
-    raise NotSliceableError("reads a sum over all positions")
+        return bool(fill == 0 or (is_inexact and (fill is None or fill != fill)))
+    return eqn.name != "div" or is_inexact
 
 
 def suggested(eqn: SlicedEquation) -> tuple[SequenceAxis, ...]:

@@ -20,8 +20,8 @@ from mmruntime._core.task import Task
 from mmruntime._core.warn import warn
 from mmruntime._frontend.constraint import constraint_p, may_be_mapped
 from mmruntime._jaxpr.ir import Step, is_tiny
+from mmruntime._jaxpr.primitives import ENTRY_BY_ENTRY, Factor, factors
 from mmruntime._partition.placement.locations import body_of_call
-from mmruntime._partition.stacks.dimension_ties import ENTRY_BY_ENTRY, ties
 
 # What people call the dimension of examples.
 _OF_EXAMPLES = re.compile(r"batch|example|sample|^(b|n|data|dp|rows?)$", re.IGNORECASE)
@@ -114,9 +114,10 @@ class _Examples:
 
     def follow(self, eqn: Any) -> list[Any]:
         """Follow an equation, and what is inside of it; the constraints in it by logical names."""
-        for ins, outs in (*((tie.ins, tie.outs) for tie in ties(eqn)), *_free(eqn)):
-            if any((eqn.invars[index], dim) in self.dims for index, dim in ins.items() if is_var(eqn.invars[index])):
-                self.dims.update((eqn.outvars[index], dim) for index, dim in outs.items())
+        for each in (*factors(eqn), *_of_equal_size(eqn)):
+            operands = [(eqn.invars[index], dim) for index, dim in each.ins.items() if is_var(eqn.invars[index])]
+            if any(pair in self.dims for pair in operands):
+                self.dims.update((eqn.outvars[index], dim) for index, dim in each.outs.items())
         if eqn.primitive is constraint_p:
             return [eqn] if eqn.params["logical"] else []
         found = []
@@ -163,8 +164,8 @@ def _pairs(sources: Any, targets: Any, shift: int = 0) -> _Pairs:
     return [(source, target, shift) for source, target in zip(sources, targets, strict=False)]
 
 
-def _free(eqn: Any) -> Iterator[tuple[dict[int, int], dict[int, int]]]:
-    """Dimensions of operands that are dimensions of the result, but do not run along with those of all operands."""
+def _of_equal_size(eqn: Any) -> Iterator[Factor]:
+    """Dimensions of operands that are dimensions of the result, but do not run along with it entry by entry."""
     name = eqn.primitive.name
     if name in ENTRY_BY_ENTRY or name in ("dynamic_slice", "dynamic_update_slice", "rev", "split"):
         # Some broadcast dimensions of size one.
@@ -173,20 +174,4 @@ def _free(eqn: Any) -> Iterator[tuple[dict[int, int], dict[int, int]]]:
                 if atom.aval.ndim == result.aval.ndim:
                     for dim, size in enumerate(atom.aval.shape):
                         if size == result.aval.shape[dim]:
-                            yield {index: dim}, {position: dim}
-    elif name == "dot_general":
-        (left, right), (left_batch, right_batch) = eqn.params["dimension_numbers"]
-        position = len(left_batch)
-        for index, used in enumerate(({*left, *left_batch}, {*right, *right_batch})):
-            for dim in range(eqn.invars[index].aval.ndim):
-                if dim not in used:
-                    yield {index: dim}, {0: position}
-                    position += 1
-    elif name == "gather":
-        offsets = eqn.params["dimension_numbers"].offset_dims
-        kept = [dim for dim in range(eqn.outvars[0].aval.ndim) if dim not in offsets]
-        for dim, position in enumerate(kept):
-            yield {1: dim}, {0: position}
-    elif name == "conv_general_dilated":
-        numbers = eqn.params["dimension_numbers"]
-        yield {0: numbers.lhs_spec[0]}, {0: numbers.out_spec[0]}
+                            yield Factor({index: dim}, {position: dim})

@@ -24,9 +24,10 @@ from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.task import Task
 from mmruntime._jaxpr.inline import inlined
 from mmruntime._jaxpr.ir import Op, Region, Step
+from mmruntime._jaxpr.primitives import Factor
 from mmruntime._jaxpr.trace_equations import trace_equations
 from mmruntime._partition.placement.locations import body_of_call, fresh
-from mmruntime._partition.stacks.dimension_ties import Tie, local_params, ties
+from mmruntime._partition.stacks.dimension_ties import local_params, ties
 from mmruntime._partition.stacks.find_stacks import StackCut, StackCuts, WholeStack, find_stacks
 from mmruntime._partition.tracing.trace import remove_dead_code
 
@@ -350,7 +351,7 @@ class _Cutter:
             self._set(var, cut.along(tie.outs[index]), results[index])
         return True
 
-    def _tie(self, eqn: Any) -> tuple[StackCut | None, Tie | None]:
+    def _tie(self, eqn: Any) -> tuple[StackCut | None, Factor | None]:
         """The tie along which an equation is cut: that of an operand in parts, else of a result that is wanted so."""
         found = [tie for tie in ties(eqn) if len(tie.outs) == len(eqn.outvars)]
         for index, atom in enumerate(eqn.invars):

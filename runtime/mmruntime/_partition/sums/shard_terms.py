@@ -31,27 +31,17 @@ from mmruntime._compat import Atom, Var, is_var
 from mmruntime._core.logical_axes import entry_names, spec_axes
 from mmruntime._jaxpr.inline import inlined
 from mmruntime._jaxpr.ir import abstract
+from mmruntime._jaxpr.primitives import factors, is_constraint, linear_in
 from mmruntime._partition.layouts.propagated_layouts import PropagatedLayouts
 from mmruntime._partition.tracing.own_meshes import border_shardings
 
 Axes = tuple[str, ...]
 Spec = PartitionSpec | None
 
-# Linear in their first operand.
-_UNARY = frozenset(
-    (
-        "neg", "convert_element_type", "transpose", "reshape", "squeeze", "expand_dims", "broadcast_in_dim", "copy",
-        "copy_p", "reduce_sum", "slice", "dynamic_slice", "rev", "real", "imag", "cumsum", "gather", "div", "name",
-        "split", "unstack",
-    )
-)  # fmt: skip
-# Linear in either of two operands.
-_BINARY = frozenset(("mul", "dot_general"))
-# Linear in all operands together, from this position on.
-_TOGETHER = {"add": 0, "add_any": 0, "sub": 0, "concatenate": 0, "stack": 0, "select_n": 1}
 # Add up over dimensions of their operands.
 _CONTRACTIONS = frozenset(("reduce_sum", "dot_general", "conv_general_dilated", "scatter-add"))
-_CONSTRAINTS = frozenset(("mm_constraint", "sharding_constraint"))
+# They are linear, but no rule says how their terms are laid out.
+_NOT_IN_TERMS = frozenset(("conj", "conv_general_dilated", "dynamic_update_slice", "reduce_precision", "scatter-add"))
 # The axes of a carried value of a loop, before they are known.
 _ANY: Axes = ("*",)
 
@@ -206,18 +196,13 @@ class ShardTerms:
             added = None if cut.added is None else found[cut.added]
             return cut.axes if whole and added in (None, _ANY, cut.axes) else None
         operands = {position for position, axes in enumerate(found) if axes is not None}
-        name = eqn.primitive.name
-        if name in _BINARY:
-            linear = len(operands) == 1
-        elif name in _TOGETHER:
-            linear = bool(operands) and min(operands) >= _TOGETHER[name]
-        else:
-            linear = operands == {0}
+        # In one operand of a product, or in several of a sum.
+        linear = any(operands and operands <= {*group} for group in _groups(eqn))
         known = {axes for axes in found if axes not in (None, _ANY)}
         if not linear or len(known) > 1:
             return None
         axes = next(iter(known), _ANY)
-        if name in _CONSTRAINTS and set(axes) & set(self._constrained(index)) - set(self.body.widens):
+        if is_constraint(eqn.primitive.name) and set(axes) & set(self._constrained(index)) - set(self.body.widens):
             return None
         return axes
 
@@ -266,11 +251,12 @@ class ShardTerms:
         made = [var for var in eqn.outvars if var in terms]
         axes = self.axes[made[0]]
         outvars = [terms.get(var, var) if is_var(var) else var for var in eqn.outvars]
-        if eqn.primitive.name in _CONSTRAINTS:
+        if is_constraint(eqn.primitive.name):
             spec = self._spec_of_terms(index, axes)
             return _traced(lambda value: [self._laid_out(value, spec)], [terms[eqn.invars[0]]], outvars, eqn)
         cut = self._cuts.get(index)
-        first = _TOGETHER.get(eqn.primitive.name, len(eqn.invars)) if cut is None else len(eqn.invars)
+        # What is added to terms is the first of them; factors stay as they are.
+        together = next((group for group in _groups(eqn) if len(group) > 1), ()) if cut is None else ()
         operands: list[Atom] = []
         mapped: list[int | None] = []
         before: list[Any] = []
@@ -282,7 +268,7 @@ class ShardTerms:
             elif cut is not None and cut.dims[position]:
                 dims, sizes = cut.dims[position], cut.sizes
                 key, prepare = (id(atom), dims, axes), functools.partial(_in_shards, dims=dims, sizes=sizes)
-            elif position >= first or (cut is not None and position == cut.added):
+            elif position in together or (cut is not None and position == cut.added):
                 key, prepare = (id(atom), axes), functools.partial(_as_first, count=self._count(axes))
             else:
                 operands.append(atom)
@@ -369,33 +355,16 @@ class _ShardCut:
 
 def _cut(eqn: Any, specs: Sequence[Spec], mesh: Mesh) -> _ShardCut | None:
     """How an equation adds up over dimensions that mesh axes cut; None if it does not, or in another way."""
-    added: int | None = None
     name = eqn.primitive.name
-    together: list[tuple[int | None, ...]]
-    if name == "reduce_sum":
-        together = [(dim,) for dim in eqn.params["axes"]]
-    elif name == "dot_general":
-        left, right = eqn.params["dimension_numbers"][0]
-        together = list(zip(left, right, strict=True))
-    elif name == "conv_general_dilated":
-        if eqn.params["feature_group_count"] != 1 or eqn.params["batch_group_count"] != 1:
-            return None
-        numbers = eqn.params["dimension_numbers"]
-        together = [(numbers.lhs_spec[1], numbers.rhs_spec[1])]
-    elif name == "scatter-add":
-        numbers = eqn.params["dimension_numbers"]
-        rank = len(eqn.invars[2].aval.shape)
-        updates = [dim for dim in range(rank) if dim not in numbers.update_window_dims]
-        batching = numbers.scatter_indices_batching_dims
-        together = [(None, dim, each) for dim, each in enumerate(updates) if dim not in batching]
-        added = 0
-    else:
+    if name not in _CONTRACTIONS:
         return None
+    added = 0 if name == "scatter-add" else None
+    together = [each.ins for each in factors(eqn) if not each.outs]
     sizes: list[int] = []
     axes: list[str] = []
     dims: list[list[int]] = [[] for _ in specs]
     for each in together:
-        entries = {_cutting(specs[position], dim, mesh) for position, dim in enumerate(each) if dim is not None} - {()}
+        entries = {_cutting(specs[position], dim, mesh) for position, dim in each.items()} - {()}
         if not entries:
             continue
         if len(entries) > 1:
@@ -404,11 +373,10 @@ def _cut(eqn: Any, specs: Sequence[Spec], mesh: Mesh) -> _ShardCut | None:
         count = math.prod(mesh.shape[axis] for axis in entry)
         axes += entry
         sizes.append(count)
-        for position, dim in enumerate(each):
-            if dim is not None:
-                if eqn.invars[position].aval.shape[dim] % count:
-                    return None
-                dims[position].append(dim)
+        for position, dim in each.items():
+            if eqn.invars[position].aval.shape[dim] % count:
+                return None
+            dims[position].append(dim)
     if not axes or len(set(axes)) < len(axes):
         return None
     # An axis that cuts what is summed and, in the other operand, what is not: XLA moves one of them first.
@@ -427,16 +395,19 @@ def _cutting(spec: Spec, dim: int, mesh: Mesh) -> Axes:
 
 def _linear_operands(eqn: Any) -> Sequence[Atom]:
     """The operands that an equation may take in terms."""
-    name, operands = eqn.primitive.name, list(eqn.invars)
+    return [eqn.invars[position] for group in _groups(eqn) for position in group]
+
+
+def _groups(eqn: Any) -> list[tuple[int, ...]]:
+    """Operands in which an equation is linear together, if it may take them in terms."""
+    name = eqn.primitive.name
+    if name in _NOT_IN_TERMS:
+        return []
     if name == "pad":
-        return operands[:1] if _is_zero(operands[1]) else ()
-    if name in _UNARY or name in _CONSTRAINTS:
-        # To integers they round.
-        is_exact = name not in ("convert_element_type", "div") or jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.inexact)
-        return operands[:1] if is_exact else ()
-    if name in _BINARY:
-        return operands
-    return operands[_TOGETHER[name] :] if name in _TOGETHER else ()
+        return [(0,)] if _is_zero(eqn.invars[1]) else []
+    # To integers they round.
+    is_exact = name not in ("convert_element_type", "div") or jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.inexact)
+    return linear_in(eqn) if is_exact else []
 
 
 def _is_zero(atom: Atom) -> bool:
