@@ -8,7 +8,7 @@ with it, so that what is gathered is what is read.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -17,7 +17,7 @@ from mmruntime import _compat
 from mmruntime._compat import Var, is_var
 from mmruntime._core.logical_axes import entry_names
 from mmruntime._frontend.constraint import constraint_p
-from mmruntime._jaxpr.ir import Op, Step, abstract
+from mmruntime._jaxpr.ir import Op, Region, Step, abstract
 from mmruntime._partition.layouts.shard import Shardings
 from mmruntime._partition.placement.place import Placement
 
@@ -55,73 +55,96 @@ def _check_axes(axes: Collection[str], placement: Placement) -> None:
 def _gathered(
     step: Step, index: int, axes: Collection[str], placement: Placement, shardings: Shardings
 ) -> tuple[Step, Placement]:
-    region, before = step.regions[index], step.regions[index - 1]
-    of = dict(placement.of)
-    near = dict(placement.near)
-    inside = {var for op in region.ops for var in op.writes()} | set(region.slices)
+    region = step.regions[index]
+    front = _front_of_loop(region, placement, shardings)
+    gathers, full = _gathers(front, axes, placement, shardings)
+    if not full:
+        return step, placement
+    # What the loop reads in the place of each variable.
+    instead_of = {var: full.get(first, first) for var, first in front.alias.items()} | full
+    instead: dict[Op, Op] = {}
+    for op in front.staying:
+        read = {k for k, atom in enumerate(op.eqn.invars) if is_var(atom) and front.alias.get(atom, atom) in full}
+        instead[op] = _reading(op.with_eqn(_laid_out_outside(op.eqn, read)) if read else op, instead_of)
+    before = step.regions[index - 1]
+    step = step.with_region(index - 1, replace(before, ops=(*before.ops, *front.moved, *gathers)))
+    step = step.with_region(index, replace(region, ops=tuple(instead.values())))
+    like = {new: old for old, new in instead.items() if new is not old}
+    return step, placement.with_ops({**front.moved, **like}, gathers)
+
+
+# The axes that cut each dimension of a value.
+_Entries = list[tuple[str, ...]]
+
+
+@dataclass(eq=False, frozen=True)
+class _FrontOfLoop:
+    """What of a loop lays out and converts what comes from in front of it.
+
+    Attributes:
+        staying: The other equations of the loop.
+        moved: Equations to move in front of the loop, and which of the loop each of them was.
+        alias: For what these give, and what others give that do the same, the variable to read.
+        entries: How each of these variables is laid out.
+        inside: What the other equations make, and the slices of the batch.
+    """
+
+    staying: list[Op] = field(default_factory=list)
+    moved: dict[Op, Op] = field(default_factory=dict)
+    alias: dict[Var, Var] = field(default_factory=dict)
+    entries: dict[Var, _Entries] = field(default_factory=dict)
+    inside: set[Var] = field(default_factory=set)
+
+
+def _front_of_loop(region: Region, placement: Placement, shardings: Shardings) -> _FrontOfLoop:
+    found = _FrontOfLoop(inside={var for op in region.ops for var in op.writes()}.union(region.slices))
     summed = {result for _, result in region.sums}
-    # The entries of the layout of each value that is to be gathered, by what the equations of the loop call it.
-    entries: dict[Var, list[tuple[str, ...]]] = {}
-    moved: list[Op] = []
     # Each use of a parameter may lay it out again.
     same: dict[Hashable, Var] = {}
-    alias: dict[Var, Var] = {}
-    ops: list[Op] = []
     for op in region.ops:
         name = op.eqn.primitive.name
-        is_outer = op.task is None and not op.backward and not any(var in inside for var in op.reads())
+        is_outer = op.task is None and not op.backward and found.inside.isdisjoint(op.reads())
         can_move = name in (*_CONSTRAINTS, "convert_element_type") and is_var(op.eqn.invars[0])
         if not (is_outer and can_move) or op.eqn.outvars[0] in summed:
-            ops.append(op)
+            found.staying.append(op)
             continue
         operand: Var = op.eqn.invars[0]
-        (result,), source = op.eqn.outvars, alias.get(operand, operand)
+        (result,), source = op.eqn.outvars, found.alias.get(operand, operand)
         where = placement.of[op][0]
         if name in _CONSTRAINTS:
-            entries[result] = _entries(shardings.in_mesh_axes(op, where).params["sharding"].spec, result)
+            entries = _entries(shardings.in_mesh_axes(op, where).params["sharding"].spec, result)
         else:
-            entries[result] = entries.get(source) or _entries(shardings[source, where].spec, source)
-        inside.discard(result)
-        key = (name, source, result.aval, tuple(entries.get(result, ())), placement.of[op])
-        alias[result] = same.setdefault(key, result)
-        if alias[result] is result:
-            moved.append(_reading(op, {operand: source}))
-            of[moved[-1]] = placement.of[op]
-            if op in near:
-                near[moved[-1]] = near[op]
-    full: dict[Var, Var] = {}
-    gathers: list[Op] = []
-    changed: list[Op] = []
+            entries = found.entries.get(source) or _entries(shardings[source, where].spec, source)
+        found.entries[result] = entries
+        found.inside.discard(result)
+        found.alias[result] = same.setdefault((name, source, result.aval, tuple(entries), placement.of[op]), result)
+        if found.alias[result] is result:
+            found.moved[_reading(op, {operand: source})] = op
+    return found
+
+
+def _gathers(
+    front: _FrontOfLoop, axes: Collection[str], placement: Placement, shardings: Shardings
+) -> tuple[dict[Op, tuple[int, ...]], dict[Var, Var]]:
+    """The equations that gather what the loop reads, with their submeshes; and the gathered variable of each."""
     readers: dict[Var, dict[int, None]] = {}
-    for op in ops:
+    for op in front.staying:
         for var in op.reads():
-            readers.setdefault(alias.get(var, var), {}).update(dict.fromkeys(placement.of[op]))
+            readers.setdefault(front.alias.get(var, var), {}).update(dict.fromkeys(placement.of[op]))
+    gathers: dict[Op, tuple[int, ...]] = {}
+    full: dict[Var, Var] = {}
     for var, places in readers.items():
-        if var in inside:
+        if var in front.inside:
             continue
-        cut = entries.get(var) or _entries(shardings[var, next(iter(places))].spec, var)
+        cut = front.entries.get(var) or _entries(shardings[var, next(iter(places))].spec, var)
         if not any(name in axes for entry in cut for name in entry):
             continue
         names = tuple(tuple(name for name in entry if name not in axes) for entry in cut)
         full[var], laid_out = _compat.new_var(var.aval), _compat.new_var(var.aval)
         # The first constraint keeps the parameter cut where only the loop said so.
-        pair = [Op(_constraint(var, laid_out, tuple(cut))), Op(_constraint(laid_out, full[var], names))]
-        gathers += pair
-        of.update(dict.fromkeys(pair, tuple(places)))
-    if not full:
-        return step, placement
-    instead_of = {var: full.get(first, first) for var, first in alias.items()} | full
-    for op in ops:
-        read = {k for k, atom in enumerate(op.eqn.invars) if is_var(atom) and alias.get(atom, atom) in full}
-        new = _reading(op.with_eqn(_laid_out_outside(op.eqn, read)) if read else op, instead_of)
-        of[new] = of[op]
-        changed.append(new)
-    instead = {old: new for old, new in zip(ops, changed, strict=True) if new is not old}
-    near |= {instead[op]: task for op, task in placement.near.items() if op in instead}
-    floating = frozenset(instead.get(op, op) for op in placement.floating)
-    step = step.with_region(index - 1, replace(before, ops=(*before.ops, *moved, *gathers)))
-    step = step.with_region(index, replace(region, ops=tuple(changed)))
-    return step, replace(placement, of=of, near=near, floating=floating)
+        pair = Op(_constraint(var, laid_out, tuple(cut))), Op(_constraint(laid_out, full[var], names))
+        gathers |= dict.fromkeys(pair, tuple(places))
+    return gathers, full
 
 
 def _reading(op: Op, instead: Mapping[Var, Var]) -> Op:
@@ -132,7 +155,7 @@ def _reading(op: Op, instead: Mapping[Var, Var]) -> Op:
     return op.with_eqn(op.eqn.replace(invars=invars))
 
 
-def _entries(spec: Any, var: Var) -> list[tuple[str, ...]]:
+def _entries(spec: Any, var: Var) -> _Entries:
     """The axes that cut each dimension."""
     found = [entry_names(entry) for entry in spec]
     return [*found, *[()] * (len(var.aval.shape) - len(found))]

@@ -79,6 +79,20 @@ class Placement:
     namesakes: Mapping[Var, Var] = field(default_factory=dict)
     followed: frozenset[Var] = frozenset()
 
+    def with_ops(self, like: Mapping[Op, Op], where: Mapping[Op, tuple[int, ...]] | None = None) -> Placement:
+        """The placement with further equations, each like another one, or on the submeshes that are given for it.
+
+        Args:
+            like: For new equations, those whose place they take or that they stand beside.
+            where: The submeshes of new equations, of those of `like` where they differ, and of others.
+        """
+        return replace(
+            self,
+            of={**self.of, **{new: self.of[old] for new, old in like.items()}, **(where or {})},
+            near={**self.near, **{new: self.near[old] for new, old in like.items() if old in self.near}},
+            floating=self.floating.union(new for new, old in like.items() if old in self.floating),
+        )
+
 
 def place(
     step: Step,

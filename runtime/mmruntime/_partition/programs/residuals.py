@@ -61,28 +61,22 @@ def recompute_residuals(step: Step, placement: Placement, segments: Segments) ->
     for each in segments:
         for var in each.reads:
             readers[var].append(each)
-    of, near = dict(placement.of), dict(placement.near)
-    is_changed = False
+    like: dict[Op, Op] = {}
     for index, region in enumerate(step.regions):
         edits: dict[Op, list[Op]] = {}
         for forward in segments.by_region[index]:
             if forward.backward:
                 continue
             found = _Residuals(forward, region, readers, elsewhere, fixed).edits()
-            for op, ops in found.items():
-                for new in ops:
-                    of[new] = placement.of[op]
-                    if op in placement.near:
-                        near[new] = placement.near[op]
+            like.update((new, op) for op, ops in found.items() for new in ops)
             edits |= found
         if edits:
             ops = [new for op in region.ops for new in edits.get(op, [op])]
             step = step.with_region(index, replace(region, ops=tuple(ops)))
-            is_changed = True
-    if not is_changed:
+    if not like:
         return step, placement
-    step = remove_dead_code(step)
-    return step, replace(placement, of=_where_still_read(step, of), near=near)
+    step, placement = remove_dead_code(step), placement.with_ops(like)
+    return step, replace(placement, of=_where_still_read(step, placement.of))
 
 
 def _where_still_read(step: Step, of: Mapping[Op, tuple[int, ...]]) -> dict[Op, tuple[int, ...]]:

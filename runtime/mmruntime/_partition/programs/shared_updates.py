@@ -208,17 +208,10 @@ class _Comparison:
 
 def _apart(step: Step, index: int, placement: Placement, rests: Sequence[_Rest]) -> tuple[Step, Placement]:
     """The step with the rest of each program as another variant, which has copies of the scalars that it reads."""
-    of, near, floating = dict(placement.of), dict(placement.near), set(placement.floating)
     instead: dict[Op, Op] = {}
     copies: dict[Op, list[Op]] = defaultdict(list)
-
-    def stands_for(op: Op, other: Op, where: tuple[int, ...]) -> None:
-        of[other] = where
-        if op in near:
-            near[other] = near[op]
-        if op in floating:
-            floating.add(other)
-
+    like: dict[Op, Op] = {}
+    where: dict[Op, tuple[int, ...]] = {}
     for program, mine in rests:
         env: dict[Var, Var] = {}
 
@@ -231,14 +224,14 @@ def _apart(step: Step, index: int, placement: Placement, rests: Sequence[_Rest])
             env.update((var, _compat.new_var(var.aval)) for var in op.writes())
             copy = renamed(op)
             copies[op].append(copy)
-            stands_for(op, copy, (program.where,))
+            like[copy], where[copy] = op, (program.where,)
         for op in mine:
             instead[op] = renamed(op)
-            stands_for(op, instead[op], of[op])
+            like[instead[op]] = op
     region = step.regions[index]
     ops = tuple([each for op in region.ops for each in (instead.get(op, op), *copies[op])])
     step = remove_dead_code(step.with_region(index, replace(region, ops=ops)))
-    return step, replace(placement, of=of, near=near, floating=frozenset(floating))
+    return step, placement.with_ops(like, where)
 
 
 def _needed(ops: Iterable[Op], scalars: Sequence[Op]) -> list[Op]:

@@ -181,7 +181,6 @@ class _LoopSums:
         """The step with these accumulators, and where it runs."""
         if not self.delayed:
             return self.step, self.placement
-        of, near, floating = dict(self.placement.of), dict(self.placement.near), set(self.placement.floating)
         instead: dict[Op, list[Op]] = {}
         terms: dict[Var, Var] = {}
         place = {op: number for number, op in enumerate(self.region.ops)}
@@ -197,11 +196,6 @@ class _LoopSums:
             for op, new in zip(segment.ops, eqns, strict=True):
                 if len(new) != 1 or new[0] is not op.eqn:
                     instead[op] = [op.with_eqn(eqn) for eqn in new]
-                    of.update(dict.fromkeys(instead[op], of.pop(op)))
-                    if op in near:
-                        near.update(dict.fromkeys(instead[op], near[op]))
-                    if op in floating:
-                        floating.update(instead[op])
         loop = self.region.loop
         assert loop is not None
         totals = {
@@ -214,19 +208,17 @@ class _LoopSums:
         ]
         ops = [new for op in self.region.ops for new in instead.get(op, [op])]
         region = replace(self.region, ops=tuple(ops), sums=tuple(sums))
-        final: list[Op] = []
+        final: dict[Op, tuple[int, ...]] = {}
         home = {total: self.made_on[result][0] for total, result in self.region.sums}
         for total, apart in totals.items():
             layout = self.shardings[total, home[total]]
             # Where parameters are cut, those that read it say how.
             given = None if self.all_gather and layout.is_fully_replicated else layout
-            added = [Op(eqn) for eqn in reduced(apart, total, given)]
-            of.update(dict.fromkeys(added, (home[total],)))
-            final += added
+            final.update((Op(eqn), (home[total],)) for eqn in reduced(apart, total, given))
         after = self.step.regions[self.index + 1]
         step = self.step.with_region(self.index, region)
         step = step.with_region(self.index + 1, replace(after, ops=(*final, *after.ops)))
-        return step, replace(self.placement, of=of, near=near, floating=frozenset(floating))
+        return step, self.placement.with_ops({new: op for op, ops in instead.items() for new in ops}, final)
 
     def _apart(self, total: Var, like: Var, accumulate: str) -> Var:
         """An accumulator for a total, of the shape of another variable."""

@@ -173,21 +173,18 @@ def _may_join(total: Var) -> bool:
 
 def _packed(step: Step, index: int, placement: Placement, packs: Sequence[_Pack]) -> tuple[Step, Placement]:
     region, after = step.regions[index], step.regions[index + 1]
-    of = dict(placement.of)
     instead: dict[Var, tuple[tuple[Var, Var], ...]] = {}
-    joining: list[Op] = []
-    taking_apart: list[Op] = []
+    joining: dict[Op, tuple[int, ...]] = {}
+    taking_apart: dict[Op, tuple[int, ...]] = {}
     for pack in packs:
         flats = []
         for results, maker in zip(pack.results, pack.makers, strict=True):
             flat, eqns = trace_equations(_join, results)
             flats.append(flat)
             ops = [Op(eqn, None, maker.backward, maker.variant) for eqn in eqns]
-            of.update(dict.fromkeys(ops, of[maker]))
-            joining += ops
+            joining |= dict.fromkeys(ops, placement.of[maker])
         joined, ops = _taken_apart(pack, flats[0])
-        of.update(dict.fromkeys(ops, of[pack.makers[0]]))
-        taking_apart += ops
+        taking_apart |= dict.fromkeys(ops, placement.of[pack.makers[0]])
         instead |= dict.fromkeys(pack.totals, ())
         instead[pack.totals[0]] = tuple((joined, flat) for flat in flats)
     sums: dict[tuple[Var, Var], None] = {}
@@ -196,7 +193,7 @@ def _packed(step: Step, index: int, placement: Placement, packs: Sequence[_Pack]
     loop: Region = replace(region, ops=(*region.ops, *joining), sums=tuple(sums))
     step = step.with_region(index, loop)
     step = step.with_region(index + 1, replace(after, ops=(*taking_apart, *after.ops)))
-    return step, replace(placement, of=of)
+    return step, placement.with_ops({}, {**joining, **taking_apart})
 
 
 def _join(*arrays: Any) -> Any:
