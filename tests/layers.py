@@ -65,15 +65,15 @@ MAY_IMPORT = {
     "mmmodernize.names": ".names.advice .names.markers .names.gate .names.reexports",
     "mmmodernize.settings": "mmrewrite.engine",
     "mmmodernize.sites": "mmrewrite.results mmrewrite.source mmrewrite.project mmrewrite.codemod .names .settings",
-    "mmmodernize.codemod": "mmrewrite.results .sites",
-    "mmmodernize.meshes.partition_specs": "mmrewrite.source .names .sites",
-    "mmmodernize.types.libraries": "mmrewrite.source .sites",
-    "mmmodernize.types.plain_objects": "mmrewrite.source mmrewrite.project .sites .types.libraries",
+    "mmmodernize.codemod": "mmrewrite.results mmrewrite.project .sites",
+    "mmmodernize.meshes.partition_specs": "mmrewrite.source mmrewrite.project .names .sites",
+    "mmmodernize.types.libraries": "mmrewrite.source mmrewrite.project",
+    "mmmodernize.types.plain_objects": "mmrewrite.source mmrewrite.project .types.libraries",
     "mmmodernize.meshes.mesh_values": (
-        "mmrewrite.source mmrewrite.project .names .sites .types.libraries .types.plain_objects"
+        "mmrewrite.source mmrewrite.project .names .types.libraries .types.plain_objects"
     ),
-    "mmmodernize.meshes.mesh_contexts": ".names .sites .meshes.mesh_values",
-    "mmmodernize.calls": "mmrewrite.source mmrewrite.project .names .sites .types.libraries .meshes.mesh_contexts",
+    "mmmodernize.meshes.mesh_contexts": "mmrewrite.project .names .sites .meshes.mesh_values",
+    "mmmodernize.calls": "mmrewrite.source mmrewrite.project .names .types.libraries .meshes.mesh_contexts",
     "mmmodernize.modules": "mmrewrite.source mmrewrite.project .names .sites .calls",
     "mmmodernize.types": "mmrewrite.source mmrewrite.project .sites .meshes.partition_specs .types.libraries .calls",
     "mmmodernize.meshes": (
@@ -81,7 +81,9 @@ MAY_IMPORT = {
         ".meshes.mesh_contexts .calls .types"
     ),
     "mmmodernize.text": "mmrewrite.source mmrewrite.project .names .sites .calls .modules .types",
-    "mmmodernize.edits": "mmrewrite.results mmrewrite.source mmrewrite.codemod mmrewrite.engine .names .sites",
+    "mmmodernize.edits": (
+        "mmrewrite.results mmrewrite.source mmrewrite.project mmrewrite.codemod mmrewrite.engine .names .sites"
+    ),
     "mmmodernize.doubts": (
         "mmrewrite.results mmrewrite.source mmrewrite.project mmrewrite.engine .names.advice .names .sites .calls "
         ".modules .text"
@@ -107,8 +109,8 @@ MAY_IMPORT = {
     ),
     "mmmodernize": "",
     "mmmodernize.rewrites": (
-        "mmrewrite.results mmrewrite.source .names.advice .names.gate .names .sites .codemod .meshes.partition_specs "
-        ".meshes.mesh_contexts .calls .modules .types .meshes .text .edits .doubts"
+        "mmrewrite.results mmrewrite.source mmrewrite.project .names.advice .names.gate .names .sites .codemod "
+        ".meshes.partition_specs .meshes.mesh_contexts .calls .modules .types .meshes .text .edits .doubts"
     ),
     # A path of before, for codemods of others.
     "mmrewrite.modernize": "mmmodernize.codemod",

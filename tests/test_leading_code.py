@@ -16,9 +16,9 @@ from mmmodernize.meshes import mesh_regions
 from mmmodernize.registry import ModernizeRegistry
 from mmmodernize.rewrite import modernize_project
 from mmmodernize.sites.site import ModernizeContext
-from mmmodernize.sites.uses import ModuleUses
 from mmrewrite.project.facts import Facts, read_facts
 from mmrewrite.project.project import Project
+from mmrewrite.project.uses import ModuleUses
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "modernize"
 REGISTRY = ModernizeRegistry()

@@ -20,7 +20,7 @@ from mmmodernize.registry import ModernizeRegistry
 from mmmodernize.rewrite import modernize_project
 from mmmodernize.settings import ModernizeSettings
 from mmmodernize.sites.site import Location, ModernizeContext
-from mmmodernize.sites.uses import ModuleUses
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.results import LeftAlone, Rewrite
 from mmrewrite.source.text import SourceText
 

@@ -183,7 +183,7 @@ class TestWhoseFaultItIs:
             "mmrewrite.engine.draft.draft_module",
             "mmrewrite.engine.regions.find_regions",
             "mmmodernize.decide._decide_together",
-            "mmmodernize.sites.uses.ModuleUses.__init__",
+            "mmrewrite.project.uses.ModuleUses.__init__",
         ],
     )
     def test_a_bug_costs_one_file(self, place: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,8 @@ from mmmodernize.names.newer_index import newer_names
 from mmmodernize.registry import ModernizeRegistry
 from mmmodernize.rewrite import modernize_project
 from mmmodernize.settings import ModernizeSettings
-from mmmodernize.sites.uses import ModuleUses
 from mmrewrite.project.facts import Facts, SourceFile, read_facts
+from mmrewrite.project.uses import ModuleUses
 
 TARGETS = ("0.4.30", "0.6.0", "0.8.0", "0.12")
 # The names of JAX that came after the first release that `tools/index_names.py` reads, with the release in which each

@@ -10,8 +10,8 @@ from test_leading_code import PROJECTS, project_of
 
 from mmmodernize.calls.components import combined
 from mmmodernize.calls.reach import OutsideReach, WideReach
-from mmmodernize.sites.uses import ModuleUses
 from mmrewrite.project.reach import Reached
+from mmrewrite.project.uses import ModuleUses
 
 
 class WholeReach(WideReach):

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
-from mmmodernize.sites.uses import ModuleUses, OldNameUse
+from mmrewrite.project.uses import ModuleUses, OldNameUse
 from mmrewrite.results import Change
 
 if TYPE_CHECKING:

@@ -26,7 +26,6 @@ from mmmodernize.settings import ModernizeSettings
 from mmmodernize.sites.carried_decision import CarriedDecision, carried, restored
 from mmmodernize.sites.decision import LEFT_WITH_REGION, Decision
 from mmmodernize.sites.site import Location, ModernizeContext, ModuleDraft, OldNameSite, SiteLeft
-from mmmodernize.sites.uses import ImportedName, ModuleUses, group_by_name
 from mmmodernize.sites.version_guards import guard_of
 from mmrewrite.codemod.refused import SiteRefused
 from mmrewrite.engine.comment_places import kept_comments
@@ -37,6 +36,7 @@ from mmrewrite.engine.self_check import SecondRun, self_check
 from mmrewrite.engine.sorted_imports import with_sorted_imports
 from mmrewrite.project.facts import Facts, Loader, SourceFile, Unreadable, read_facts
 from mmrewrite.project.project import Project
+from mmrewrite.project.uses import ImportedName, ModuleUses, group_by_name
 from mmrewrite.results import CompatUse, Edit, LeftAlone, Refusal, Rewrite
 from mmrewrite.source.failure import failure_of
 from mmrewrite.source.spans import span

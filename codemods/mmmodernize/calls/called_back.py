@@ -7,8 +7,8 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from mmmodernize.meshes.mesh_contexts import run_now
-from mmmodernize.sites.uses import ModuleUses
 from mmmodernize.types.libraries import ARRAY_LIBRARIES, is_known, library_name
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import all_arguments
 
 Definition = ast.FunctionDef | ast.Lambda

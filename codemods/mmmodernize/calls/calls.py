@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from mmmodernize.names.old_names import PARTIALS
-from mmmodernize.sites.uses import ModuleUses
+from mmrewrite.project.uses import ModuleUses
 
 # Transformations of linen that make of a class of modules another one, which is called as it is.
 _LIFTED = frozenset(

@@ -18,8 +18,8 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from mmmodernize.sites.uses import ModuleUses
 from mmrewrite.project.project import Project
+from mmrewrite.project.uses import ModuleUses
 
 Place = tuple[ModuleUses, ast.expr]
 

@@ -10,8 +10,8 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from mmmodernize.calls.reach import WideReach
-from mmmodernize.sites.uses import ModuleUses
 from mmrewrite.project.facts import Facts
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.mentions import Mention
 from mmrewrite.source.names import Scope, dotted_name
 from mmrewrite.source.text import as_parsed

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 from mmmodernize.calls.components import Components, bits, combined, marks_of
 from mmmodernize.names.old_names import PARTIALS, PJIT
-from mmmodernize.sites.uses import ModuleUses
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reach, Reached
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.mentions import Mention
 from mmrewrite.source.names import Scope, dotted_name
 from mmrewrite.source.walk import children

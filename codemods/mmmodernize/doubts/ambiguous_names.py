@@ -16,8 +16,8 @@ from mmmodernize.names.lost_keywords import lost_keywords
 from mmmodernize.names.name_index import TITLES
 from mmmodernize.names.name_index import old_names as index
 from mmmodernize.sites.site import ModernizeContext
-from mmmodernize.sites.uses import ModuleUses, dotted_text
 from mmmodernize.sites.version_guards import guard_of
+from mmrewrite.project.uses import ModuleUses, dotted_text
 from mmrewrite.results import LeftAlone
 from mmrewrite.source.branches import branches
 from mmrewrite.source.names import Binding, Scope, dotted_name

@@ -34,8 +34,8 @@ from mmmodernize.modules.passed_modules import PassedModules, module_by_name
 from mmmodernize.names.lost_keywords import lost_keywords
 from mmmodernize.names.old_names import PARTIALS
 from mmmodernize.sites.site import ModernizeContext
-from mmmodernize.sites.uses import ModuleUses
 from mmmodernize.sites.version_guards import guard_of
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.results import LeftAlone
 from mmrewrite.source.names import Binding
 from mmrewrite.source.spans import span

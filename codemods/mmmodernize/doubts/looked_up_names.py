@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from mmmodernize.modules.deprecations import ToldNames
 from mmmodernize.modules.passed_modules import PassedModules, module_by_name, text_of
 from mmmodernize.sites.site import ModernizeContext
-from mmmodernize.sites.uses import ModuleUses, dotted_text
 from mmmodernize.sites.version_guards import guard_of
 from mmmodernize.text.run_text import RunTexts, text_in, texts_of
 from mmmodernize.text.text_patterns import says_part, text_pattern
+from mmrewrite.project.uses import ModuleUses, dotted_text
 from mmrewrite.results import LeftAlone
 from mmrewrite.source.spans import span
 

@@ -18,7 +18,6 @@ from mmmodernize.names.advice import SUCCESSORS
 from mmmodernize.names.lost_keywords import lost_keywords, may_give_lost_keywords
 from mmmodernize.names.renamed_keywords import OLD_KEYWORDS
 from mmmodernize.sites.site import ModernizeContext
-from mmmodernize.sites.uses import ModuleUses
 from mmmodernize.text.run_text import (
     RunTexts,
     has_examples,
@@ -27,6 +26,7 @@ from mmmodernize.text.run_text import (
     text_in,
     texts_of,
 )
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.results import LeftAlone
 from mmrewrite.source.names import Scope
 from mmrewrite.source.spans import span

@@ -10,12 +10,12 @@ from mmmodernize.doubts.looked_up_names import homes_asked
 from mmmodernize.modules.passed_modules import star_origins
 from mmmodernize.names.name_index import TITLES
 from mmmodernize.names.newer_index import Lacking
-from mmmodernize.sites.uses import ModuleUses, dotted_text
 from mmmodernize.sites.version_guards import guard_of
 from mmrewrite.engine.notebook import read_notebooks
 from mmrewrite.engine.outcome import Outcome, rewritten, unchanged, unread
 from mmrewrite.project.facts import Facts, Loader, SourceFile, Unreadable, read_facts
 from mmrewrite.project.project import Project
+from mmrewrite.project.uses import ModuleUses, dotted_text
 from mmrewrite.results import LeftAlone, Rewrite
 from mmrewrite.source.failure import failure_of
 from mmrewrite.source.spans import span

@@ -12,11 +12,11 @@ from mmmodernize.edits.import_names import one_line, parts_that_go
 from mmmodernize.names.name_index import ONCE_MODULES, ONCE_MODULES_OF_THEMSELVES, old_names
 from mmmodernize.names.old_names import PJIT, STILL_THERE
 from mmmodernize.sites.site import ModernizeContext, ModuleDraft
-from mmmodernize.sites.uses import ImportedName, ModuleUses, dotted_text
 from mmmodernize.sites.version_guards import guard_of
 from mmrewrite.codemod.comments import is_for_tools
 from mmrewrite.codemod.imports import ImportPosition, NewImport, import_block, place_import
 from mmrewrite.codemod.layout import indentation
+from mmrewrite.project.uses import ImportedName, ModuleUses, dotted_text
 from mmrewrite.results import Edit, HintReference
 from mmrewrite.source.names import dotted_name
 from mmrewrite.source.spans import first_line, span

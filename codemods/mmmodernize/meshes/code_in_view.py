@@ -6,11 +6,11 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping
 
 from mmmodernize.meshes.uncompiled_code import HARMLESS_METHODS
-from mmmodernize.sites.uses import ModuleUses
 from mmmodernize.types.libraries import is_known, library_name
 from mmrewrite.codemod.array_methods import ARRAY_METHODS
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
+from mmrewrite.project.uses import ModuleUses
 
 # What libraries call functions by that they are given. Others of theirs call none.
 _CALL_BACK = frozenset(

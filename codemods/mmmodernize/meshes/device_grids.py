@@ -15,7 +15,7 @@ from functools import cached_property
 
 from mmmodernize.names.old_names import PARTIALS
 from mmmodernize.sites.site import ModernizeContext, OldNameSite
-from mmmodernize.sites.uses import ModuleUses
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import Binding, Scope
 
 POSITIONAL_SHARDINGS = (

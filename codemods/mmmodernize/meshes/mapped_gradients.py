@@ -10,10 +10,10 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from mmmodernize.sites.uses import ModuleUses
 from mmrewrite.codemod.array_methods import ARRAY_METHODS
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import dotted_name
 
 DIFFERENTIATE = frozenset(

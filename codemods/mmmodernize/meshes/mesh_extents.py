@@ -11,7 +11,7 @@ from mmmodernize.calls.named_definitions import NamedDefinitions
 from mmmodernize.calls.reach import Unit, WideReach
 from mmmodernize.meshes.mesh_contexts import STATEMENT, WITH, MeshContext, rest_of
 from mmmodernize.names.old_names import PARTIALS, PJIT
-from mmmodernize.sites.uses import ModuleUses
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import all_arguments
 
 _ENTER = frozenset(("enter_context", "__enter__"))

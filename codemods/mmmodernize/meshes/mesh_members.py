@@ -18,8 +18,8 @@ from mmmodernize.meshes.partition_specs import (
     specs_of,
 )
 from mmmodernize.names.old_names import CONSTRAINTS, ENVIRONMENTS, PJIT, XMAPS
-from mmmodernize.sites.uses import ModuleUses
 from mmmodernize.sites.version_guards import guard_of
+from mmrewrite.project.uses import ModuleUses
 
 # Sharding hints of Flax, which must find a mesh in context, so the context must stay. They also find that of
 # `compat.mesh_context`.

@@ -32,8 +32,8 @@ from mmmodernize.meshes.plain_constraints import PlainConstraints
 from mmmodernize.meshes.plain_sites import PlainSites
 from mmmodernize.meshes.uncompiled_code import UncompiledCode
 from mmmodernize.sites.site import ModernizeContext
-from mmmodernize.sites.uses import ModuleUses
 from mmrewrite.project.facts import Facts
+from mmrewrite.project.uses import ModuleUses
 
 NAMED, SET, COMPAT, NEITHER = "named", "set", "compat", "neither"
 

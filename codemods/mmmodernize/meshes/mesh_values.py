@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from mmmodernize.names.old_names import ENVIRONMENTS, MESHES, PARTIALS
-from mmmodernize.sites.uses import ModuleUses
 from mmmodernize.types.libraries import is_known, is_none, library_name
 from mmmodernize.types.plain_objects import PlainObjects
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import Binding
 
 _MESH_CLASSES = frozenset(name for name in MESHES if name.endswith(".Mesh"))

@@ -14,7 +14,7 @@ from functools import cached_property
 from mmmodernize.calls.components import bits, combined
 from mmmodernize.calls.reach import OutsideReach
 from mmmodernize.meshes.partition_specs import Specs, kind_of, parts_of
-from mmmodernize.sites.uses import ModuleUses
+from mmrewrite.project.uses import ModuleUses
 
 # Old versions of JAX raised `ValueError` or `RuntimeError` for a spec without a mesh.
 _CATCH_IT = frozenset(f"builtins.{name}" for name in ("BaseException", "Exception", "RuntimeError", "ValueError"))

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from mmmodernize.sites.site import EVERYWHERE, OldNameSite
-from mmmodernize.sites.uses import ModuleUses, dotted_text
+from mmrewrite.project.uses import ModuleUses, dotted_text
 
 RUNTIME = "mmruntime"
 PACKAGES = ("multimesh.jax", "legate.jax")

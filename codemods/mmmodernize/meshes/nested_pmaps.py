@@ -7,7 +7,7 @@ import ast
 from mmmodernize.meshes.mapped_gradients import PMAP, MappedFunctions
 from mmmodernize.meshes.partition_specs import call_of
 from mmmodernize.sites.site import ModernizeContext
-from mmmodernize.sites.uses import ModuleUses
+from mmrewrite.project.uses import ModuleUses
 
 
 class NestedPmaps:

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from mmmodernize.names.old_names import CONSTRAINTS, GONE_VALUES, PARTIALS, PJIT
 from mmmodernize.sites.site import OldNameSite
-from mmmodernize.sites.uses import ModuleUses, OldNameUse
+from mmrewrite.project.uses import ModuleUses, OldNameUse
 from mmrewrite.source.names import numbered
 
 _SPEC = "jax.sharding.PartitionSpec"

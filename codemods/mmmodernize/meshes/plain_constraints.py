@@ -18,7 +18,7 @@ from mmmodernize.meshes.meshless_calls import MeshlessCalls
 from mmmodernize.meshes.partition_specs import call_of
 from mmmodernize.meshes.plain_sites import PlainSites
 from mmmodernize.names.old_names import OLD_CONSTRAINTS
-from mmmodernize.sites.uses import ModuleUses
+from mmrewrite.project.uses import ModuleUses
 
 _SET_A_MESH = (
     "jax.set_mesh",

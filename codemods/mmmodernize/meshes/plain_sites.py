@@ -20,8 +20,8 @@ from mmmodernize.meshes.mesh_members import Member
 from mmmodernize.meshes.mesh_names import MeshName, UnnamedMesh, mesh_name
 from mmmodernize.meshes.partition_specs import call_of
 from mmmodernize.names.old_names import OLD_MESHES
-from mmmodernize.sites.uses import ModuleUses
 from mmrewrite.project.project import Project
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import Scope
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.GeneratorExp)

@@ -24,7 +24,6 @@ from mmmodernize.meshes.mesh_contexts import (
     run_now,
 )
 from mmmodernize.names.old_names import CONSTRAINTS, PARTIALS, PJIT, RESOURCE_ENVS
-from mmmodernize.sites.uses import ModuleUses
 from mmmodernize.types.array_annotations import ArrayAnnotations
 from mmmodernize.types.array_sources import ArraySources
 from mmmodernize.types.attribute_values import AttributeValues
@@ -33,6 +32,7 @@ from mmmodernize.types.possible_arrays import PossibleArrays
 from mmrewrite.codemod.array_methods import ARRAY_METHODS
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.reach import Reached
+from mmrewrite.project.uses import ModuleUses
 
 _TRACERS = frozenset(
     (

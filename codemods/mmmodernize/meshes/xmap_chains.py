@@ -10,8 +10,8 @@ from mmmodernize.calls.components import bits, combined, marks_of
 from mmmodernize.calls.reach import NarrowReach
 from mmmodernize.names.old_names import XMAPS
 from mmmodernize.sites.site import Location, ModernizeContext
-from mmmodernize.sites.uses import ModuleUses, OldNameUse
 from mmmodernize.sites.version_guards import guard_of
+from mmrewrite.project.uses import ModuleUses, OldNameUse
 
 if TYPE_CHECKING:
     from mmmodernize.sites.decision import Decision

@@ -15,9 +15,9 @@ from typing import ClassVar, NamedTuple
 from mmmodernize.calls.given_arguments import GivenArguments, GivenParameter, last_name
 from mmmodernize.modules.passed_modules import ASK_ONLY, PassedModules, module_by_name, text_of
 from mmmodernize.sites.site import ModernizeContext
-from mmmodernize.sites.uses import ModuleUses
 from mmmodernize.sites.version_guards import guard_of
 from mmrewrite.project.facts import Facts
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import Binding, Scope, absolute_import
 from mmrewrite.source.walk import walk
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 
 from mmmodernize.modules.deprecations import ToldNames
 from mmmodernize.sites.site import ModernizeContext
-from mmmodernize.sites.uses import ModuleUses
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import absolute_import
 
 # Calls that keep nothing of a module that they are given first.

@@ -6,8 +6,8 @@ import ast
 from functools import cached_property
 
 from mmmodernize.sites.site import ModernizeContext
-from mmmodernize.sites.uses import OldNameUse
 from mmmodernize.sites.version_guards import guard_of
+from mmrewrite.project.uses import OldNameUse
 from mmrewrite.source.spans import span
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mmmodernize.sites.decision import Decision
 from mmmodernize.sites.site import Location
-from mmmodernize.sites.uses import ModuleUses, OldNameUse
+from mmrewrite.project.uses import ModuleUses, OldNameUse
 from mmrewrite.results import Refusal
 
 

@@ -11,12 +11,12 @@ from typing import Any, NoReturn, TypeVar
 from mmmodernize.names.name_index import TITLES, numbers
 from mmmodernize.names.newer_index import Lacking
 from mmmodernize.settings import ModernizeSettings
-from mmmodernize.sites.uses import ModuleUses, OldNameUse
 from mmrewrite.codemod.imports import Imports
 from mmrewrite.codemod.meant_tree import MeantTree
 from mmrewrite.codemod.refused import SiteRefused
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
+from mmrewrite.project.uses import ModuleUses, OldNameUse
 from mmrewrite.results import CompatUse, Edit, HintReference
 from mmrewrite.source.brackets import expression_text, tokens_between
 from mmrewrite.source.names import Scope, absolute_import, dotted_name

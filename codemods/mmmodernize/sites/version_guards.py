@@ -7,7 +7,7 @@ import re
 
 from mmmodernize.names.name_index import TITLES, old_names
 from mmmodernize.names.private_index import private_name
-from mmmodernize.sites.uses import ModuleUses
+from mmrewrite.project.uses import ModuleUses
 
 _CAUGHT = frozenset(("ImportError", "ModuleNotFoundError", "AttributeError", "Exception", "BaseException"))
 _PROBES = frozenset(("builtins.hasattr", "builtins.getattr"))

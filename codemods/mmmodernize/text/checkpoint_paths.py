@@ -11,10 +11,10 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mmmodernize.sites.uses import ModuleUses
 from mmmodernize.text.path_beginnings import path_beginning
 from mmmodernize.types.value_classes import class_of
 from mmrewrite.project.project import Project
+from mmrewrite.project.uses import ModuleUses
 
 _FLAX, _RESTORE = "flax.training.checkpoints.", "flax.training.checkpoints.restore_checkpoint"
 _MANAGERS = frozenset(("orbax.checkpoint.CheckpointManager", "orbax.checkpoint.checkpoint_manager.CheckpointManager"))

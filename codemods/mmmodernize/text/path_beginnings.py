@@ -6,8 +6,8 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mmmodernize.sites.uses import ModuleUses
 from mmrewrite.project.project import Project
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import Binding, all_arguments
 
 _PATHS = frozenset(("pathlib.Path", "pathlib.PosixPath", "etils.epath.Path"))

@@ -10,8 +10,8 @@ from textwrap import dedent
 from mmmodernize.calls.calls import keywords_of
 from mmmodernize.names.name_index import PACKAGES
 from mmmodernize.sites.site import ModernizeContext
-from mmmodernize.sites.uses import ImportedName, ModuleUses, dotted_text
 from mmrewrite.project.facts import Facts, SourceFile, read_facts
+from mmrewrite.project.uses import ImportedName, ModuleUses, dotted_text
 from mmrewrite.source.walk import walk
 
 _BUILTINS = frozenset(("compile", "eval", "exec"))

@@ -7,7 +7,7 @@ import re
 import string
 
 from mmmodernize.modules.passed_modules import text_of
-from mmmodernize.sites.uses import ModuleUses
+from mmrewrite.project.uses import ModuleUses
 
 _ANY = ".*"
 _DEEPEST = 6

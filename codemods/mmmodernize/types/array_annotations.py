@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from mmmodernize.sites.uses import ModuleUses
 from mmmodernize.types.libraries import ARRAY_LIBRARIES, is_known
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import Binding, Scope
 from mmrewrite.source.text import expression_in
 

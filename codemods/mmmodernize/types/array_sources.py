@@ -8,13 +8,13 @@ from functools import cached_property
 from typing import NamedTuple
 
 from mmmodernize.calls.called_back import OF_THE_HOST, TO_THE_HOST, TOLD
-from mmmodernize.sites.uses import ModuleUses
 from mmmodernize.types.array_annotations import ArrayAnnotations
 from mmmodernize.types.attribute_values import AttributeValue, AttributeValues, class_around
 from mmmodernize.types.libraries import ARRAY_LIBRARIES, is_known, library_name
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reached
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import Binding, Scope
 
 OWN = ("self", "cls")

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from mmmodernize.sites.uses import ModuleUses
 from mmmodernize.types.libraries import library_name
+from mmrewrite.project.uses import ModuleUses
 
 
 @dataclass(frozen=True, eq=False)

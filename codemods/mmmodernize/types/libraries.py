@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 
-from mmmodernize.sites.uses import ModuleUses
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import dotted_name
 
 # fmt: off

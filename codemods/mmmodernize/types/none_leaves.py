@@ -6,7 +6,7 @@ import ast
 
 from mmmodernize.meshes.partition_specs import TREE_MAPS, parts_of
 from mmmodernize.sites.site import ModernizeContext
-from mmmodernize.sites.uses import ModuleUses
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import Scope
 
 

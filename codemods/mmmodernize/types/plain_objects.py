@@ -6,10 +6,10 @@ import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from mmmodernize.sites.uses import ModuleUses
 from mmmodernize.types.libraries import gives_no_mesh, is_none, library_name
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import Binding
 
 _DEEPEST = 12

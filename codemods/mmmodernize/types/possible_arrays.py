@@ -6,9 +6,9 @@ import ast
 from collections.abc import Sequence
 
 from mmmodernize.calls.called_back import COMPUTE, COMPUTED_FIELDS
-from mmmodernize.sites.uses import ModuleUses
 from mmmodernize.types.array_sources import GO_THROUGH, OF_NUMPY, ArraySources, Source
 from mmmodernize.types.libraries import library_name
+from mmrewrite.project.uses import ModuleUses
 
 # They copy what they are given, and an array is copied to where it is made.
 _COPY = frozenset(("copy.copy", "copy.deepcopy", "copy.replace"))

@@ -24,8 +24,8 @@ from typing import ClassVar, TypeGuard
 
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.sites.site import Location, ModernizeContext
-from mmmodernize.sites.uses import ModuleUses
 from mmmodernize.types.nnx_modules import is_nnx_module
+from mmrewrite.project.uses import ModuleUses
 
 _NNX = "flax.nnx."
 _CONTAINERS = ast.List | ast.Tuple | ast.Dict | ast.ListComp | ast.DictComp | ast.GeneratorExp

@@ -27,7 +27,7 @@ from typing import ClassVar
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.names.old_names import FROZEN_DICTS
 from mmmodernize.sites.site import Location, ModernizeContext
-from mmmodernize.sites.uses import ModuleUses
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.brackets import call_brackets, tokens_between
 from mmrewrite.source.names import Binding
 

@@ -21,8 +21,8 @@ from typing import ClassVar
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_argument, name_argument
 from mmmodernize.sites.site import Location, ModernizeContext
-from mmmodernize.sites.uses import ModuleUses
 from mmmodernize.types.value_classes import class_of
+from mmrewrite.project.uses import ModuleUses
 
 _OPTIMIZER = "flax.nnx.Optimizer"
 

@@ -27,7 +27,7 @@ from mmmodernize.meshes.mesh_regions import COMPAT, NAMED, MeshRegions
 from mmmodernize.meshes.partition_specs import call_of, make_explicit, needs_mesh, specs_of
 from mmmodernize.names.old_names import CONSTRAINTS, OLD_CONSTRAINTS
 from mmmodernize.sites.site import Location, ModernizeContext
-from mmmodernize.sites.uses import ModuleUses
+from mmrewrite.project.uses import ModuleUses
 
 # Packages whose programs `rename_multimesh` carries over.
 _MULTIMESH = frozenset(("multimesh", "legate", "jax_plugins"))

@@ -33,7 +33,7 @@ from mmmodernize.meshes.mesh_contexts import ENVIRONMENT, STATEMENT, WITH, MeshC
 from mmmodernize.meshes.mesh_regions import COMPAT, NAMED, SET, MeshRegions
 from mmmodernize.sites.decision import LEFT_WITH_REGION
 from mmmodernize.sites.site import Location, ModernizeContext
-from mmmodernize.sites.uses import ModuleUses
+from mmrewrite.project.uses import ModuleUses
 
 
 class ReplaceMeshContext(ModernizeCodemod):

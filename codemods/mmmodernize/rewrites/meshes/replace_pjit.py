@@ -41,7 +41,7 @@ from mmmodernize.meshes.partition_specs import (
 )
 from mmmodernize.names.old_names import PJIT
 from mmmodernize.sites.site import Location, ModernizeContext
-from mmmodernize.sites.uses import ModuleUses
+from mmrewrite.project.uses import ModuleUses
 
 
 class ReplacePjit(ModernizeCodemod):

@@ -31,7 +31,7 @@ from mmmodernize.edits.arguments import append_argument, make_positional, name_a
 from mmmodernize.meshes.mapped_gradients import Mapped, MappedFunctions
 from mmmodernize.meshes.multimesh_uses import is_carried, is_without_mesh
 from mmmodernize.sites.site import Location, ModernizeContext
-from mmmodernize.sites.uses import ModuleUses
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import dotted_name
 
 _PARAMETERS = ("f", "mesh", "in_specs", "out_specs", "check_rep", "auto")

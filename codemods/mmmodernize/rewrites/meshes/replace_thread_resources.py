@@ -29,7 +29,7 @@ from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.meshes.mesh_contexts import ENVIRONMENT, MeshContexts
 from mmmodernize.names.old_names import ENVIRONMENTS, RESOURCE_ENVS
 from mmmodernize.sites.site import Location, ModernizeContext
-from mmmodernize.sites.uses import ModuleUses
+from mmrewrite.project.uses import ModuleUses
 
 _ASKED = "the mesh is asked for while the program runs; pass it to the function"
 

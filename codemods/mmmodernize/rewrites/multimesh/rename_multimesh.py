@@ -42,7 +42,7 @@ from mmmodernize.meshes.multimesh_uses import (
     used_in,
 )
 from mmmodernize.sites.site import Location, ModernizeContext
-from mmmodernize.sites.uses import ModuleUses, dotted_text
+from mmrewrite.project.uses import ModuleUses, dotted_text
 from mmrewrite.source.brackets import tokens_between
 
 _HOME_OF_CONSTRAINT = "jax.lax"

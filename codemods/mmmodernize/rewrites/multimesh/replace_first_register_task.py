@@ -21,7 +21,7 @@ from typing import ClassVar
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.meshes.multimesh_uses import MARKERS, PACKAGES, is_carried, spelled
 from mmmodernize.sites.site import Location, ModernizeContext
-from mmmodernize.sites.uses import ModuleUses
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.brackets import call_brackets, on_one_line
 
 _NAMES = tuple(f"{owner}.register_task" for owner in PACKAGES)

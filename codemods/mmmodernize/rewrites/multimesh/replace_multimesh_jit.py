@@ -25,7 +25,7 @@ from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.meshes.multimesh_uses import MARKERS, PACKAGES, imports_of, is_carried, spelled_compat
 from mmmodernize.names.old_names import PJIT
 from mmmodernize.sites.site import Location, ModernizeContext
-from mmmodernize.sites.uses import ModuleUses
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import Scope
 
 _JIT = "jax.jit"

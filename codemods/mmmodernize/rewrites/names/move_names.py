@@ -30,7 +30,7 @@ from mmmodernize.edits.arguments import make_positional
 from mmmodernize.names.name_index import may_use_old_names
 from mmmodernize.names.part_index import moved_calls
 from mmmodernize.sites.site import Location, ModernizeContext
-from mmmodernize.sites.uses import ModuleUses, OldNameUse
+from mmrewrite.project.uses import ModuleUses, OldNameUse
 
 # New home, and the first JAX that has it: the old names, by their own name or as `old:new`.
 _MOVES = {

@@ -42,7 +42,7 @@ from mmmodernize.names.renamed_keywords import (
     SOLVE,
 )
 from mmmodernize.sites.site import Location, ModernizeContext
-from mmmodernize.sites.uses import ModuleUses
+from mmrewrite.project.uses import ModuleUses
 
 # `a`, `x` and `y` are keywords of many functions, and old in `clip` and `beta` alone.
 _HERE = re.compile(

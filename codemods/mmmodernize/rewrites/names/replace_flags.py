@@ -27,7 +27,7 @@ from mmmodernize.edits.statements import remove_statement
 from mmmodernize.names.name_index import TITLES
 from mmmodernize.names.part_index import old_flags
 from mmmodernize.sites.site import Location, ModernizeContext
-from mmmodernize.sites.uses import ModuleUses
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.results import Change
 
 _CONFIGS = frozenset(("jax.config", "jax.config.config", "flax.config"))

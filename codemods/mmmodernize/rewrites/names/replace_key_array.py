@@ -19,7 +19,7 @@ import ast
 from typing import ClassVar
 
 from mmmodernize.codemod import ModernizeCodemod
-from mmmodernize.sites.uses import ModuleUses
+from mmrewrite.project.uses import ModuleUses
 
 _TESTS = ("isinstance", "issubclass")
 _CASTS = frozenset(("typing.cast", "typing_extensions.cast"))

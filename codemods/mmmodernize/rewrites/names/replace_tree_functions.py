@@ -33,8 +33,8 @@ from typing import ClassVar
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.modules.project_age import ProjectAge
 from mmmodernize.sites.site import Location, ModernizeContext
-from mmmodernize.sites.uses import ModuleUses
 from mmmodernize.types.none_leaves import may_hold_none
+from mmrewrite.project.uses import ModuleUses
 
 _FUNCTIONS = ("map", "leaves", "flatten", "unflatten", "structure", "reduce", "transpose", "all")
 _FIRST_WITH_JAX_TREE = (0, 4, 25)

@@ -28,9 +28,9 @@ from mmmodernize.names.gate import uses_any
 from mmmodernize.names.name_index import PACKAGES, TITLES
 from mmmodernize.names.old_names import FROZEN_DICTS, PARTIALS
 from mmmodernize.sites.site import Location, ModernizeContext
-from mmmodernize.sites.uses import ModuleUses, OldNameUse
 from mmmodernize.text.checkpoint_paths import relative_path
 from mmmodernize.types.value_classes import ARRAY, PMAP_RESULT, class_of, gives_object
+from mmrewrite.project.uses import ModuleUses, OldNameUse
 from mmrewrite.source.brackets import call_brackets
 
 _BY_NAME = {

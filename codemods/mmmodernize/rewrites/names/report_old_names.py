@@ -28,7 +28,7 @@ from typing import ClassVar
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.names.name_index import may_use_old_names, old_names
 from mmmodernize.sites.site import Location, ModernizeContext
-from mmmodernize.sites.uses import ModuleUses
+from mmrewrite.project.uses import ModuleUses
 
 
 class ReportOldNames(ModernizeCodemod):

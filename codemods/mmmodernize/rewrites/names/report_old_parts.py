@@ -58,8 +58,8 @@ from mmmodernize.names.part_index import (
 )
 from mmmodernize.names.renamed_keywords import OLD_KEYWORDS as RENAMED_KEYWORDS
 from mmmodernize.sites.site import Location, ModernizeContext
-from mmmodernize.sites.uses import ModuleUses, OldNameUse
 from mmmodernize.types.value_classes import class_of
+from mmrewrite.project.uses import ModuleUses, OldNameUse
 from mmrewrite.results import Change
 
 # Other codemods rewrite the keywords of these.

@@ -29,8 +29,8 @@ from mmmodernize.names.gate import uses_any
 from mmmodernize.names.name_index import PACKAGES, TITLES
 from mmmodernize.names.private_index import PART, PRIVATE_WORDS, is_private, last_parts, private_name, private_names
 from mmmodernize.sites.site import Location, ModernizeContext
-from mmmodernize.sites.uses import ImportedName, ModuleUses, dotted_text
 from mmmodernize.sites.version_guards import guard_of
+from mmrewrite.project.uses import ImportedName, ModuleUses, dotted_text
 from mmrewrite.results import Change
 from mmrewrite.source.names import absolute_import
 

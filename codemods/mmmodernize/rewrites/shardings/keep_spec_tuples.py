@@ -25,7 +25,7 @@ from mmmodernize.edits.arguments import append_element
 from mmmodernize.meshes.partition_specs import SPECS
 from mmmodernize.names.old_names import PJIT
 from mmmodernize.sites.site import Location, ModernizeContext
-from mmmodernize.sites.uses import ModuleUses
+from mmrewrite.project.uses import ModuleUses
 
 # Codemods for names of all releases.
 _OF_ANY_AGE = frozenset(("move_names", "report_old_names"))

@@ -31,8 +31,8 @@ from mmmodernize.calls.calls import keywords_of
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.modules.own_members import OwnMembers
 from mmmodernize.sites.site import EVERYWHERE, Location, ModernizeContext
-from mmmodernize.sites.uses import ModuleUses
 from mmmodernize.types.value_classes import class_of
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.brackets import call_brackets
 
 _HOME = "jax.experimental.layout"
