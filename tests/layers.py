@@ -125,7 +125,7 @@ MAY_IMPORT = {
     "mmruntime._slices": "jax numpy ._compat ._jaxpr",
     "mmruntime._partition.tracing": "jax numpy ._compat ._core ._jaxpr ._frontend",
     "mmruntime._partition.placement": "jax .schedules ._check ._compat ._core ._jaxpr ._partition.tracing",
-    "mmruntime._partition.stacks": "jax ._compat ._core ._jaxpr ._frontend ._partition.tracing ._partition.placement",
+    "mmruntime._partition.stacks": "jax ._compat ._core ._jaxpr ._partition.tracing ._partition.placement",
     "mmruntime._partition.programs": "jax ._compat ._core ._jaxpr ._frontend ._partition.tracing ._partition.placement",
     "mmruntime._partition.layouts": (
         "jax numpy ._compat ._core ._jaxpr ._frontend ._partition.tracing ._partition.placement "
