@@ -486,12 +486,69 @@ def test_means_of_what_is_not_nan_are_told_what_to_write():
         return step(params, batch)
 
     with pytest.raises(ValueError, match=r"in `jnp\.nanmean`, divides by .* write jnp\.mean\(x, where=mask\)"):
-        gradient(by_nan)
+        gradient(lambda x, keep: by_nan(x / by_nan(x, keep), keep))
     expected = jax.value_and_grad(judged)(params, batch, by_nan)
+    assert_close(gradient(by_nan), expected, 1e-6)
     assert_close(gradient(lambda x, keep: jnp.mean(x, where=keep)), expected, 1e-6)
     assert_close(
         mm.microbatch(judged, count=2, argnum=1, reduce="exact")(params, batch, mean=by_nan), expected[0], 1e-6
     )
+
+
+def predicted(params, batch):
+    return jnp.tanh(batch["x"] @ params["a"]) @ params["b"]
+
+
+def positive(params, batch):
+    out = predicted(params, batch)
+    return jnp.where(out < 0.1, jnp.nan, (out - 1) ** 2)
+
+
+def scanned(params, batch):
+    layers = jnp.stack([params["c"]] * 3)
+    out = jax.lax.scan(lambda h, layer: (jnp.tanh(h @ layer), None), batch["x"], layers)[0]
+    return jnp.nanmean(jnp.where(out < 0.1, jnp.nan, out**2))
+
+
+# Their gradients are multiples of numbers that are known after the loop.
+OF_LATE_NUMBERS = {
+    "mean of numbers": lambda p, b: jnp.nanmean(positive(p, b)),
+    "root of a mean": lambda p, b: jnp.sqrt((predicted(p, b) ** 2).mean()),
+    "logarithm of a mean": lambda p, b: jnp.log((predicted(p, b) ** 2).mean()),
+    "through a scan": scanned,
+    "with a penalty": lambda p, b: jnp.nanmean(positive(p, b)) + 0.1 * jnp.sum(p["a"] ** 2),
+    "with another mean": lambda p, b: jnp.nanmean(positive(p, b)) + (predicted(p, b) ** 2).mean(),
+    "twice": lambda p, b: jnp.nanmean(positive(p, b)) - jnp.nanmean(positive(p, {"x": b["x"] + 1})),
+}
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("name", OF_LATE_NUMBERS)
+def test_gradients_that_are_multiples_of_late_numbers(name, dtype):
+    rng = np.random.default_rng(0)
+    shapes = {"a": (5, 7), "b": (7, 2), "c": (5, 5)}
+    params = {key: jnp.asarray(rng.normal(size=shape), dtype) for key, shape in shapes.items()}
+    batch = {"x": jnp.asarray(rng.normal(size=(64, 5)), dtype)}
+    gradient = jax.value_and_grad(OF_LATE_NUMBERS[name])
+    found = mm.microbatch(gradient, count=16, argnum=1, reduce="exact")(params, batch)
+    with jax.enable_x64(True):
+        true = gradient(*jax.tree.map(lambda leaf: leaf.astype(jnp.float64), (params, batch)))
+    # About as far from the truth as one device is.
+    error, own_error = (
+        np.sqrt(np.mean(np.concatenate([np.ravel(np.float64(one) - other) ** 2 for one, other in pairs])))
+        for pairs in (
+            list(zip(*map(jax.tree.leaves, (each, true)), strict=True)) for each in (found, gradient(params, batch))
+        )
+    )
+    assert error <= 1.6 * own_error + 1e-7
+
+
+def test_a_mean_that_values_are_held_against_is_not_put_off():
+    # The sum of what it is subtracted from, and the mean itself, would be rounded before they are subtracted.
+    with pytest.raises(ValueError, match="cannot be kept"):
+        mm.microbatch(jax.grad(lambda p, b: (b @ p).std()), count=2, argnum=1, reduce="exact")(
+            jnp.ones(3), jnp.ones((8, 3))
+        )
 
 
 def test_how_a_function_of_totals_is_put_together_can_still_be_said():

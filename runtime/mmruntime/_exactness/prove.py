@@ -13,6 +13,7 @@ import numpy as np
 from mmruntime import _compat
 from mmruntime._exactness.afterwards import Afterwards, afterwards, may_run_afterwards
 from mmruntime._exactness.averages import averages
+from mmruntime._exactness.deferred_factor import put_off
 from mmruntime._exactness.difference import differences
 from mmruntime._exactness.lattice import FREE, ZERO, AbstractValue, Kind, Reason, Shards, every_reason, rows
 from mmruntime._exactness.rules import (
@@ -149,6 +150,7 @@ def prove(
     own_sizes: bool = False,
     waits: bool = False,
     parameters: Collection[int] = (),
+    late_factors: int = 3,
 ) -> Proof:
     """Prove how results for microbatches make up the results for the whole batch.
 
@@ -166,6 +168,7 @@ def prove(
             the loop has made them.
         parameters: The `id` of captured arrays that may be differentiated, and so are no reason to hoist anything.
             Captured floating-point values that are being traced count as such.
+        late_factors: How many numbers that are known after the loop may be put off until then.
 
     Returns:
         The proof, which may say of a result that nothing is proved.
@@ -206,6 +209,21 @@ def prove(
             raise ValueError(f"Argument {position} has shape {shape_of(other)} in the whole batch, not {expected}.")
     outs, edits = run.run(part, whole, ins, hoists=not as_written)
     found = [_verdict(value, can_hoist=not as_written) for value in outs]
+    if waits and late_factors and run.outermost is not None and not all(verdict.is_proved for verdict in found):
+        deferred = put_off(part, whole, run.outermost.env, run.outermost.after)
+        if deferred is not None:
+            proof = prove(
+                *deferred,
+                arguments,
+                num_microbatches,
+                own_statistics=own_statistics,
+                own_sizes=own_sizes,
+                waits=True,
+                parameters=parameters,
+                late_factors=late_factors - 1,
+            )
+            if proof.is_exact:
+                return proof
     divided = averages(part, edits)
     verdicts = tuple(
         replace(each, is_average=each.kind == "sum" and position in divided) for position, each in enumerate(found)

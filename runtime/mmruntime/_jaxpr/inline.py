@@ -88,12 +88,11 @@ def inlined(inner: Any, invars: Sequence[Atom], outvars: Sequence[Any], like: An
         for var in eqn.outvars:
             if is_var(var) and var not in env:
                 env[var] = _compat.new_var(var.aval)
-        stack = like.source_info.name_stack + eqn.source_info.name_stack
-        opened = eqn.replace(
-            invars=[read(atom) for atom in eqn.invars],
-            outvars=[env[var] if is_var(var) else var for var in eqn.outvars],
-            source_info=eqn.source_info.replace(name_stack=stack),
-        )
-        result.append(opened)
+        source_info = eqn.source_info
+        if like is not None:
+            source_info = source_info.replace(name_stack=like.source_info.name_stack + source_info.name_stack)
+        invars = [read(atom) for atom in eqn.invars]
+        outvars = [env[var] if is_var(var) else var for var in eqn.outvars]
+        result.append(eqn.replace(invars=invars, outvars=outvars, source_info=source_info))
     result.extend(_compat.copy_eqn(read(atom), outer) for outer, atom in aliases)
     return result

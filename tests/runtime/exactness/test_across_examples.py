@@ -172,7 +172,7 @@ PROVED = (
     "the number in a power", "examples turned round", "an index of an axis", "bytes that wrap round",
     "a rounded quotient", "frequencies", "a backward pass with a norm", "a checkpoint", "a static number",
     "all but the first", "a penalty", "segments by the batch", "every other example", "tiles", "a running sum",
-    "windows", "padding", "numbers joined", "dimensions exchanged",
+    "windows", "padding", "numbers joined", "dimensions exchanged", "a root of the mean", "a sum that is clipped",
 )  # fmt: skip
 
 
