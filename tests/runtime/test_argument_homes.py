@@ -1,7 +1,5 @@
 """Steps without tasks follow their arguments: an optimizer's update that is compiled apart stays on the stages."""
 
-import inspect
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +8,6 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 import mmruntime as mm
-from mmrewrite.analysis.optimizer_calls import OF_EACH_ARRAY
 from tests.runtime.helpers import ids
 
 WIDTH = 32
@@ -90,20 +87,6 @@ def test_an_update_that_is_compiled_apart(mesh, optimizer, free_promotion):
 
 def _has_moments(node):
     return isinstance(node, optax.ScaleByAdamState)
-
-
-@pytest.mark.parametrize("name", sorted(name for name in OF_EACH_ARRAY if hasattr(optax, name)))
-def test_updates_that_nothing_compiles_work_if_the_tool_passes_them(name, free_promotion):
-    make = getattr(optax, name)
-    required = [
-        each for each in inspect.signature(make).parameters.values() if each.default is each.empty and each.kind < 2
-    ]
-    values = {"step_size_fn": lambda count: 0.1, "eta": 0.1, "gamma": 0.1, "seed": 0, "key": jax.random.key(0)}
-    optimizer = make(*(values.get(each.name, 0.1) for each in required))
-    tree = on_stages([jnp.ones((4, 4))] * 4)
-    updates, state = optimizer.update(tree, optimizer.init(tree), tree)
-    updates, _ = optimizer.update(updates, state, tree)
-    assert_on_stages(optax.apply_updates(tree, updates))
 
 
 def test_arrays_stay_cut_within_their_stage(mesh):

@@ -157,3 +157,16 @@ def test_evaluation_beside_training() -> None:
     assert [leaf.sharding for leaf in evaluate.abstract_args()[0]] == before
     norms = mm.mjit(lambda params: jnp.sqrt(sum(jnp.sum(w**2) for w in params)), mesh=stages(2))
     np.testing.assert_allclose(norms(params), jnp.sqrt(sum(jnp.sum(w**2) for w in mm.gather(params))), rtol=1e-6)
+
+
+def test_an_optimizer_outside_of_steps_is_told_to_be_compiled() -> None:
+    optax = pytest.importorskip("optax")
+    one, other = (jax.device_put(jnp.ones(3), device) for device in jax.devices()[:2])
+    step = mm.mjit(lambda p, q: (mm.task(jnp.sin, task=on(0))(p), mm.task(jnp.sin, task=on(1))(q)), mesh=stages(2))
+    gradients = step(one, other)
+    for optimizer in (optax.adam(0.1), optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1))):
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            state = optimizer.init(gradients)
+            with pytest.raises(ValueError, match=rf"at {__file__}:\d+.*must not work on a copy.*`# mm: mjit`"):
+                optimizer.update(gradients, state, gradients)
+            mm.mjit(optimizer.update, mesh=stages(2))(gradients, state, gradients)

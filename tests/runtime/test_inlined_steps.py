@@ -2,6 +2,7 @@
 
 import functools
 import re
+import types
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import pytest
 from flax import nnx
 
 import mmruntime as mm
-from tests.runtime.helpers import stages
+from tests.runtime.helpers import assert_close, stages
 
 X = jnp.arange(3.0)
 SAID = re.escape("runs the step 'step' as a part of its own. So it runs where its arguments are, and not on the mesh")
@@ -35,7 +36,15 @@ USES = {
     "two derivatives": lambda step: jax.hessian(step)(X, X),
     "rows": lambda step: jax.vmap(step)(X[:, None], X[:, None]),
     "a loop": lambda step: jax.lax.scan(lambda c, x: (c, step(c, x)), X, X[:, None]),
+    "a loop with a counter": lambda step: jax.lax.fori_loop(0, 2, lambda i, c: c + step(c, X), X),
+    "a loop with a condition": lambda step: jax.lax.while_loop(lambda c: c[0] < 0, lambda c: c + step(c, X), X),
+    "a map": lambda step: jax.lax.map(functools.partial(step, X), X[:, None]),
     "a branch": lambda step: jax.lax.cond(X[0] > 1, step, lambda p, x: p.sum(), X, X),
+    "one of several branches": lambda step: jax.lax.switch(0, [step, lambda p, x: p.sum()], X, X),
+    "a pullback": lambda step: jax.vjp(step, X, X)[1](jnp.ones(())),
+    "a Jacobian": lambda step: jax.jacrev(step)(X, X),
+    "a method": lambda step: jax.jit(types.SimpleNamespace(step=step).step)(X, X),
+    "a partial": lambda step: jax.grad(functools.partial(step, X))(X),
     "a checkpoint": lambda step: jax.checkpoint(step)(X, X),
 }
 
@@ -107,3 +116,39 @@ def test_nothing_is_said_of_a_part_of_a_step_nor_of_shapes(use):
 def test_nothing_is_said_of_one_device():
     mesh = mm.MultiMesh(axis_sizes=(1,), axis_names=("stage",))
     jax.jit(mm.mjit(lambda p: p * 2, mesh=mesh))(X)
+
+
+W = (jnp.ones((3, 3)), jnp.ones((3, 3)))
+ROWS = jnp.ones((4, 3))
+
+
+def update(params, x=ROWS):
+    def loss(params, x):
+        for i, w in enumerate(params):
+            x = mm.task(lambda w, x: jnp.tanh(x @ w), task=mm.stage(i, 2, axis="stage"))(w, x)
+        return x.mean()
+
+    gradients = mm.microbatch(jax.grad(loss), count=2, argnum=1, reduce="exact")(params, x)
+    return jax.tree.map(jnp.subtract, params, gradients)
+
+
+# Loops and branches around microbatches of stages: each is one program, which keeps the numbers and has no pipeline.
+AROUND = {
+    "scan": lambda params: jax.lax.scan(lambda c, _: (update(c), None), params, jnp.arange(2))[0],
+    "fori_loop": lambda params: jax.lax.fori_loop(0, 2, lambda i, c: update(c), params),
+    "while_loop": lambda params: jax.lax.while_loop(
+        lambda c: c[0] < 2, lambda c: (c[0] + 1, update(c[1])), (0, params)
+    )[1],
+    "map": lambda params: jax.lax.map(lambda s: update(jax.tree.map(lambda p: s * p, params)), jnp.ones(2)),
+    "cond": lambda params: jax.lax.cond(params[0][0, 0] > 0, update, lambda p: p, params),
+    "switch": lambda params: jax.lax.switch(0, [update, lambda p: p], params),
+}
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_what_runs_microbatches_of_stages_inside_is_told_with_its_line(around):
+    line = rf"the (scan|while|cond) at {re.escape(__file__)}:\d+.* runs as one program in one place"
+    with pytest.warns(UserWarning, match=line):
+        found = mm.mjit(AROUND[around], mesh=stages(2))(W)
+    expected = jax.jit(AROUND[around])(W)
+    assert_close(found, expected, rtol=1e-5)

@@ -19,10 +19,10 @@ To check: the argument at `argnum` is the batch, and `dim` is the dimension of i
 Refused: `optax.MultiSteps` and `optax.apply_every`, which accumulate over several steps; and, because each of these
 would change the numbers or hide what is cut, star-args, several arguments that could be the batch, batch normalisation
 without `batch_stats=`, and a random key without `rng=`. So is a loss that changes its batch, such as `batch["x"] = y`,
-where later code reads that. And so are microbatches of stages or tasks in the body of a `jax.lax.scan`, `fori_loop`,
-`while_loop` or `map`, or in a branch of a `cond` or `switch`: each is one program.
+where later code reads that.
 What else a loss changes around itself, such as a list or an attribute of an object, the runtime refuses at its line
-when the step is traced, as the loss is traced more than once.
+when the step is traced, as the loss is traced more than once. It warns of microbatches of stages or tasks in a loop or
+a branch of `jax.lax`, each of which is one program.
 A Python loop is the work of `microbatch_loop`.
 See https://arxiv.org/abs/1811.06965 (section 2.2) for the technique.
 """
@@ -40,7 +40,6 @@ from mmrewrite.analysis.loops.accumulation_loops import refuse_cutting
 from mmrewrite.analysis.meshes.schedule_fit import check_schedule
 from mmrewrite.analysis.meshes.searched_schedule import runtime_arguments
 from mmrewrite.analysis.objects.annotations import annotation_of, is_fully_annotated
-from mmrewrite.analysis.one_program import refuse_one_program
 from mmrewrite.analysis.steps.batch_arguments import choose_batch
 from mmrewrite.analysis.steps.gradients import find_gradient
 from mmrewrite.analysis.steps.losses import (
@@ -74,7 +73,6 @@ class MicrobatchGrad(MeshCodemod):
         self.function: cst.Lambda | None = None
         self.annotations: list[str] = []
         check_schedule(self.site)
-        refuse_one_program(self.site)
         calls = list(self.site.calls(self.site.statement))
         self.refuse_optimizers(calls)
         loops = [call for call in calls if self.site.resolve(call.func) in _LOOPS]

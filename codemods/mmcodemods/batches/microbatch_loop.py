@@ -16,8 +16,7 @@ that does more than add to the carried values.
 To check: the iterations of the loop depend on each other by the sums alone.
 
 Refused: loops that leave early, that change something other than local names (`losses.append(loss)`), that leave a
-value of their last iteration to later code, or that carry a random key or collections of the model; and those in the
-body of a loop, or in a branch, of `jax.lax`, which is one program.
+value of their last iteration to later code, or that carry a random key or collections of the model.
 See https://arxiv.org/abs/1811.06965 (section 2.2) for the technique.
 """
 
@@ -31,7 +30,6 @@ from mmcodemods._layer_loop import LoopFunction
 from mmrewrite.analysis.loops.accumulation_loops import carried_names, refuse_cutting
 from mmrewrite.analysis.meshes.schedule_fit import check_schedule
 from mmrewrite.analysis.meshes.searched_schedule import runtime_arguments
-from mmrewrite.analysis.one_program import refuse_one_program
 from mmrewrite.analysis.steps.losses import changes_collections
 from mmrewrite.codemod.base import MeshCodemod
 from mmrewrite.directives.vocabulary import FOR
@@ -49,7 +47,6 @@ class MicrobatchLoop(MeshCodemod):
         if not isinstance(loop, ast.For):
             self.refuse("an `async for` cannot be traced; write a plain `for`")
         check_schedule(self.site)
-        refuse_one_program(self.site)
         refuse_cutting(self.site, "a `for` loop")
         for statement in loop.body:
             changing = changes_collections(ast.walk(statement))

@@ -10,14 +10,14 @@ To check: the step is called with the arguments that it was called with before, 
 plain `jax.jit`.
 
 Refused: devices among the arguments, because the mesh decides them; `hk.jit` and `nn.jit`; a step without a mesh.
-Reported: what plain `jax.jit` compiles, where tasks are inlined, although it reaches a task, calls the model of a
-`TrainState`, or is given a model that a step has put on several stages. This is not said of functions that only steps
-for the mesh call, nor of those that make modules and call none. Also a mesh without a compiled step, or on which no
-hint places anything; tasks without a mesh in files that are named one by one; an import of a file with hints that is
-not among those to rewrite; and calls that stop a step when it runs, as they ask for a mesh in context or for devices,
-such as `out_sharding=P("data")`, or for axes of a mesh of the program's own that `axes` does not map; `jax.set_mesh` of
-a mesh with explicit axes around the calls of a step; and a loop, a branch or a transformation of JAX that runs a step,
-as in `jax.grad(step)`, and so makes it a part of its own.
+Reported: what plain `jax.jit` compiles, where tasks are inlined, although it reaches a task or calls the model of a
+`TrainState`. This is not said of functions that only steps for the mesh call, nor of those that make modules and call
+none. Also a mesh without a compiled step, or on which no hint places anything; tasks without a mesh in files that are
+named one by one; an import of a file with hints that is not among those to rewrite; and calls that stop a step when it
+runs, as they ask for a mesh in context or for devices, such as `out_sharding=P("data")`, or for axes of a mesh of the
+program's own that `axes` does not map.
+What runs outside of steps on arrays of several stages, or computes with what steps return under a mesh of its own, or
+makes a step a part of its own, as `jax.grad(step)` does, the runtime says when it runs.
 See https://docs.jax.dev/en/latest/_autosummary/jax.jit.html for what is compiled.
 """
 
@@ -32,9 +32,6 @@ import libcst as cst
 
 from mmrewrite.analysis.meshes.mesh_requests import mesh_requests
 from mmrewrite.analysis.meshes.meshes import mesh_expression
-from mmrewrite.analysis.one_program import inlined_steps
-from mmrewrite.analysis.placed_values import evaluations
-from mmrewrite.analysis.set_meshes import set_meshes
 from mmrewrite.analysis.steps.compilers import carried
 from mmrewrite.analysis.steps.constructions import only_makes_modules
 from mmrewrite.analysis.steps.jit_calls import jit_call, jit_decorator
@@ -137,10 +134,6 @@ class CompileForMesh(MeshCodemod):
         yield from _tasks_without_mesh(project, modules)
         yield from _files_not_given(project, modules)
         yield from _mesh_requests(reach, modules, declared_names(modules, project.axes))
-        for found in set_meshes(VisibleReach(project), modules):
-            yield Refusal(found.facts.path, *found.position, found.reason, "compile_for_mesh")
-        for inner in inlined_steps(project, modules, "compile_for_mesh"):
-            yield Refusal(inner.facts.path, *inner.position, inner.reason, "compile_for_mesh")
 
 
 def _mesh_requests(reach: Reach, modules: Sequence[Facts], logical: Collection[str]) -> Iterator[Refusal]:
@@ -167,7 +160,6 @@ def _steps_for_one_device(project: Project, reach: Reach, modules: Sequence[Fact
         for item in reach.from_node(facts, hint.statement)
     ]
     visible = VisibleReach(project)
-    given = {found.compiled: found for found in evaluations(project, modules) if found.compiled is not None}
     for facts in modules:
         hinted = {hint.statement for hint in facts.hints.hints if hint.record.role is Role.COMPILE}
         for step in plain_steps(facts, hinted, "compile_for_mesh"):
@@ -185,19 +177,13 @@ def _steps_for_one_device(project: Project, reach: Reach, modules: Sequence[Fact
                 )
             else:
                 model = next((name for item in reached for name in _models_in(item.node)), None)
-                if model is not None:
-                    cause = (
-                        f"{step.name} calls `{model}`, and if that is the model with the tasks, plain `jax.jit` would "
-                    )
-                    reason = (
-                        f"{cause}inline them: all of it runs where its arguments are; {_HINT}, or "
-                        "`# mm: ignore[compile_for_mesh]` if it is to run there"
-                    )
-                elif step.statement in given:
-                    cause = f"{given[step.statement].cause}, and {step.name} gets it"
-                    reason = f"{cause}, while plain `jax.jit` takes arrays of one stage; {_HINT}"
-                else:
+                if model is None:
                     continue
+                reason = (
+                    f"{step.name} calls `{model}`, and if that is the model with the tasks, plain `jax.jit` would "
+                    f"inline them: all of it runs where its arguments are; {_HINT}, or "
+                    "`# mm: ignore[compile_for_mesh]` if it is to run there"
+                )
             line, column = step.position
             yield Refusal(facts.path, line, column, reason, "compile_for_mesh")
 

@@ -9,8 +9,8 @@ it, `copy = model  # mm: gather(model)`.
 
 To check: the copy fits on one device, and nothing changes it, as its changes would be lost.
 
-Refused: a value that the statement does not read, or that a lambda or a comprehension in it binds again. Reported:
-code outside of compiled functions that calls a model after a step has put it on several stages.
+Refused: a value that the statement does not read, or that a lambda or a comprehension in it binds again. Where a copy
+is needed, the runtime says when it runs, with the line.
 See https://docs.jax.dev/en/latest/faq.html#controlling-data-and-computation-placement-on-devices for committed arrays.
 """
 
@@ -21,13 +21,8 @@ from collections.abc import Collection, Iterator, Sequence
 
 import libcst as cst
 
-from mmrewrite.analysis.placed_values import evaluations
 from mmrewrite.codemod.base import MeshCodemod
 from mmrewrite.directives.vocabulary import CALL, STATEMENT
-from mmrewrite.project.facts import Facts
-from mmrewrite.project.project import Project
-from mmrewrite.project.reach import Reach
-from mmrewrite.results import Refusal
 from mmrewrite.source.functions import own_expressions
 from mmrewrite.source.names import all_arguments, dotted_name
 
@@ -90,14 +85,6 @@ class GatherValue(MeshCodemod):
         if any(original is read for read in self._reads):
             return self.generated(f"{self.site.runtime}.gather", updated)
         return updated
-
-    @classmethod
-    def review(cls, project: Project, reach: Reach, modules: Sequence[Facts]) -> Iterator[Refusal]:
-        """Models that a step has put on several submeshes, and that code outside of compiled functions calls."""
-        for found in evaluations(project, modules):
-            if found.compiled is None:
-                line, column = found.facts.source.position(found.start)
-                yield Refusal(found.facts.path, line, column, found.advice, "gather_value")
 
 
 def _dotted(node: cst.CSTNode) -> str | None:

@@ -311,7 +311,7 @@ class PythonState:
 
     def _is_of_a_library(self, module: str | None) -> bool:
         package = _package_of(module)
-        return package != self._home and _is_library(package)
+        return package != self._home and is_library(package)
 
 
 class _ChangingLines:
@@ -418,7 +418,7 @@ def _is_standard(package: str) -> bool:
 
 
 @functools.cache
-def _is_library(package: str) -> bool:
+def is_library(package: str) -> bool:
     """Whether a package is Python's, our own or installed."""
     if _is_standard(package) or package == "mmruntime":
         return True

@@ -31,10 +31,11 @@ class _Inlined:
             self.said = True
             axes = ", ".join(f"{name}={size}" for name, size in self.multimesh.shape.items())
             warn(
-                f"mjit: another program or a transformation, such as jax.jit or jax.grad, runs the step {self.name!r} "
-                f"as a part of its own. So it runs where its arguments are, and not on the mesh ({axes}). Call the "
-                "step outside of it; or compile the function around the call by mm.mjit, of whose step it is a part "
-                "then."
+                "mjit: another program or a transformation, such as jax.jit, jax.lax.scan or jax.grad, runs the step "
+                f"{self.name!r} as a part of its own. So it runs where its arguments are, and not on the mesh ({axes})."
+                " Call the step outside of it, with a loop of Python for one of jax.lax: steps are issued without "
+                "waiting for each other there too. Or compile the function around the call by mm.mjit, of whose step "
+                "it is a part then; in a program with hints that is `# mm: mjit`."
             )
 
 
