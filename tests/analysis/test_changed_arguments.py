@@ -7,7 +7,7 @@ import textwrap
 import pytest
 from hinted_sites import site_of
 
-from mmrewrite.analysis.changed_arguments import ChangedArgument, changed_argument
+from mmrewrite.analysis.steps.changed_arguments import ChangedArgument, changed_argument
 from mmrewrite.analysis.steps.gradients import find_gradient
 
 HEAD = """\
