@@ -138,6 +138,32 @@ def test_where_it_is_read(what: str) -> None:
 
 # Programs around a step, and whether they read what its loss changes.
 PROGRAMS = {
+    "compiled by a call": (
+        """
+        def step(params, batch):
+            def loss(params, batch):
+                y = batch.pop("y")
+                return 0
+            return jax.grad(loss)(params, batch)  # mm: microbatch(size=2)
+        step = jax.jit(step)
+        def main(p, b):
+            g = step(p, b)
+            return len(b)
+        """,
+        False,
+    ),
+    "kept by an object": (
+        """
+        class Trainer:
+            def step(self, params, batch):
+                def loss(params, batch):
+                    y = batch.pop("y")
+                    return 0
+                self.batch = batch
+                return jax.grad(loss)(params, batch)  # mm: microbatch(size=2)
+        """,
+        True,
+    ),
     "caller": (
         """
         def step(params, batch):

@@ -16,27 +16,36 @@ from mmrewrite.analysis.steps.losses import find_function
 from mmrewrite.codemod.site import Site
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
-from mmrewrite.source.functions import is_jit_decorator
+from mmrewrite.source.functions import COMPILERS, is_jit_decorator
 from mmrewrite.source.names import Scope, dotted_name
 
 # Methods of containers that change these, and those that other objects have too, which then give a new value.
 _CHANGING = frozenset(
-    (
-        *("__delitem__", "__setitem__", "append", "appendleft", "difference_update", "discard", "extend", "extendleft"),
-        *("intersection_update", "pop", "popitem", "popleft", "setdefault", "symmetric_difference_update"),
-    )
+    [
+        "__delitem__",
+        "__setitem__",
+        "append",
+        "appendleft",
+        "difference_update",
+        "discard",
+        "extend",
+        "extendleft",
+        "intersection_update",
+        "pop",
+        "popitem",
+        "popleft",
+        "setdefault",
+        "symmetric_difference_update",
+    ]
 )
-_CHANGING_WITHOUT_RESULT = frozenset(("add", "clear", "insert", "remove", "reverse", "rotate", "sort", "update"))
+_CHANGING_WITHOUT_RESULT = frozenset(["add", "clear", "insert", "remove", "reverse", "rotate", "sort", "update"])
 _CHANGING_FUNCTIONS = frozenset(
-    (
-        *("builtins.delattr", "builtins.setattr", "operator.delitem", "operator.iadd", "operator.ior"),
-        *("operator.setitem", "object.__setattr__"),
-    )
+    ["builtins.delattr", "builtins.setattr", "operator.delitem", "operator.iadd", "operator.ior", "operator.setitem"]
 )
 _COLLECTIONS = frozenset(("builtins.dict", "builtins.list", "builtins.set", "collections.deque"))
 # Calls that give parts of what they are given, or of whose method they are; and those that copy, but not the parts.
 _GIVE_PARTS = frozenset(
-    ("enumerate", "get", "getattr", "items", "iter", "next", "reversed", "setdefault", "values", "zip")
+    ["enumerate", "get", "getattr", "items", "iter", "next", "reversed", "setdefault", "values", "zip"]
 )
 _COPY = frozenset(("copy", "dict", "list", "tuple", "replace", "_replace"))
 _NEW = ast.BinOp | ast.Compare | ast.Constant | ast.JoinedStr | ast.Lambda | ast.UnaryOp
@@ -290,10 +299,9 @@ def _read_later(
     ]
     is_method = owner.parent is not None and owner.parent.kind == "class"
     parameters = _positional(function)
-    if lines or (is_method and parameters[0] in names):
+    if lines or (is_method and names.intersection(parameters[:1])):
         return min(lines, default=0)
-    decorators = function.decorator_list
-    if depth == 0 or any(is_jit_decorator(facts.names, each, facts.names.scopes[function]) for each in decorators):
+    if depth == 0 or _is_compiled(facts, function):
         return None
     for where in project.facts.values():
         for caller in where.names.scopes:
@@ -305,6 +313,16 @@ def _read_later(
                         if _read_later(project, where, caller, given, set(ast.walk(call)), depth - 1) is not None:
                             return 0
     return None
+
+
+def _is_compiled(facts: Facts, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a decorator compiles a function, or a call such as `step = jax.jit(step)`; its containers are new then."""
+    scope = facts.names.scopes[function]
+    calls = (call for each in facts.names.scopes for call in facts.names.calls.get(each, ()) if call.args)
+    return any(is_jit_decorator(facts.names, each, scope) for each in function.decorator_list) or any(
+        facts.names.resolve(call.func, scope) in COMPILERS and dotted_name(call.args[0]) == function.name
+        for call in calls
+    )
 
 
 def _end_or_loop(facts: Facts, statement: ast.stmt, names: set[str]) -> int:
