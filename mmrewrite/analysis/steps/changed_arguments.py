@@ -21,22 +21,10 @@ from mmrewrite.source.names import Scope, dotted_name
 
 # Methods of containers that change these, and those that other objects have too, which then give a new value.
 _CHANGING = frozenset(
-    [
-        "__delitem__",
-        "__setitem__",
-        "append",
-        "appendleft",
-        "difference_update",
-        "discard",
-        "extend",
-        "extendleft",
-        "intersection_update",
-        "pop",
-        "popitem",
-        "popleft",
-        "setdefault",
-        "symmetric_difference_update",
-    ]
+    (
+        *("__delitem__", "__setitem__", "append", "appendleft", "difference_update", "discard", "extend", "extendleft"),
+        *("intersection_update", "pop", "popitem", "popleft", "setdefault", "symmetric_difference_update"),
+    )
 )
 _CHANGING_WITHOUT_RESULT = frozenset(["add", "clear", "insert", "remove", "reverse", "rotate", "sort", "update"])
 _CHANGING_FUNCTIONS = frozenset(
@@ -45,7 +33,7 @@ _CHANGING_FUNCTIONS = frozenset(
 _COLLECTIONS = frozenset(("builtins.dict", "builtins.list", "builtins.set", "collections.deque"))
 # Calls that give parts of what they are given, or of whose method they are; and those that copy, but not the parts.
 _GIVE_PARTS = frozenset(
-    ["enumerate", "get", "getattr", "items", "iter", "next", "reversed", "setdefault", "values", "zip"]
+    ("enumerate", "get", "getattr", "items", "iter", "next", "reversed", "setdefault", "values", "zip")
 )
 _COPY = frozenset(("copy", "dict", "list", "tuple", "replace", "_replace"))
 _NEW = ast.BinOp | ast.Compare | ast.Constant | ast.JoinedStr | ast.Lambda | ast.UnaryOp
@@ -316,7 +304,7 @@ def _read_later(
 
 
 def _is_compiled(facts: Facts, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether a decorator compiles a function, or a call such as `step = jax.jit(step)`; its containers are new then."""
+    """Whether a decorator compiles a function, or a call such as `step = jax.jit(step)`: it has new containers then."""
     scope = facts.names.scopes[function]
     calls = (call for each in facts.names.scopes for call in facts.names.calls.get(each, ()) if call.args)
     return any(is_jit_decorator(facts.names, each, scope) for each in function.decorator_list) or any(
