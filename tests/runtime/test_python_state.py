@@ -10,10 +10,12 @@ import itertools
 import logging
 import operator
 import os
+import queue
 import random
 import sys
 import threading
 import types
+import weakref
 from typing import ClassVar
 
 import jax
@@ -624,6 +626,35 @@ def test_counts_of_objects_are_traced_once_more_even_for_one_microbatch() -> Non
     grad = mm.microbatch(nnx.grad(lambda m, x: (m(x) ** 2).mean()), count=1, argnum=1, rng=0, reduce="exact")
     with pytest.raises(ValueError, match="changes `SEEN` at "):
         grad(Drop(), X)
+
+
+def test_queues_count_if_this_thread_changes_them() -> None:
+    """Threads that fetch batches change theirs at any time."""
+    own, others, weak = queue.Queue(), queue.Queue(), weakref.WeakSet()
+    keys = []
+
+    def fetched(size):
+        thread = threading.Thread(target=others.put, args=(1,))
+        thread.start()
+        thread.join()
+        return others.qsize()
+
+    def loss(size):
+        own.put_nowait(fetched(size))
+
+    def weakly(size):
+        weak.add(Meter(size))
+
+    def kept(size):
+        weak.add(keys[-1])
+
+    traced_again("microbatch", fetched, {}, lambda: fetched(2))
+    with pytest.raises(ValueError, match=rf"^microbatch: loss changes `own` at {__file__}:\d+, and"):
+        traced_again("microbatch", loss, {}, lambda: loss(2))
+    traced_again("microbatch", weakly, {}, lambda: weakly(2))
+    keys.append(Meter())
+    with pytest.raises(ValueError, match=rf"^microbatch: kept changes `weak` at {__file__}:\d+, and"):
+        traced_again("microbatch", kept, {}, lambda: kept(2))
 
 
 def test_functions_that_jax_keeps_are_not_run_again() -> None:

@@ -15,11 +15,13 @@ import contextvars
 import functools
 import logging
 import os
+import queue
 import random
 import sys
 import threading
 import time
 import types
+import weakref
 import zlib
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -44,12 +46,30 @@ _LOOKED_FOR = _compat.user_context(None, of_steps=False)
 # Of a larger program it is what is nearest to the function.
 _MOST_OBJECTS = 20_000
 _MOST_BYTES = 1 << 24
-# Objects that no part of the program is in, or that other threads change.
+# Objects that no part of the program is in, or that other threads change. Of these, queues and containers of weak
+# references are compared, and a change counts if this thread has called a method that makes one.
 _NOT_FOLLOWED = frozenset(
     ("_thread", "asyncio", "concurrent", "jaxlib", "mmruntime", "multiprocessing", "queue", "threading", "weakref")
 )
 # What they make of a function of the program is a function of theirs; another installed package may be the program.
 _FRAMEWORKS = frozenset(("equinox", "flax", "haiku", "jax", "optax"))
+_SHARED = (queue.Queue, weakref.WeakSet, weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
+_CHANGING = frozenset(
+    (
+        "__delitem__",
+        "__setitem__",
+        "add",
+        "clear",
+        "discard",
+        "get",
+        "pop",
+        "popitem",
+        "put",
+        "remove",
+        "setdefault",
+        "update",
+    )
+)
 _PLAIN = frozenset((bool, bytes, complex, float, int, str, types.NoneType))
 # What they are called with is an attribute that no method computes.
 _CALLING = frozenset((property, staticmethod, classmethod, functools.cached_property, functools.partialmethod))
@@ -135,11 +155,12 @@ def traced_again(
     changes = state.changes()
     if changes:
         label, places = label_of(fun), state.located(changes, (trace, *others))
-        raise ValueError(
-            f"{what}: {label} changes {_listed(places)}, and is traced more than once, for the whole batch and for a "
-            "part of it, so that what is there afterwards is not what one device leaves. "
-            f"{_advice(changes, label, instead)}"
-        )
+        if places:
+            raise ValueError(
+                f"{what}: {label} changes {_listed(places)}, and is traced more than once, for the whole batch and for "
+                "a part of it, so that what is there afterwards is not what one device leaves. "
+                f"{_advice(changes, label, instead)}"
+            )
     return result
 
 
@@ -243,7 +264,8 @@ class PythonState:
             if not all(map(lines.of, changes)):
                 with contextlib.suppress(Exception), _LOOKED_FOR(object()), lines.watched():
                     trace()
-        found = ((each, lines.of(each) or (each.reader and f"of {each.reader}")) for each in changes)
+        sure = [each for each in changes if not _is_shared(each.holder.value) or lines.of(each)]
+        found = ((each, lines.of(each) or (each.reader and f"of {each.reader}")) for each in sure)
         return list(dict.fromkeys(" ".join(filter(None, (each.name, place))) for each, place in found))
 
     def _reached_by(self, each: _StateObject, view: _View) -> Iterator[_StateObject]:
@@ -272,6 +294,8 @@ class PythonState:
         if issubclass(kind, types.ModuleType | jax.Array | jax.sharding.Mesh | Tracer):
             return None
         is_followed = callable(value) or issubclass(kind, threading.local)
+        if _is_shared(value):
+            return _View((), len(value.queue) if issubclass(kind, queue.Queue) else len(value.data))
         if _package_of(kind.__module__) in _NOT_FOLLOWED and not is_followed:
             return None
         return _View(tuple(_parts_of(value)), _content_of(value))
@@ -331,7 +355,9 @@ class _ChangingLines:
     ) -> None:
         self._found: dict[tuple[_StateObject, str], str] = {}
         self._view, self._is_of_a_library = view, is_of_a_library
-        self._views = {each: view(each.value) for each in objects}
+        objects = tuple(objects)
+        self._shared = {id(each.value): each for each in objects if _is_shared(each.value)}
+        self._views = {each: view(each.value) for each in objects if id(each.value) not in self._shared}
         self._line = ""
         self._end = time.monotonic() + _MOST_SECONDS
 
@@ -354,7 +380,13 @@ class _ChangingLines:
         if time.monotonic() > self._end:
             sys.settrace(None)
             return None
-        return self._ran(frame, event, arg) if self._is_of_the_program(frame) else None
+        if self._is_of_the_program(frame):
+            return self._ran(frame, event, arg)
+        if self._shared and frame.f_code.co_name in _CHANGING:
+            holder = self._shared.get(id(frame.f_locals.get("self")))
+            if holder is not None:
+                self._found.setdefault((holder, ""), self._line)
+        return None
 
     def _ran(self, frame: types.FrameType, event: str, _: Any) -> Callable[..., Any]:
         self._compare()
@@ -394,6 +426,10 @@ def _parameters(function: Any) -> tuple[str, ...]:
     if type(function) is not types.FunctionType:
         return ()
     return function.__code__.co_varnames[: function.__code__.co_argcount]
+
+
+def _is_shared(value: Any) -> bool:
+    return issubclass(type(value), _SHARED)
 
 
 def _held_name(value: Any, name: str) -> str:
