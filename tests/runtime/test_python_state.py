@@ -567,6 +567,17 @@ def test_its_advice_may_be_followed() -> None:
     assert size == expected[0][1] == 4
 
 
+def test_a_loss_that_fails_as_it_reads_what_the_trace_before_has_left() -> None:
+    rows = []
+
+    def loss(w, x):
+        rows.append(x @ w)
+        return (jnp.concatenate(rows) ** 2).mean()
+
+    with pytest.raises(ValueError, match=rf"loss changes `rows` at {__file__}:{loss.__code__.co_firstlineno + 1}, and"):
+        jax.make_jaxpr(mm.microbatch(jax.grad(loss), count=2, argnum=1, reduce="exact"))(W, X)
+
+
 def test_what_changes_no_more_has_the_function_that_has_it() -> None:
     rest = [1, 2]
 

@@ -151,16 +151,25 @@ def traced_again(
         ValueError: If the function changes state of Python meanwhile, with the line and what to write.
     """
     state = PythonState(fun, given)
-    result = trace()
-    changes = state.changes()
-    if changes:
-        label, places = label_of(fun), state.located(changes, (trace, *others))
+
+    def check() -> None:
+        changes = state.changes()
+        places = state.located(changes, (trace, *others)) if changes else ()
         if places:
+            label = label_of(fun)
             raise ValueError(
                 f"{what}: {label} changes {_listed(places)}, and is traced more than once, for the whole batch and for "
                 "a part of it, so that what is there afterwards is not what one device leaves. "
                 f"{_advice(changes, label, instead)}"
             )
+
+    try:
+        result = trace()
+    except Exception:
+        # It may fail as it reads what the trace before has left.
+        check()
+        raise
+    check()
     return result
 
 

@@ -132,10 +132,10 @@ def microbatch(
 
     Raises:
         ValueError: If the batch is not divisible, sizes differ between leaves, the schedule is unknown or without rows,
-            `fun` changes state of an nnx object among its arguments that examples or keys decide, an entry of `reduce`,
-            `sync` or `accumulate` is unknown, `all_gather` is given beside `sync="microbatch"`, `batch_stats` is not
-            "microbatch" or `reduce` not "exact" beside it, or results are not those of the whole batch. When the step
-            is compiled, if the mesh lacks such an axis.
+            `fun` changes state of Python around it, or state of an nnx object among its arguments that examples or keys
+            decide, an entry of `reduce`, `sync` or `accumulate` is unknown, `all_gather` is given beside
+            `sync="microbatch"`, `batch_stats` is not "microbatch" or `reduce` not "exact" beside it, or results are not
+            those of the whole batch. When the step is compiled, if the mesh lacks such an axis.
         TypeError: If neither or both of `size` and `count` are given, an option is of another type, or a result cannot
             be put together.
     """

@@ -61,7 +61,8 @@ def microbatch_scan(
     Raises:
         TypeError: If something is of another type.
         ValueError: If there is not exactly one scan, a leaf of its carry is none of these, the number of iterations is
-            not `count`, or the schedule, `sync` or `accumulate` is unknown.
+            not `count`, the body of a `jax.lax.scan` changes state of Python around it, or the schedule, `sync` or
+            `accumulate` is unknown.
     """
     _check.function("microbatch_scan", "fun", fun, "jax.lax.scan or a function that makes one loop")
     count = _check.optional_integer("microbatch_scan", "count", count, 1)
