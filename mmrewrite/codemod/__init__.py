@@ -1,6 +1,8 @@
 """The parts of a codemod: base class, site, fragment, imports, registry.
 
-The public names are loaded on first use (PEP 562), since the command line lists codemods without loading LibCST.
+A hint at its site comes in, edits with the tree that they mean go out, or a refusal. `base` is what codemods extend,
+`site` what they ask, `meant_tree` what the text is held to. `products` names our packages of codemods, `plugins` finds
+those of others. The public names are loaded on first use (PEP 562), since commands list codemods without LibCST.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """The rewrite of hinted programs: read, decide, draft, check.
 
-The public names are loaded on first use (PEP 562), since the command line starts without LibCST.
+Files and codemods come in, a `Rewrite` for each file goes out; nothing is printed. `decide` decides by region, `draft`
+runs the codemods on a module, `self_check` compares the result with what was meant. Notebooks are modules by way of
+`notebook`. The public names are loaded on first use (PEP 562), since the command line starts without LibCST.
 """
 
 from __future__ import annotations

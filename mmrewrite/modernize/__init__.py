@@ -1,1 +1,1 @@
-"""The paths that codemods of other packages import from, of before `mmmodernize` was a package of its own."""
+"""The paths by which other packages import from `mmmodernize`, of before it was a package of its own."""

@@ -1,1 +1,5 @@
-"""The measured proof of a rewrite: both programs are run, and what they return is compared."""
+"""The measured proof of a rewrite: both programs are run, and what they return is compared.
+
+An entry point comes in, a verdict goes out. `programs` runs both, `judge` says which differences are rounding, `verify`
+tells the command. How one program is called, with which arguments and seeds, is `mmruntime._commands.verify`.
+"""

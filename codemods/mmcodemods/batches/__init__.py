@@ -1,1 +1,1 @@
-"""Codemods for microbatches."""
+"""Codemods for microbatches: of a gradient, and of a loop that accumulates gradients."""

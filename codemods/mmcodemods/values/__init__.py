@@ -1,1 +1,1 @@
-"""Codemods for where single values lie."""
+"""Codemods for where single values lie: constraints, and gathering."""

@@ -1,1 +1,5 @@
-"""Uses that may be of an old name: they are reported, not edited."""
+"""Uses that may be of an old name: they are reported, not edited.
+
+A module comes in, reports go out: names in strings (`names_in_strings`), names that are put together
+(`looked_up_names`), calls with keywords that are gone (`held_functions`), names newer than an upgrade (`newer_uses`).
+"""

@@ -1,1 +1,1 @@
-"""Edits of `modernize`: arguments, imports, line breaking."""
+"""What codemods write: arguments, statements, imports, and lines broken again; each edit with its meaning."""

@@ -1,1 +1,1 @@
-"""Code and paths in strings."""
+"""Code and paths in strings: what a program runs of its text, and with what its paths begin."""

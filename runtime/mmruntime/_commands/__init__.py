@@ -1,1 +1,5 @@
-"""Commands that the tool runs as processes of their own, because it never imports JAX itself."""
+"""Commands that the tool runs as processes of their own, because it never imports JAX itself.
+
+Names of functions come in as arguments, one JSON document or a folder of arrays goes out. `verify` calls a function,
+with the seeds of random numbers; `compare` compares two runs; `plan` traces a step.
+"""

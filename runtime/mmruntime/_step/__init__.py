@@ -1,1 +1,5 @@
-"""Compiled steps: `mjit`, `parallelize`, and the plan of passes."""
+"""Compiled steps: `mjit`, `parallelize`, and the plan of passes.
+
+A function and the types of its arguments come in, a runner goes out. `plan` calls the passes, `mesh_function` keeps a
+plan for each `signature`, `fingerprint` is what processes compare before they run.
+"""
