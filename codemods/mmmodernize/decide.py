@@ -12,8 +12,8 @@ from mmmodernize.doubts.ambiguous_names import members_of_passed, members_of_ree
 from mmmodernize.doubts.held_functions import find_held_keywords, keywords_of_held
 from mmmodernize.doubts.looked_up_names import looked_up
 from mmmodernize.doubts.names_in_strings import mentions, names_in_labels
+from mmmodernize.edits.grown_calls import break_grown_calls
 from mmmodernize.edits.imports import ImportEdits
-from mmmodernize.edits.line_breaking import break_grown_calls
 from mmmodernize.meshes.mesh_regions import MeshRegions
 from mmmodernize.meshes.xmap_chains import has_xmaps, leave_chains
 from mmmodernize.modules.deprecations import ToldNames
