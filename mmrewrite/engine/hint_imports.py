@@ -12,7 +12,7 @@ from mmrewrite.codemod.layout import begins_its_line
 from mmrewrite.directives.calls import Removal
 from mmrewrite.engine.hint_importers import HintImporters, listed
 from mmrewrite.project.facts import Facts
-from mmrewrite.source.brackets import brackets_of, own_comment, without_items
+from mmrewrite.source.brackets import brackets_of, own_comment, without_items, without_listed
 from mmrewrite.source.spans import span
 from mmrewrite.source.text import SourceText
 
@@ -88,20 +88,14 @@ def _items(
 ) -> Iterator[Removal]:
     """Remove some items of a list with their commas; other items stay, and so do comments."""
     brackets = brackets_of(source, span(source, holder), items)
+    gone = [index for index, item in enumerate(items) if item in unused]
     if brackets is not None:
-        gone = [index for index, item in enumerate(items) if item in unused]
         comments = [own_comment(source, brackets, index) for index in gone]
         leaving = [each for each in comments if each is not None and is_for_tools(source.text[slice(*each)])]
         yield from (Removal(start, end) for start, end in without_items(source, brackets, gone, leaving))
         return
-    kept = [index for index, item in enumerate(items) if item not in unused]
-    for index, item in enumerate(items):
-        if item in unused:
-            start, end = span(source, item)
-            if index < kept[-1]:
-                yield Removal(start, span(source, items[index + 1])[0])
-            else:
-                yield Removal(span(source, items[index - 1])[1], end)
+    for start, end in without_listed([span(source, item) for item in items], gone):
+        yield Removal(start, end)
 
 
 def _statement(facts: Facts, statement: ast.stmt) -> Removal:

@@ -217,6 +217,13 @@ def without_items(
         index = last + 1
 
 
+def without_listed(spans: Sequence[tuple[int, int]], gone: Collection[int]) -> Iterator[tuple[int, int]]:
+    """The text to remove with some items of a list without brackets, by their positions: one at least stays."""
+    last = max(index for index in range(len(spans)) if index not in gone)
+    for index in gone:
+        yield (spans[index][0], spans[index + 1][0]) if index < last else (spans[index - 1][1], spans[index][1])
+
+
 def _removal(
     source: SourceText, brackets: Brackets, first: int, last: int, leaving: Mapping[int, int]
 ) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from mmrewrite.codemod.comments import is_for_tools
-from mmrewrite.source.brackets import brackets_of, own_comment, tokens_between, without_items
+from mmrewrite.source.brackets import brackets_of, own_comment, tokens_between, without_items, without_listed
 from mmrewrite.source.spans import span
 from mmrewrite.source.text import SourceText
 
@@ -55,9 +55,7 @@ def parts_that_go(
         if comment is not None and (alias in moved or is_for_tools(source.text[slice(*comment)])):
             comments[alias] = comment
     removed = tuple(without_items(source, brackets, gone, comments.values()))
-    start, end = span(source, statement)
-    bounds = [start, *(place for part in removed for place in part), end]
-    left = "".join(source.text[begin:stop] for begin, stop in zip(bounds[::2], bounds[1::2], strict=True))
+    left = _left(source, statement, removed)
     return ImportParts(removed if "\n" in left or "#" in left else None, comments)
 
 
@@ -65,14 +63,15 @@ def _between(
     source: SourceText, statement: ast.Import | ast.ImportFrom, dropped: Collection[ast.alias]
 ) -> tuple[tuple[int, int], ...] | None:
     """The parts to remove of names without brackets, None if one line is left."""
-    names = [span(source, alias) for alias in statement.names]
-    kept = [index for index, alias in enumerate(statement.names) if alias not in dropped]
-    removed = [
-        (names[index][0], names[index + 1][0]) if index < kept[-1] else (names[index - 1][1], names[index][1])
-        for index, alias in enumerate(statement.names)
-        if alias in dropped and kept
-    ]
+    gone = [index for index, alias in enumerate(statement.names) if alias in dropped]
+    if len(gone) == len(statement.names):
+        return None if "\n" not in _left(source, statement, ()) else ()
+    removed = tuple(without_listed([span(source, alias) for alias in statement.names], gone))
+    return removed if "\n" in _left(source, statement, removed) else None
+
+
+def _left(source: SourceText, statement: ast.Import | ast.ImportFrom, removed: Collection[tuple[int, int]]) -> str:
+    """The text of a statement without some parts of it."""
     start, end = span(source, statement)
     bounds = [start, *(place for part in removed for place in part), end]
-    left = "".join(source.text[begin:stop] for begin, stop in zip(bounds[::2], bounds[1::2], strict=True))
-    return tuple(removed) if "\n" in left else None
+    return "".join(source.text[begin:stop] for begin, stop in zip(bounds[::2], bounds[1::2], strict=True))
