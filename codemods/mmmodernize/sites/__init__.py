@@ -1,4 +1,6 @@
-"""The uses of old names in a module, the site that a codemod is given, and the decision about it.
+"""The site that a codemod is given, what code chooses by the version, and the decision about a site.
 
-`uses` finds them in the tree, `version_guards` leaves code alone that chooses by the version, `site` takes edits.
+A use of a name comes in (`mmrewrite.project.uses` finds them), edits or a refusal go out. `site` is what codemods ask
+and write with, `version_guards` finds code that is left alone, `carried_decision` brings decisions from other
+processes.
 """
