@@ -80,10 +80,9 @@ def _keep(data: bytes) -> None:
     from mmrewrite.files.write import write_new
 
     try:
-        os.makedirs(os.path.dirname(_KEPT), exist_ok=True)
         write_new(_KEPT, data, 0o644, lasting=False)
     except OSError:
-        # It is made again next time.
+        # Python keeps nothing there, either, so it is made again next time.
         return
 
 
