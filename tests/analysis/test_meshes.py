@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hinted_sites import refusal_of, site_of
 
-from mmrewrite.analysis.meshes.meshes import mesh_expression
+from mmrewrite.analysis.meshes.step_mesh import mesh_expression
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import rewrite_project
 from mmrewrite.project.facts import SourceFile

@@ -31,7 +31,7 @@ from collections.abc import Collection, Iterator, Sequence
 import libcst as cst
 
 from mmrewrite.analysis.meshes.mesh_requests import mesh_requests
-from mmrewrite.analysis.meshes.meshes import mesh_expression
+from mmrewrite.analysis.meshes.step_mesh import mesh_expression
 from mmrewrite.analysis.steps.compilers import carried
 from mmrewrite.analysis.steps.constructions import only_makes_modules
 from mmrewrite.analysis.steps.jit_calls import jit_call, jit_decorator

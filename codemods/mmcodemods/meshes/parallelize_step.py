@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from mmrewrite.analysis.meshes.meshes import mesh_expression
+from mmrewrite.analysis.meshes.step_mesh import mesh_expression
 from mmrewrite.analysis.steps.compilers import Compiler, carried
 from mmrewrite.analysis.steps.jit_calls import jit_call, jit_decorator
 from mmrewrite.codemod.base import MeshCodemod

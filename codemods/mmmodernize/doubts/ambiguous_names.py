@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterator, Mapping
 
+from mmmodernize.calls.call_forms import keywords_of
 from mmmodernize.calls.called_back import TOLD
-from mmmodernize.calls.calls import keywords_of
 from mmmodernize.modules.deprecations import ToldNames
 from mmmodernize.modules.held_modules import HeldModules, HeldModulesInView
 from mmmodernize.modules.own_members import OwnMembers

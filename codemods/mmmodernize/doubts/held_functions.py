@@ -16,7 +16,7 @@ import functools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from typing import ClassVar
 
-from mmmodernize.calls.calls import calls_of
+from mmmodernize.calls.call_forms import calls_of
 from mmmodernize.calls.given_arguments import last_name
 from mmmodernize.doubts.looked_up_names import adds_names, asked_for, homes_asked, words_of
 from mmmodernize.modules.held_modules import (

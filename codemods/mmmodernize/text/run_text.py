@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from textwrap import dedent
 
-from mmmodernize.calls.calls import keywords_of
+from mmmodernize.calls.call_forms import keywords_of
 from mmmodernize.names.name_index import PACKAGES
 from mmmodernize.sites.site import ModernizeContext
 from mmrewrite.project.facts import Facts, SourceFile, read_facts

@@ -24,7 +24,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
-from mmmodernize.calls.calls import FoundCall, calls_of
+from mmmodernize.calls.call_forms import FoundCall, calls_of
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import make_positional
 from mmmodernize.names.name_index import may_use_old_names

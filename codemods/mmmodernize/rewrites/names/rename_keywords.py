@@ -26,7 +26,7 @@ import re
 from collections.abc import Iterator
 from typing import ClassVar
 
-from mmmodernize.calls.calls import calls_of, keywords_of
+from mmmodernize.calls.call_forms import calls_of, keywords_of
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import make_positional, remove_keyword
 from mmmodernize.names.renamed_keywords import (

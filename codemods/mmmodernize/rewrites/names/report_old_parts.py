@@ -35,7 +35,7 @@ import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from mmmodernize.calls.calls import FoundCall, calls_of
+from mmmodernize.calls.call_forms import FoundCall, calls_of
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import make_positional, name_argument
 from mmmodernize.modules.own_members import OwnMembers

@@ -27,7 +27,7 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
-from mmmodernize.calls.calls import keywords_of
+from mmmodernize.calls.call_forms import keywords_of
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.modules.own_members import OwnMembers
 from mmmodernize.sites.site import EVERYWHERE, Location, ModernizeContext
