@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,6 +68,7 @@ def cut_cond(eqn: Any, locations: Locations) -> list[tuple[Any, Key]]:
         eqns = [part for each in _without_dead_code(eqns, outs) for part in locations.parts(each)]
         branches.append(_Branch(invars, eqns, outs))
     # Each result is in one place, whatever the branch.
+    number = next(locations.numbers)
     out_keys: list[Key] = []
     for position, var in enumerate(eqn.outvars):
         found = [locations.at(branch.outs[position]) for branch in branches]
@@ -83,7 +84,7 @@ def cut_cond(eqn: Any, locations: Locations) -> list[tuple[Any, Key]]:
             best = max(known, key=lambda each: (count[each.key], -each.depth)).key
             key = best if is_tiny(var) else locations.join(best, key)
         # What is computed from scalars alone is a part for itself: every submesh can run it.
-        out_keys.append(key if key is not None else SCALARS if is_tiny(var) else ("result", position, id(eqn)))
+        out_keys.append(key if key is not None else SCALARS if is_tiny(var) else ("result", position, number))
     out_keys = [locations.root(key) for key in out_keys]
     if len(set(out_keys)) == 1 and not any(_crosses(branch, locations) for branch in branches):
         return []
@@ -94,7 +95,7 @@ def cut_cond(eqn: Any, locations: Locations) -> list[tuple[Any, Key]]:
     ]
     for branch in branches:
         _sink(branch, out_keys, last)
-    return _chunks(eqn, predicate, operands, branches, out_keys, last)
+    return _chunks(eqn, predicate, operands, branches, out_keys, last, locations.name)
 
 
 def _without_dead_code(eqns: Sequence[Any], outs: Iterable[Atom]) -> list[Any]:
@@ -125,11 +126,13 @@ def _find_levels(branch: _Branch, out_keys: Sequence[Key], locations: Locations)
         keys = [locations.at(var).key for var in each.outvars if is_var(var)]
         key = keys[0] if keys else locations.place(each).key
         if runs_once(each) and key is None:
-            key = min(set().union(*[readers[var] for var in each.outvars]) or {out_keys[0]}, key=str)
+            key = min(set().union(*[readers[var] for var in each.outvars]) or {out_keys[0]}, key=locations.name)
         if _compat.ordered_effects(each):
             # Ordered effects stay in one part, where they keep their order.
             ordered = key = key if ordered is None else ordered
-        found = [key] if key is not None else sorted(set().union(*[readers[v] for v in each.outvars]), key=str)
+        found = (
+            [key] if key is not None else sorted(set().union(*[readers[v] for v in each.outvars]), key=locations.name)
+        )
         places[number] = found
         for atom in each.invars:
             if is_var(atom):
@@ -173,11 +176,12 @@ def _chunks(
     branches: Sequence[_Branch],
     out_keys: Sequence[Key],
     last: Sequence[int],
+    name: Callable[[Key], str],
 ) -> list[tuple[Any, Key]]:
     """One conditional for each level and place."""
     chunks = {(level, key) for branch in branches for (_, key), level in branch.levels.items()}
     chunks |= set(zip(last, out_keys, strict=True))
-    order = sorted(chunks, key=lambda chunk: (chunk[0], str(chunk[1])))
+    order = sorted(chunks, key=lambda chunk: (chunk[0], name(chunk[1])))
     # The values of each branch that each chunk reads from another one.
     reads: list[dict[tuple[int, Key], dict[Var, tuple[int, Key]]]] = []
     for branch in branches:

@@ -130,11 +130,12 @@ class _Loop:
         invars, eqns, outs = fresh(body)
         if any(runs_once(each) for each in eqns):
             raise CannotCutError
+        number = next(locations.numbers)
         for position, (var, operand) in enumerate(zip(invars, operands, strict=True)):
             found = locations.at(operand)
             if found.key is None and not is_tiny(operand):
                 # An array of no particular place, of which all slices have to come from one.
-                found = Whereabouts(("argument", position, id(body)))
+                found = Whereabouts(("argument", position, number))
             # Scalars that some submesh made, also one for each iteration, are sent to each part before the loop.
             locations.of[var] = ANYWHERE if is_tiny(var) else Whereabouts(found.key)
         carried = invars[num_consts : num_consts + num_carry]

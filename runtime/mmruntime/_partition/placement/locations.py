@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
 from mmruntime._jaxpr.inline import inlined
-from mmruntime._jaxpr.ir import is_tiny, num_bytes, num_elements
+from mmruntime._jaxpr.ir import Op, is_tiny, num_bytes, num_elements
 
 # Where a value is: the number of a submesh, or any other object for values that lie together somewhere; None for values
 # that can be computed anywhere, such as scalars made of scalars.
@@ -112,7 +113,15 @@ class Locations:
         self.where: dict[int, Key] = {}
         # Submeshes with work on arrays of several of them.
         self.gathering: set[Key] = set()
+        # Numbers for names of places, which have to be alike in all processes; an object's identity is not.
+        self.numbers = itertools.count()
+        inputs = dict.fromkeys(each.key for each in of.values() if isinstance(each.key, Var | Op))
+        self._inputs: dict[Key, str] = {key: f"input {number}" for number, key in enumerate(inputs)}
         self._parent: dict[Key, Key] = {}
+
+    def name(self, key: Key) -> str:
+        """The name of a place, by which places have one order in all processes."""
+        return self._inputs.get(key, str(key))
 
     def root(self, key: Key) -> Key:
         while key in self._parent:

@@ -489,7 +489,7 @@ class _Placer:
             running = {where for op in region.ops if op in self.of for where in self.of[op]}
             for op in reversed(region.ops):
                 if op not in self.of:
-                    if not cones[op].isdisjoint(leave):
+                    if not cones[op].keys().isdisjoint(leave):
                         continue
                     if region.loop is None:
                         for var in results.intersection(op.writes()):
@@ -569,20 +569,19 @@ class _Placer:
                 found[op] = last
         return {op: self.of[source][0] for op, source in found.items()}
 
-    def _cones(self) -> dict[Op, frozenset[Var]]:
-        """The inputs that each equation depends on which depends on nothing else."""
-        cones: dict[Op, frozenset[Var]] = {}
+    def _cones(self) -> dict[Op, dict[Var, None]]:
+        """The inputs of each equation that depends on nothing else, in an order that all processes have."""
+        cones: dict[Op, dict[Var, None]] = {}
         for op in self.step.ops():
             if op in self.of:
                 continue
-            found: set[Var] = set()
+            found = cones[op] = {}
             for var in op.reads():
                 source = self._source(var)
                 if source is None:
-                    found.add(self._input(var))
+                    found[self._input(var)] = None
                 elif source in cones:
                     found |= cones[source]
-            cones[op] = frozenset(found)
         return cones
 
     def _input(self, var: Var) -> Var:
