@@ -111,6 +111,13 @@ def let_gloo_listen_on(host: str) -> None:
     register("cpu", client, priority=0, fail_quietly=False)
 
 
+def has_transfer_server() -> bool:
+    """Whether `jax.experimental.transfer` has its server, which not every platform does where JAX has the module."""
+    from jax._src.lib import _jax  # type: ignore[attr-defined]  # noqa: PLC0415  (private: the module fails on import)
+
+    return hasattr(_jax, "start_transfer_server")
+
+
 def offerer(server: Any) -> Callable[[int, Sequence[Any]], Any]:
     """`await_pull` of a transfer server for lists of arrays, which need not be flattened as trees."""
     offer: Callable[[int, Sequence[Any]], Any] = getattr(server, "_await_pull_flat", server.await_pull)

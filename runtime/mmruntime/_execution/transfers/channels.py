@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 
 import jax
 
+from mmruntime import _compat
 from mmruntime._execution.transfers.channel import Channel
 from mmruntime._execution.transfers.collective_channel import CollectiveChannel
 from mmruntime._execution.transfers.pull_channel import PullChannel
@@ -27,7 +27,7 @@ def chosen() -> str:
     asked = forced()
     if asked is not None:
         return asked
-    return preferred(jax.default_backend(), transfer=importlib.util.find_spec("jax.experimental.transfer") is not None)
+    return preferred(jax.default_backend(), transfer=_compat.has_transfer_server())
 
 
 def preferred(platform: str, *, transfer: bool) -> str:

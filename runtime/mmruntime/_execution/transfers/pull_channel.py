@@ -31,7 +31,7 @@ class PullChannel:
     takes_arrays = True
 
     def __init__(self) -> None:
-        from jax.experimental import transfer  # noqa: PLC0415  (starts threads; not every JAX has it)
+        from jax.experimental import transfer  # noqa: PLC0415  (starts threads; not every platform has it)
 
         host = own_host()
         shown = f"[{host}]" if ":" in host else host

@@ -1,4 +1,4 @@
-"""The channel over plain TCP connections, through hosts: for a JAX without `jax.experimental.transfer`.
+"""The channel over plain TCP connections, through hosts: for a platform without `jax.experimental.transfer`.
 
 A thread for each receiver waits for values and sends them. The receiving call waits for the message, as JAX has no
 array whose value comes from Python later.
