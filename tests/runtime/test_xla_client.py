@@ -106,7 +106,7 @@ def test_what_only_jaxs_cache_has_is_taken_from_there(first_start):
     first, cache = first_start
     source = TRAIN.replace(
         "import mmruntime as mm\n",
-        "import mmruntime as mm\n    from mmruntime._execution.kept_programs import KeptPrograms\n"
+        "import mmruntime as mm\n    from mmruntime._execution.program_cache import KeptPrograms\n"
         "    KeptPrograms.path_of = lambda *_: None\n",
         1,
     )
@@ -122,7 +122,7 @@ def test_a_program_from_a_cache_that_has_lost_it_is_compiled_for_each_submesh(fi
     source = TRAIN.replace(
         "import mmruntime as mm\n",
         "import mmruntime as mm\n    from jax._src import compilation_cache\n"
-        "    from mmruntime._execution.kept_programs import KeptPrograms\n    KeptPrograms.path_of = lambda *_: None\n"
+        "    from mmruntime._execution.program_cache import KeptPrograms\n    KeptPrograms.path_of = lambda *_: None\n"
         "    compilation_cache.get_cache_key = lambda *_, real=compilation_cache.get_cache_key: "
         "'lost' + real(*_) if sys._getframe(1).f_globals['__name__'].startswith('mmruntime.') else real(*_)\n",
         1,

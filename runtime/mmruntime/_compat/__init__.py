@@ -15,11 +15,11 @@ from mmruntime._compat.configuration import *
 from mmruntime._compat.contents import *
 from mmruntime._compat.dispatch import *
 from mmruntime._compat.equations import *
+from mmruntime._compat.errors import *
 from mmruntime._compat.executables import *
 from mmruntime._compat.jaxprs import *
 from mmruntime._compat.lines import *
 from mmruntime._compat.meshes import *
-from mmruntime._compat.messages import *
 from mmruntime._compat.processes import *
 
 # Hide our own frames from JAX, so that messages, profiles and tracebacks show the user's lines.

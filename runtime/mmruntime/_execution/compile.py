@@ -18,7 +18,7 @@ import numpy as np
 
 from mmruntime import _compat
 from mmruntime._execution.donation import donations
-from mmruntime._execution.kept_programs import KeptPrograms
+from mmruntime._execution.program_cache import KeptPrograms
 from mmruntime._execution.transfers.own_parts import processes
 from mmruntime._execution.transfers.parcels import LARGEST_WITNESS
 from mmruntime._execution.transfers.transfer import DevicePutTransport, Send, TransferSpec, Transport

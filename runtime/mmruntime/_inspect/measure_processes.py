@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from mmruntime._execution.run import StepRunner
 from mmruntime._execution.transfers.own_parts import processes
 from mmruntime._inspect.costs import typical
-from mmruntime._inspect.gather import gather, joined, share
+from mmruntime._inspect.process_times import gather, joined, share
 from mmruntime._inspect.shared_cores import usable_cores
 from mmruntime._inspect.simulate_processes import ProcessCosts, Work
 from mmruntime._inspect.waited_run import BEGIN, RESULTS, copies, timed

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from mmruntime import schedules
 from mmruntime._execution.run import StepRunner
 from mmruntime._inspect.costs import stage_costs
-from mmruntime._inspect.gather import Times, gather, joined
+from mmruntime._inspect.process_times import Times, gather, joined
 from mmruntime._inspect.timeline import Span, StageCost, Timeline
 from mmruntime._inspect.waited_run import copies
 from mmruntime._partition.pipeline.instructions import Instruction, Program, RunInstruction

@@ -24,7 +24,7 @@ from mmruntime._partition.layouts.idle_axes import idle_axes
 from mmruntime._partition.layouts.shard import Shardings
 from mmruntime._partition.pipeline.instructions import Program, ProgramSpec, RunInstruction, TransferInstruction
 from mmruntime._partition.placement.place import Placement
-from mmruntime._partition.placement.pulled import PulledState, pulled_state
+from mmruntime._partition.placement.pulled_state import PulledState, pulled_state
 from mmruntime._partition.programs.segment import Segment, Segments
 from mmruntime._partition.sums.delay_sums import DelayedSums
 

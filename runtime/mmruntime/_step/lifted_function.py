@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from mmruntime import _compat
 from mmruntime._calling.convention import Convention
 from mmruntime._core.multimesh import MultiMesh
-from mmruntime._step.lowered import LoweredStep
+from mmruntime._step.ahead_of_time import LoweredStep
 from mmruntime._step.mesh_function import MeshFunction
 
 if TYPE_CHECKING:

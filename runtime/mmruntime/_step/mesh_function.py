@@ -20,8 +20,8 @@ from mmruntime._core.registry import Registration, changes, registered, registra
 from mmruntime._execution.run import WholeRunner
 from mmruntime._frontend.labels import argument_name, positional_names
 from mmruntime._partition.placement.argument_homes import argument_homes, warn_of_copies
-from mmruntime._step.inlined import Inliner
-from mmruntime._step.lowered import CallAs, CompiledStep, LoweredStep, abstracted
+from mmruntime._step.ahead_of_time import CallAs, CompiledStep, LoweredStep, abstracted
+from mmruntime._step.inlined_steps import Inliner
 from mmruntime._step.plan import Plan, make_plan
 from mmruntime._step.signature import (
     Call,

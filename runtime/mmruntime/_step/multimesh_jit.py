@@ -15,7 +15,7 @@ from mmruntime._core.auto_layout import AUTO
 from mmruntime._core.mesh import current_mesh
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.switches import transforms_ignored
-from mmruntime._step.lowered import CompiledStep
+from mmruntime._step.ahead_of_time import CompiledStep
 from mmruntime._step.mesh_function import MeshFunction
 from mmruntime._step.mjit import mjit
 

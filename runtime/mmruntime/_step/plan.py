@@ -42,7 +42,7 @@ from mmruntime._partition.pipeline.instructions import Program, build, build_who
 from mmruntime._partition.pipeline.loop_schedule import check_custom_schedules, schedule_loops
 from mmruntime._partition.placement.argument_homes import argument_homes, may_follow, warn_of_copies
 from mmruntime._partition.placement.place import Placement, place
-from mmruntime._partition.placement.pulled import warn_of_pulled_state
+from mmruntime._partition.placement.pulled_state import warn_of_pulled_state
 from mmruntime._partition.placement.tasks_inside import warn_of_tasks_inside
 from mmruntime._partition.placement.variants import expand_replicas, expand_variants
 from mmruntime._partition.programs.residuals import recompute_residuals

@@ -22,7 +22,7 @@ from jax.sharding import PartitionSpec as P
 
 import mmruntime as mm
 from mmruntime import _compat
-from mmruntime._execution import kept_programs
+from mmruntime._execution import program_cache
 from mmruntime._jaxpr.content import ContentDigests, content_digest
 from mmruntime._jaxpr.equal import Forms, Identity, form
 from tests.runtime.helpers import normal, on, stages
@@ -183,7 +183,7 @@ def test_settings_and_flags_are_part_of_a_program(cache, lowered, monkeypatch):
 def test_versions_and_our_own_source_are_part_of_a_program(cache, lowered, monkeypatch):
     step = make_step()
     start(step)
-    for module, name in ((_compat, "versions"), (kept_programs, "_own_source"), (kept_programs, "_processor")):
+    for module, name in ((_compat, "versions"), (program_cache, "_own_source"), (program_cache, "_processor")):
         lowered.clear()
         monkeypatch.setattr(module, name, lambda: "another")
         start(step)
@@ -204,7 +204,7 @@ def foreign(text):
     import zlib
 
     rest = (3).to_bytes(8, "big") + b"abc" + zlib.compress(b"no executable")
-    return kept_programs._HEAD + hashlib.sha256(rest).digest() + rest
+    return program_cache._HEAD + hashlib.sha256(rest).digest() + rest
 
 
 @pytest.mark.parametrize("damage", [halved, changed, foreign, lambda text: b""], ids=["cut", "bit", "foreign", "empty"])
@@ -408,7 +408,7 @@ def test_scans_that_differ_have_other_digests():
 
 def test_scans_have_the_same_digests_in_another_process():
     source = (
-        "from tests.runtime.test_kept_programs import ONES, SCANS, digest_of\n"
+        "from tests.runtime.test_program_cache import ONES, SCANS, digest_of\n"
         "print(*[digest_of(fun, ONES) for fun in SCANS.values()])"
     )
     run = subprocess.run(
