@@ -72,7 +72,7 @@ def setting_names() -> tuple[str, ...]:
 
 
 def settings_by_name() -> dict[str, Any]:
-    """The same with their names, but for those that differ from process to process, such as contexts and devices."""
+    """The values of `settings` by name, but for those that differ from process to process: contexts and devices."""
     plain = bool, int, float, str, enum.Enum, type(None)
     return {
         name: value

@@ -128,7 +128,7 @@ def as_fun(closed: Any) -> Callable[..., list[Any]]:
 
 
 def as_traced_fun(closed: Any) -> Callable[..., list[Any]]:
-    """The same for arguments that are being traced: the equations are copied into the trace, not traced again."""
+    """The function that evaluates a closed jaxpr on traced arguments: its equations are copied, not traced again."""
     jaxpr, consts = split(closed)
     if consts or not jaxpr.eqns:
         return as_fun(closed)

@@ -96,7 +96,7 @@ class TaskMesh:
         return self.mesh
 
     def place(self, devices: Iterable[int] | np.ndarray) -> TaskMesh:
-        """The same axes on other devices.
+        """These axes on other devices.
 
         Raises:
             TypeError: If the ids are no integers.

@@ -166,7 +166,7 @@ class Task:
             _check.function(label, "loop_dependent_mesh_slice", self.loop_dependent_mesh_slice, expected)
 
     def replace(self, **fields: Any) -> Task:
-        """The same task with other fields."""
+        """This task with other fields."""
         return dataclasses.replace(self, **fields)
 
     def _key(self) -> tuple[Any, ...]:

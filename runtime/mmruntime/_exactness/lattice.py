@@ -163,7 +163,7 @@ class AbstractValue:
         return dataclasses.replace(self, **changes)
 
     def at(self, dim: int) -> AbstractValue:
-        """The same rows along another dimension."""
+        """These rows along another dimension."""
         return dataclasses.replace(self, dim=dim)
 
 

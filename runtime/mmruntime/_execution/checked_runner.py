@@ -22,7 +22,7 @@ from mmruntime._execution.find_invalid import (
     kind_of_invalid,
     origin_of,
 )
-from mmruntime._execution.run import StepRunner, Watch
+from mmruntime._execution.run import RunnerAround, StepRunner, Watch
 from mmruntime._jaxpr.ir import Step
 from mmruntime._partition.layouts.shard import Shardings
 from mmruntime._partition.pipeline.instructions import Program, RunInstruction
@@ -33,7 +33,7 @@ from mmruntime._processes.progress import progress
 _PATIENCE_S = 3600.0
 
 
-class CheckedRunner:
+class CheckedRunner(RunnerAround):
     """A compiled step that raises where a result is invalid. Called as a `Runner`.
 
     Args:
@@ -58,7 +58,7 @@ class CheckedRunner:
         shardings: Shardings,
         kinds: Collection[str],
     ) -> None:
-        self._runner = runner
+        super().__init__(runner)
         self._label, self._names, self._results = label, names, results
         self._step, self._program = step, program
         self._kinds = kinds
@@ -68,9 +68,6 @@ class CheckedRunner:
             self._given |= {slot: name for slot, _ in program.scalars.get(var, ())}
         for places in program.constants.values():
             self._given |= dict.fromkeys((slot for slot, _ in places), "")
-        self.misplaced = 0
-        self.group: Group | None = runner.group
-        self.calls_wait = runner.calls_wait
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """Run the step once.
@@ -81,7 +78,7 @@ class CheckedRunner:
         return self.run_watched(inputs, lambda *_: None)
 
     def run_watched(self, inputs: Sequence[Any], watch: Watch) -> list[Any]:
-        """The same, calling `watch` after each instruction."""
+        """Run the step once, calling `watch` after each instruction."""
         known: dict[int, InvalidValue] = {}
         sent: list[InvalidValue] = []
 

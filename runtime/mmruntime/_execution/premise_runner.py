@@ -13,11 +13,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from mmruntime._execution.run import StepRunner, Watch
-from mmruntime._processes.group import Group
+from mmruntime._execution.run import RunnerAround, StepRunner, Watch
 
 
-class PremiseRunner:
+class PremiseRunner(RunnerAround):
     """A compiled step whose last results say what is wrong. Called as a `Runner`.
 
     Args:
@@ -26,14 +25,11 @@ class PremiseRunner:
     """
 
     def __init__(self, runner: StepRunner, premises: Sequence[Sequence[str]]) -> None:
-        self._runner = runner
+        super().__init__(runner)
         self._premises = premises
         # What calls have found and nobody has read.
         self._unread: deque[Sequence[Any]] = deque()
         self._is_first = True
-        self.misplaced = 0
-        self.group: Group | None = runner.group
-        self.calls_wait = runner.calls_wait
         _runners.add(self)
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
@@ -46,7 +42,7 @@ class PremiseRunner:
         return self._looked_at(self._runner(inputs))
 
     def run_watched(self, inputs: Sequence[Any], watch: Watch) -> list[Any]:
-        """The same, calling `watch` after each instruction."""
+        """Run the step once, calling `watch` after each instruction."""
         return self._looked_at(self._runner.run_watched(inputs, watch))
 
     def _looked_at(self, outputs: list[Any]) -> list[Any]:

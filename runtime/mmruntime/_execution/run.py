@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import jax
 import numpy as np
@@ -47,8 +47,18 @@ class StepRunner(Protocol):
         ...
 
     def run_watched(self, inputs: Sequence[Any], watch: Watch, /) -> list[Any]:
-        """The same, calling `watch` after each instruction issued here."""
+        """Run the step once, calling `watch` after each instruction issued here."""
         ...
+
+
+class RunnerAround:
+    """A runner that does something to the arguments or results of another one."""
+
+    def __init__(self, runner: StepRunner) -> None:
+        self._runner = runner
+        self.misplaced = 0
+        self.group: Group | None = runner.group
+        self.calls_wait = runner.calls_wait
 
 
 class Runner:
@@ -110,7 +120,7 @@ class Runner:
                 slots[slot] = None
         outputs = self._collect(slots, inputs)
         if self._moved and self._deletable:
-            self._delete_moved(inputs)
+            delete_moved(inputs, self._deletable.intersection(self._moved))
         return outputs
 
     def run_watched(self, inputs: Sequence[Any], watch: Watch) -> list[Any]:
@@ -197,17 +207,6 @@ class Runner:
                 outputs[index] = value
         return outputs
 
-    def _delete_moved(self, inputs: Sequence[Any]) -> None:
-        """Delete the caller's donated arrays of which the step took copies, once everything that reads them is issued.
-
-        The caller counts on that memory, which XLA frees by itself only where the array is a program's own argument.
-        An array that the caller passed twice stays.
-        """
-        for position in self._deletable.intersection(self._moved):
-            array = inputs[position]
-            if isinstance(array, jax.Array) and sum(other is array for other in inputs) == 1:
-                array.delete()
-
     def _layout(self, index: int, value: Any) -> Any:
         """The layout of a copied result. An input that no program reads may be a number, or lie anywhere."""
         _, position, sharding = self._results.sources[index]
@@ -279,65 +278,73 @@ class _Results:
 def _plan_results(
     step: Step, program: Program, shardings: Shardings, transport: Transport, donated: Collection[int]
 ) -> _Results:
-    everywhere = shardings.everywhere
-    positions = {var: position for position, var in enumerate(step.invars)}
-    carried = {result: position for position, result in step.carried.items()}
     sources: list[tuple[int | None, int | None, Any]] = []
-    scattered: list[tuple[int, Any, list[tuple[int, NamedSharding]]]] = []
-    for index, (atom, slot) in enumerate(zip(step.outvars, program.outputs, strict=True)):
-        position = positions.get(atom) if is_var(atom) else None
-        home = None if position is None else program.inputs[position]
-        if is_var(atom) and program.scalars.get(atom):
-            places = [(slot, shardings[atom, where]) for slot, where in program.scalars[atom]]
-            complete = [slot for slot, sharding in places if same_devices(sharding, everywhere)]
-            sources.append((complete[0] if complete else places[0][0], None, None))
-            if not complete:
-                scattered.append((index, atom.aval, places))
-        elif slot is not None:
-            sources.append((slot, None, None))
-        elif home is not None:
-            sources.append((home[0], None, None))
+    scattered: list[tuple[int, Any, Any]] = []
+    for index, output in enumerate(outputs_of(step, program, shardings)):
+        if output.kind == "slot":
+            sources.append((output.source, None, None))
+        elif output.kind == "spread":
+            sources.append((output.source[0][0], None, None))
+            scattered.append((index, output.aval, output.source))
+        elif output.kind == "input":
+            sources.append((None, output.source, output.sharding))
         else:
-            sharding = everywhere if is_scalar(atom) else layout_of_state(carried.get(index), step, program, shardings)
-            if position is not None:
-                sources.append((None, position, sharding))
-                continue
-            value = step.constants[atom] if is_var(atom) else np.asarray(atom.val, atom.aval.dtype)
-            if getattr(atom.aval, "weak_type", False):
-                # A number that the function returns: code after the step may compute with it in another type.
-                value = _compat.of_type(value, atom.aval)
-            sources.append((None, None, transport.put([value], [sharding])[0]))
-    spread = Spreader(everywhere, scattered) if scattered else None
+            # A number that the function returns: code after the step may compute with it in another type.
+            is_weak = getattr(output.aval, "weak_type", False)
+            value = _compat.of_type(output.source, output.aval) if is_weak else output.source
+            sources.append((None, None, transport.put([value], [output.sharding])[0]))
+    spread = Spreader(shardings.everywhere, scattered) if scattered else None
     return _Results(sources, copied_outputs(step, donated), spread)
 
 
-def layout_of_state(position: int | None, step: Step, program: Program, shardings: Shardings) -> NamedSharding:
-    """The layout of a result that no program computes: where the next step reads it as the input at `position`."""
-    home = None if position is None else program.inputs[position]
-    if position is None or home is None:
-        return shardings.replicated(0)
-    return shardings[step.invars[position], home[1]]
+@dataclass(eq=False, slots=True, frozen=True)
+class Output:
+    """An output of a step, and where it comes from.
+
+    Attributes:
+        kind: "slot", "input", "known" beforehand, or a scalar to "spread" over all devices.
+        source: The slot; the position of the input; the value; or the slots and layouts where a scalar is.
+        aval: Its shape and type.
+        sharding: Its layout, as a runner returns it. An input that no program reads stays where it is.
+    """
+
+    kind: Literal["slot", "input", "known", "spread"]
+    source: Any
+    aval: Any
+    sharding: NamedSharding
 
 
-def result_layouts(step: Step, program: Program, shardings: Shardings) -> list[NamedSharding]:
-    """The layout of each output of a step, as its runner returns it."""
+def outputs_of(step: Step, program: Program, shardings: Shardings) -> list[Output]:
+    """The outputs of a step, in order."""
+    everywhere = shardings.everywhere
     positions = {var: position for position, var in enumerate(step.invars)}
     carried = {result: position for position, result in step.carried.items()}
-    layouts = []
-    for index, (atom, slot) in enumerate(zip(step.outvars, program.outputs, strict=True)):
-        home = program.inputs[positions[atom]] if is_var(atom) and atom in positions else None
+
+    def of(index: int, atom: Any, slot: int | None) -> Output:
+        position = positions.get(atom) if is_var(atom) else None
+        home = None if position is None else program.inputs[position]
         if is_var(atom) and program.scalars.get(atom):
-            layouts.append(shardings.everywhere)
-        elif slot is not None:
-            var, where, _ = program.keys[slot]
-            layouts.append(shardings[var, where])
-        elif home is not None:
-            layouts.append(shardings[atom, home[1]])
-        elif is_scalar(atom):
-            layouts.append(shardings.everywhere)
-        else:
-            layouts.append(layout_of_state(carried.get(index), step, program, shardings))
-    return layouts
+            places = tuple((slot, shardings[atom, where]) for slot, where in program.scalars[atom])
+            complete = [slot for slot, sharding in places if same_devices(sharding, everywhere)]
+            if complete:
+                return Output("slot", complete[0], atom.aval, everywhere)
+            return Output("spread", places, atom.aval, everywhere)
+        found = slot if slot is not None or home is None else home[0]
+        if found is not None:
+            var, where, _ = program.keys[found]
+            return Output("slot", found, var.aval, shardings[var, where])
+        # No program computes it: it lies where the next step reads it, if that is known.
+        state = carried.get(index)
+        read = None if state is None else program.inputs[state]
+        sharding = everywhere if is_scalar(atom) else shardings.replicated(0)
+        if state is not None and read is not None and not is_scalar(atom):
+            sharding = shardings[step.invars[state], read[1]]
+        if position is not None:
+            return Output("input", position, atom.aval, sharding)
+        value = step.constants[atom] if is_var(atom) else np.asarray(atom.val, atom.aval.dtype)
+        return Output("known", value, atom.aval, sharding)
+
+    return [of(index, *each) for index, each in enumerate(zip(step.outvars, program.outputs, strict=True))]
 
 
 def copied_outputs(step: Step, donated: Collection[int]) -> list[int]:
@@ -376,6 +383,18 @@ def deletable(step: Step, program: Program, donated: Collection[int]) -> frozens
             if not is_scalar(var) and var not in returned:
                 found.add(position)
     return frozenset(found)
+
+
+def delete_moved(inputs: Sequence[Any], positions: Iterable[int]) -> None:
+    """Delete the caller's donated arrays of which the step took copies, once everything that reads them is issued.
+
+    The caller counts on that memory, which XLA frees by itself only where the array is a program's own argument.
+    An array that the caller passed twice stays.
+    """
+    for position in positions:
+        array = inputs[position]
+        if isinstance(array, jax.Array) and sum(other is array for other in inputs) == 1:
+            array.delete()
 
 
 class WholeRunner(Runner):

@@ -15,12 +15,12 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from mmruntime._compat import Var, is_var
+from mmruntime._compat import Var
 from mmruntime._execution.back_pressure import BackPressure
 from mmruntime._execution.compile import Compiled
 from mmruntime._execution.host_values import is_shared
-from mmruntime._execution.run import Watch, copied_outputs, deletable, layout_of_state
-from mmruntime._execution.scalars import ScalarPart, same_devices
+from mmruntime._execution.run import Watch, copied_outputs, deletable, delete_moved, outputs_of
+from mmruntime._execution.scalars import ScalarPart
 from mmruntime._execution.shares import Share, receive_late, shares
 from mmruntime._execution.step_agreement import StepAgreement
 from mmruntime._execution.throttle import throttled
@@ -313,10 +313,7 @@ class AcrossRunner:
                 progress.offers.append(Wait(0.0, progress.call, self._itinerary, self._num_instructions, offered))
         progress.index = self._num_instructions + 1
         self._back_pressure(number + self._acknowledged)
-        for position in self._deletable.intersection(self._moved):
-            array = inputs[position]
-            if isinstance(array, jax.Array) and sum(other is array for other in inputs) == 1:
-                array.delete()
+        delete_moved(inputs, self._deletable.intersection(self._moved))
         return results
 
 
@@ -434,10 +431,6 @@ def _probe(item: RunInstruction, program: Program, shardings: Shardings) -> int 
     return None if best is None or size(best) > _LARGEST_PROBE else best
 
 
-# How an output comes about: from a slot; as the input that it is; or known beforehand.
-_SLOT, _INPUT, _KNOWN, _SPREAD = range(4)
-
-
 class _Outputs:
     """How the outputs of a step are put together after its last instruction."""
 
@@ -450,38 +443,15 @@ class _Outputs:
         channel: Channel,
         me: int,
     ) -> None:
-        everywhere = shardings.everywhere
-        positions = {var: position for position, var in enumerate(step.invars)}
-        carried = {result: position for position, result in step.carried.items()}
         scattered: list[ScalarResult] = []
-        # Kind, what it is made of, type, layout.
-        self._sources: list[tuple[int, Any, Any, NamedSharding]] = []
-        for index, (atom, slot) in enumerate(zip(step.outvars, program.outputs, strict=True)):
-            position = positions.get(atom) if is_var(atom) else None
-            home = None if position is None else program.inputs[position]
-            if is_var(atom) and program.scalars.get(atom):
-                places = tuple([(place, shardings[atom, where]) for place, where in program.scalars[atom]])
-                complete = [place for place, sharding in places if same_devices(sharding, everywhere)]
-                if complete:
-                    self._sources.append((_SLOT, complete[0], atom.aval, everywhere))
-                else:
-                    scattered.append(ScalarResult(index, atom.aval, places))
-                    self._sources.append((_SPREAD, None, atom.aval, everywhere))
-            elif slot is not None or home is not None:
-                found = slot if slot is not None else home[0]  # type: ignore[index]
-                var, where, _ = program.keys[found]
-                self._sources.append((_SLOT, found, var.aval, shardings[var, where]))
-            else:
-                sharding = everywhere
-                if not is_scalar(atom):
-                    sharding = layout_of_state(carried.get(index), step, program, shardings)
-                if position is not None:
-                    self._sources.append((_INPUT, position, atom.aval, sharding))
-                else:
-                    value = _as_now(step.constants[atom]) if is_var(atom) else np.asarray(atom.val, atom.aval.dtype)
-                    self._sources.append((_KNOWN, value, atom.aval, sharding))
+        self._sources = outputs_of(step, program, shardings)
+        for index, each in enumerate(self._sources):
+            if each.kind == "spread":
+                scattered.append(ScalarResult(index, each.aval, each.source))
+            elif each.kind == "known":
+                self._sources[index] = replace(each, source=_as_now(each.source))
         self._copied = copied_outputs(step, donated)
-        self.spread = SpreadAcross(everywhere, scattered, channel, me) if scattered else None
+        self.spread = SpreadAcross(shardings.everywhere, scattered, channel, me) if scattered else None
         self.numbers = len(self._sources) + (0 if self.spread is None else self.spread.levels)
         self.peers = () if self.spread is None else self.spread.peers
         self._nothing: dict[int, Any] = {}
@@ -513,21 +483,22 @@ class _Outputs:
             move: Brings a global array to where it is wanted; see `AcrossRunner`.
         """
         outputs: list[Any] = []
-        for index, (kind, source, aval, sharding) in enumerate(self._sources):
+        for index, each in enumerate(self._sources):
             value: Any = None
-            if kind == _SLOT:
-                value = slots[source]
-            elif kind == _INPUT:
-                value = inputs[source]
-                value = value if is_global(value) else place(value, sharding, aval)
-            elif kind == _KNOWN:
-                if not is_global(source):
-                    source = place(source, sharding, aval)
-                elif source.sharding != sharding:
-                    source = move("a captured array", source, sharding, number, first + index)
-                self._sources[index] = _KNOWN, source, aval, sharding
-                value = source
-            outputs.append(self._empty(index, aval, sharding) if value is None and kind != _SPREAD else value)
+            if each.kind == "slot":
+                value = slots[each.source]
+            elif each.kind == "input":
+                value = inputs[each.source]
+                value = value if is_global(value) else place(value, each.sharding, each.aval)
+            elif each.kind == "known":
+                value = each.source
+                if not is_global(value):
+                    value = place(value, each.sharding, each.aval)
+                elif value.sharding != each.sharding:
+                    value = move("a captured array", value, each.sharding, number, first + index)
+                self._sources[index] = replace(each, source=value)
+            is_elsewhere = value is None and each.kind != "spread"
+            outputs.append(self._empty(index, each.aval, each.sharding) if is_elsewhere else value)
         if self.spread is not None:
             self.spread(slots, outputs.__setitem__, number + first + len(self._sources))
         for index in self._copied:

@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mmruntime import _compat
 from mmruntime._execution.host_values import unshared
-from mmruntime._execution.run import StepRunner, Watch
+from mmruntime._execution.run import RunnerAround, StepRunner, Watch
 from mmruntime._execution.transfers.own_parts import is_global, own_devices, place, processes
 from mmruntime._jaxpr.ir import Step
 from mmruntime._partition.layouts.shard import Shardings
@@ -26,7 +26,6 @@ from mmruntime._partition.pipeline.instructions import Program
 from mmruntime._partition.placement.place import Placement
 from mmruntime._partition.stacks.cut_stacks import BorderValue, Stacks
 from mmruntime._partition.stacks.find_stacks import StackCut
-from mmruntime._processes.group import Group
 
 
 @dataclass(eq=False, slots=True, frozen=True)
@@ -131,7 +130,7 @@ class StackLayouts:
         ]
 
     def of_results(self, layouts: Sequence[NamedSharding]) -> list[NamedSharding]:
-        """The same of each result."""
+        """The layout of each result, given those of the step on parts."""
         return [
             self.outputs[position].whole if position in self.outputs else layouts[value.position]
             for position, value in enumerate(self.stacks.outputs)
@@ -213,7 +212,7 @@ def lay_out_stacks(
     return StackLayouts(stacks, inputs, outputs, names)
 
 
-class StackedRunner:
+class StackedRunner(RunnerAround):
     """A step on parts of stacks, ready to be called on the stacks.
 
     Args:
@@ -223,14 +222,11 @@ class StackedRunner:
     """
 
     def __init__(self, runner: StepRunner, layouts: StackLayouts, donated: Collection[int]) -> None:
-        self._runner = runner
+        super().__init__(runner)
         self._layouts = layouts
         self._donated = frozenset(donated)
         # The parts of results, by identity, as long as these live: the next step most likely reads them.
         self._known: dict[int, tuple[weakref.ref[Any], StackLayout, list[Any]]] = {}
-        self.misplaced = 0
-        self.group: Group | None = runner.group
-        self.calls_wait = runner.calls_wait
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """Run the step once; returns as soon as everything is issued."""
@@ -242,7 +238,7 @@ class StackedRunner:
         return outputs
 
     def run_watched(self, inputs: Sequence[Any], watch: Watch) -> list[Any]:
-        """The same, calling `watch` after each instruction."""
+        """Run the step once, calling `watch` after each instruction."""
         return self._wholes(self._runner.run_watched(self._parts(inputs), watch))
 
     def _parts(self, inputs: Sequence[Any]) -> list[Any]:

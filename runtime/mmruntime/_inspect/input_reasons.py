@@ -84,7 +84,7 @@ class _Readers:
         return var in self._of
 
     def on(self, var: Var, where: int, placement: Placement) -> list[Op]:
-        """Those on a submesh: of tasks first, and forward before backward."""
+        """The reasons on a submesh: of tasks first, and forward before backward."""
         found = [op for op in self._of[var] if where in placement.of.get(op, ())]
         return sorted(found, key=lambda op: (op.task is None, op.backward))
 

@@ -142,7 +142,7 @@ def _sharing(
     *,
     rounds: int,
 ) -> tuple[list[float], list[float]]:
-    """The same on devices that share cores, each submesh one of them."""
+    """The step on devices that share cores, each submesh one of them."""
     assert all(len(on) == 1 for on in devices), "programs of several devices are not taken to share cores"
     links: dict[tuple[int, int], int] = {}
     made: dict[int, int] = {}

@@ -144,11 +144,11 @@ class Step:
         return {dtype for dtype in types if dtype is not None and jnp.issubdtype(dtype, jnp.inexact)}
 
     def with_regions(self, regions: Iterable[Region]) -> Step:
-        """The same step with other equations."""
+        """This step with other equations."""
         return replace(self, regions=tuple(regions))
 
     def with_region(self, index: int, region: Region) -> Step:
-        """The same step with another region in the place of one."""
+        """This step with another region in the place of one."""
         return self.with_regions((*self.regions[:index], region, *self.regions[index + 1 :]))
 
 

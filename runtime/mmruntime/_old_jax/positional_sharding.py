@@ -62,7 +62,7 @@ class PositionalSharding(ShardingByRank):
         return _restore, (type(self), self._devices, self._grid, self.memory_kind)
 
     def with_memory_kind(self, kind: str) -> PositionalSharding:
-        """The same grid in another kind of memory."""
+        """This grid in another kind of memory."""
         return _restore(type(self), self._devices, self._grid, kind)
 
     def like(self, found: NamedSharding, rank: int | None) -> PositionalSharding:
@@ -112,7 +112,7 @@ class PositionalSharding(ShardingByRank):
         super().check_compatible_aval(aval_shape) if trailing is None else trailing.check_compatible_aval(aval_shape)
 
     def reshape(self, *shape: Any) -> PositionalSharding:
-        """The same devices, in row-major order, in a grid of another shape; one entry may be -1, as in NumPy.
+        """These devices, in row-major order, in a grid of another shape; one entry may be -1, as in NumPy.
 
         Raises:
             ValueError: If the shapes differ in size.

@@ -49,7 +49,7 @@ class ProcessArguments:
     fault_timeout: float | None = None
 
     def checked(self) -> ProcessArguments:
-        """The same with plain numbers.
+        """The options with plain numbers.
 
         Raises:
             TypeError: If something is of another type.

@@ -93,7 +93,7 @@ class SequenceAxis:
         return self.lead > 0 or self.tail > 0
 
     def at(self, dim: int) -> SequenceAxis:
-        """The same positions in another dimension."""
+        """These positions in another dimension."""
         return replace(self, dim=dim)
 
     def size(self, number: int, mode: str) -> int:

@@ -20,7 +20,7 @@ from mmruntime._core.switches import fast_path_enabled, settings_in_words
 from mmruntime._execution.checked_runner import CheckedRunner
 from mmruntime._execution.compile import Compiled, compile_program
 from mmruntime._execution.donation import owned_slots
-from mmruntime._execution.run import Runner, StepRunner, WholeRunner, result_layouts
+from mmruntime._execution.run import Runner, StepRunner, WholeRunner, outputs_of
 from mmruntime._execution.run_across import AcrossRunner
 from mmruntime._execution.stacked_runner import StackedRunner, StackLayouts, lay_out_stacks
 from mmruntime._execution.step_agreement import StepAgreement
@@ -125,7 +125,8 @@ class Plan:
 
     def output_layouts(self) -> list[NamedSharding]:
         """The layout of each of its results."""
-        return self.stacks.of_results(result_layouts(self.step, self.program, self.shardings))
+        outputs = outputs_of(self.step, self.program, self.shardings)
+        return self.stacks.of_results([each.sharding for each in outputs])
 
 
 def make_plan(

@@ -93,7 +93,7 @@ class Edits:
         return all(edits.is_empty for each in self.inner.values() for edits in each.values())
 
     def copy(self) -> Edits:
-        """The same changes, to which changes of results may be added."""
+        """A copy of these changes, to which changes of results may be added."""
         return replace(self, outs=dict(self.outs))
 
     @property

@@ -76,7 +76,7 @@ class Transport(Protocol):
         ...
 
     def copy(self, arrays: Sequence[Any], shardings: Sequence[Sharding], /) -> Sequence[Any]:
-        """The same, with memory of their own: results that the caller may donate or delete."""
+        """Copies with memory of their own: results that the caller may donate or delete."""
         ...
 
 

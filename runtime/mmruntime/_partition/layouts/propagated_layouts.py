@@ -95,7 +95,7 @@ def _folder() -> Path | None:
 
 @functools.cache
 def _versions() -> str:
-    """Those of all that decides about layouts."""
+    """The versions of all that decides about layouts."""
     try:
         ours = importlib.metadata.version("mmrewrite")
     except importlib.metadata.PackageNotFoundError:

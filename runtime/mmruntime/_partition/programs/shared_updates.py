@@ -235,7 +235,7 @@ def _apart(step: Step, index: int, placement: Placement, rests: Sequence[_Rest])
 
 
 def _needed(ops: Iterable[Op], scalars: Sequence[Op]) -> list[Op]:
-    """Those of some equations of scalars that others need, in order."""
+    """Equations of scalars that others need, in order."""
     read = {var for op in ops for var in op.reads()}
     found = []
     for op in reversed(scalars):

@@ -88,7 +88,7 @@ class Stacks:
         return {part: value for position, value in values.items() for part in self.inputs[position].positions}
 
     def left_whole(self, positions: Collection[int]) -> Stacks:
-        """The same, which says of arguments that they were not cut."""
+        """These stacks, with arguments of which they say that they were not cut."""
         more = (WholeStack(tuple(sorted(positions)), (), "", ""),) if positions else ()
         return replace(self, whole=(*self.whole, *more))
 

@@ -43,7 +43,7 @@ class StackCut:
         return self.count - 1 - part if self.reverse else part
 
     def along(self, dim: int) -> StackCut:
-        """The same of another value, whose dimension `dim` is the one of the layers."""
+        """The cut of another value, whose dimension `dim` is the one of the layers."""
         return replace(self, dim=dim)
 
     def size(self, shape: tuple[int, ...]) -> int:
