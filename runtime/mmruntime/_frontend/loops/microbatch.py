@@ -191,21 +191,7 @@ def microbatch(
 
 @dataclass(frozen=True, eq=False)
 class _Request:
-    """What `microbatch` was asked for.
-
-    Attributes:
-        fun: The function.
-        label: What messages call it.
-        sliced: Positions of the arguments to slice, as they were given.
-        is_one: Whether that is one argument, and not a tuple of them.
-        dims: The dimension of the examples of each.
-        size: Examples of a microbatch, or None.
-        count: The number of microbatches, or None.
-        keys: Positions of the keys, as they were given.
-        arg_shardings: Logical names of what is sliced.
-        reduction: How results are put together.
-        spec: How the loop runs; it has no count yet if the size is given.
-    """
+    """What `microbatch` was asked for: its arguments, checked. `spec` has no count yet where the size is given."""
 
     fun: Callable[..., Any]
     label: str
@@ -317,12 +303,7 @@ class _Call:
 class _Reduction:
     """How the results of microbatches are put together, and what of that is held against the proof.
 
-    Args:
-        reduce: As for `microbatch`.
-        check: As for `microbatch`.
-        batch_stats: As for `microbatch`.
-        dim: The dimension of examples, along which "concat" joins.
-        log_draws: Whether to log that all microbatches draw the same random numbers.
+    The arguments are those of `microbatch`; `dim` is the dimension of examples, along which "concat" joins.
     """
 
     def __init__(self, reduce: Any, check: bool, batch_stats: Any, dim: int, *, log_draws: bool) -> None:
