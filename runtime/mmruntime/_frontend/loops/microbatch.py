@@ -176,21 +176,23 @@ def microbatch(
     check = _check.flag("microbatch", "check", check)
     reduction = _Reduction(reduce, check, batch_stats, dims[0], log_draws=rng is None or bool(keys))
     check_specs(arg_shardings, "microbatch: arg_shardings")
-    request = _Request(fun, label_of(fun), sliced, is_one, dims, size, count, keys, arg_shardings, reduction, spec)
+    request = _MicrobatchRequest(
+        fun, label_of(fun), sliced, is_one, dims, size, count, keys, arg_shardings, reduction, spec
+    )
 
     @_compat.api_boundary
     @functools.wraps(fun)
     def accumulated(*args: Any, **kwargs: Any) -> R:
         if transforms_ignored():
             return fun(*args, **kwargs)
-        result: R = _Call(request, args, kwargs).result()
+        result: R = _MicrobatchCall(request, args, kwargs).result()
         return result
 
     return accumulated
 
 
 @dataclass(frozen=True, eq=False)
-class _Request:
+class _MicrobatchRequest:
     """What `microbatch` was asked for: its arguments, checked. `spec` has no count yet where the size is given."""
 
     fun: Callable[..., Any]
@@ -206,10 +208,10 @@ class _Request:
     spec: LoopSpec
 
 
-class _Call:
+class _MicrobatchCall:
     """A call of a function of microbatches: its batch in pieces, and its other arguments."""
 
-    def __init__(self, request: _Request, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    def __init__(self, request: _MicrobatchRequest, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         self.request, self.kwargs = request, kwargs
         for position in request.sliced:
             if not -len(args) <= position < len(args):

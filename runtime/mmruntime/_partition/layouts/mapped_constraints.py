@@ -115,8 +115,8 @@ class _Examples:
     def follow(self, eqn: Any) -> list[Any]:
         """Follow an equation, and what is inside of it; the constraints in it by logical names."""
         for each in (*factors(eqn), *_of_equal_size(eqn)):
-            operands = [(eqn.invars[index], dim) for index, dim in each.ins.items() if is_var(eqn.invars[index])]
-            if any(pair in self.dims for pair in operands):
+            pairs = [(eqn.invars[index], dim) for index, dim in each.ins.items() if is_var(eqn.invars[index])]
+            if any(pair in self.dims for pair in pairs):
                 self.dims.update((eqn.outvars[index], dim) for index, dim in each.outs.items())
         if eqn.primitive is constraint_p:
             return [eqn] if eqn.params["logical"] else []
