@@ -56,10 +56,6 @@ class Exchange:
     def get(self, key: str, timeout: float) -> str:
         """The text under a key; waits until there is one.
 
-        Args:
-            key: The key.
-            timeout: Seconds to wait.
-
         Raises:
             TimeoutError: If there is none by then.
             jax.errors.JaxRuntimeError: If the coordinator cannot be reached.

@@ -48,12 +48,7 @@ _inlined_p = _compat.define_identity("mm_inlined_step", transpose=_bind, batch=_
 
 
 class Inliner:
-    """Runs a step in a trace of another program, and has what becomes a program of that say so.
-
-    Args:
-        name: The step's name.
-        multimesh: Its mesh.
-    """
+    """Runs a step in a trace of another program, and has what becomes a program of that say so."""
 
     def __init__(self, name: str, multimesh: MultiMesh) -> None:
         self._name, self._multimesh = name, multimesh

@@ -27,11 +27,6 @@ _CONSTRAINTS = frozenset(("mm_constraint", "sharding_constraint"))
 def all_gather_parameters(step: Step, placement: Placement, shardings: Shardings) -> tuple[Step, Placement]:
     """The step with what its loops' `all_gather` asks for in front of them, and where it runs.
 
-    Args:
-        step: The step.
-        placement: Where it runs.
-        shardings: The layouts of its values.
-
     Raises:
         ValueError: If no submesh has an axis to gather over.
     """

@@ -43,11 +43,6 @@ def recompute_residuals(step: Step, placement: Placement, segments: Segments) ->
     """The step whose backward programs make cheap residuals again, and where it runs.
 
     Values are made by the same equations as before. Within `enable_recomputation(False)` the step stays as it is.
-
-    Args:
-        step: The step.
-        placement: Where it runs.
-        segments: Its programs.
     """
     if not recomputation_enabled() or not any(op.backward for op in step.ops()):
         return step, placement

@@ -35,11 +35,6 @@ def share_updates(step: Step, placement: Placement, segments: Segments) -> tuple
 
     The parts of a program are equations that share no value but scalars, such as the updates of one parameter each.
     Programs that have parts of the same kinds in the same order keep these; their other parts get another variant.
-
-    Args:
-        step: The step.
-        placement: Where it runs.
-        segments: Its programs.
     """
     for index, region in enumerate(step.regions):
         if region.loop is None and index > 0:

@@ -32,10 +32,6 @@ def compute_results(step: Step, placement: Placement) -> tuple[Step, Placement]:
     the input is donated. An array that no equation reads stays out of the program, unless it is tiny or there is only
     one device: its caller's layout is kept.
 
-    Args:
-        step: The step.
-        placement: Where it runs.
-
     Returns:
         The step, with the copies at its end, and where it runs.
     """

@@ -22,13 +22,7 @@ from mmruntime._partition.programs.segment import Segment, Segments, connect
 
 
 def split_backward(step: Step, segments: Segments, index: int) -> Segments:
-    """The segments with each backward program of a loop cut into its two halves, where it has two.
-
-    Args:
-        step: The step.
-        segments: Its segments.
-        index: The loop's region.
-    """
+    """The segments with each backward program of a loop cut into its two halves, where it has two."""
     region = step.regions[index]
     halves: list[Segment] = []
     for segment in segments.by_region[index]:
