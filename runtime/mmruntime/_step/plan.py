@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -183,7 +182,9 @@ def make_plan(
 
         # Which programs it is, how their arguments and results are laid out, and in which order they are issued.
         placed = StepState(multimesh, whole, step, placement, inputs, stacks)
-        state = functools.reduce(lambda before, each: each(before), PASSES, placed)
+        state = placed
+        for is_for, run in PASSES:
+            state = run(state) if is_for(state) else state
         step, placement, segments = state.step, state.placement, state.segments
         if whole:
             shardings = propagate_whole(step, placement, multimesh, inputs)
@@ -310,76 +311,51 @@ def _sliced(step: Step) -> Step:
     return slice_loops(step)
 
 
-def _recompute(state: StepState) -> StepState:
-    """Have backward programs make cheap values again; in one program XLA itself does."""
-    if state.whole:
-        return state
-    return state.changed(*recompute_residuals(state.step, state.placement, state.segments))
+def _in_parts(state: StepState) -> bool:
+    """Whether the step is several programs; in one, XLA itself makes cheap values again and orders what is computed."""
+    return not state.whole
 
 
-def _split_sums(state: StepState) -> StepState:
-    """An accumulator for each program that adds to one, where devices of a submesh add up."""
-    if not (state.has_loops and state.cuts_values):
-        return state
-    return state.changed(*split_by_program(state.step, state.placement, state.segments))
+def _of_loop_in_parts(state: StepState) -> bool:
+    """Whether it is several programs, some of them of a loop."""
+    return not state.whole and state.has_loops
 
 
-def _gather(state: StepState) -> StepState:
-    """Draw forward what loops gather."""
-    if not (state.has_loops and state.cuts_values):
-        return state
-    return state.changed(*all_gather_parameters(state.step, state.placement, state.shardings))
+def _of_loop_on_several_devices(state: StepState) -> bool:
+    """Whether there is something that devices of a submesh add up, or gather, in each microbatch of a loop."""
+    return state.has_loops and state.cuts_values
 
 
 def _delay(state: StepState) -> StepState:
-    """Put off what loops add up over the devices of a submesh."""
-    if not (state.has_loops and state.cuts_values):
-        return state
-    found = delay_sums(state.step, state.placement, state.segments, state.shardings, state.propagated)
-    return state.changed(*found[:2], delayed=found[2])
-
-
-def _share(state: StepState) -> StepState:
-    """Programs of their own for updates that several submeshes have in common."""
-    if state.whole or not state.has_loops:
-        return state
-    return state.changed(*share_updates(state.step, state.placement, state.segments))
-
-
-def _pack(state: StepState) -> StepState:
-    """Join small accumulators."""
-    if state.whole or not state.has_loops:
-        return state
-    shardings = state.shardings if state.cuts_values else None
-    return state.changed(*pack_sums(state.step, state.placement, state.segments, shardings))
+    step, placement, delayed = delay_sums(
+        state.step, state.placement, state.segments, state.shardings, state.propagated
+    )
+    return state.changed(step, placement, delayed=delayed)
 
 
 def _schedule(state: StepState) -> StepState:
-    """The order of each loop, and the programs that it needs."""
-    if state.whole:
-        return state
     programs, schedules = schedule_loops(state.step, state.placement, state.segments)
     return state.changed(programs=programs, schedules=schedules)
 
 
 def _lay_out_alike(state: StepState) -> StepState:
-    """One layout for all parts of a stack."""
-    alike = {} if state.whole else parts_laid_out_alike(state.stacks, state.step, state.placement, state.shardings)
-    if not alike:
-        return state
-    return state.changed(inputs=replace(state.inputs, layouts={**state.inputs.layouts, **alike}))
+    alike = parts_laid_out_alike(state.stacks, state.step, state.placement, state.shardings)
+    return state.changed(inputs=replace(state.inputs, layouts={**state.inputs.layouts, **alike})) if alike else state
 
 
-# In order. Each takes a state and gives the next one, which is the same where there is nothing to do.
-PASSES: tuple[Callable[[StepState], StepState], ...] = (
-    _recompute,
-    _split_sums,
-    _gather,
-    _delay,
-    _share,
-    _pack,
-    _schedule,
-    _lay_out_alike,
+# In order: for which steps, and what is done. A pass gives the next state, the same one where there is nothing to do.
+PASSES: tuple[tuple[Callable[[StepState], bool], Callable[[StepState], StepState]], ...] = (
+    (_in_parts, lambda at: at.changed(*recompute_residuals(at.step, at.placement, at.segments))),
+    (_of_loop_on_several_devices, lambda at: at.changed(*split_by_program(at.step, at.placement, at.segments))),
+    (_of_loop_on_several_devices, lambda at: at.changed(*all_gather_parameters(at.step, at.placement, at.shardings))),
+    (_of_loop_on_several_devices, _delay),
+    (_of_loop_in_parts, lambda at: at.changed(*share_updates(at.step, at.placement, at.segments))),
+    (
+        _of_loop_in_parts,
+        lambda at: at.changed(*pack_sums(at.step, at.placement, at.segments, at.shardings if at.cuts_values else None)),
+    ),
+    (_in_parts, _schedule),
+    (_in_parts, _lay_out_alike),
 )
 
 
