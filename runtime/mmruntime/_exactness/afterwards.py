@@ -16,8 +16,8 @@ import numpy as np
 
 from mmruntime import _compat
 from mmruntime._exactness.lattice import AbstractValue, Kind
-from mmruntime._exactness.needed import needed
 from mmruntime._exactness.rules.equation import shape_of
+from mmruntime._jaxpr.rewrite import needed
 
 # What the whole batch's value can be made of without keeping anything for each example.
 _TOTALS = {Kind.ZERO, Kind.FREE, Kind.SUM, Kind.MAX, Kind.MIN, Kind.AFTER}
@@ -100,7 +100,7 @@ def afterwards(part: Any, whole: Any, indices: Sequence[int], positions: Sequenc
     }
     twin.update(zip((*whole.constvars, *whole.invars), (*part.constvars, *part.invars), strict=True))
     wanted = [whole.outvars[position] for position in positions]
-    eqns, reads = needed([whole.eqns[index] for index in indices], wanted, keep_effects=False)
+    eqns, reads = needed([whole.eqns[index] for index in indices], wanted)
     made = {var for eqn in eqns for var in eqn.outvars}
     totals = [var for var in twin if var in reads and var not in made]
     closed = _compat.with_consts(_compat.close(whole, totals, wanted, eqns), [])

@@ -9,9 +9,9 @@ from typing import Any
 
 from mmruntime import _compat
 from mmruntime._exactness.lattice import Reason
-from mmruntime._exactness.needed import needed
 from mmruntime._exactness.rules.equation import line_of
 from mmruntime._exactness.sizes import same_equation, same_program
+from mmruntime._jaxpr.rewrite import needed
 
 # Operations that JAX leaves out where they would take all entries.
 _TAKES = {"slice", "dynamic_slice", "gather"}
@@ -49,7 +49,7 @@ def differences(part: Any, whole: Any, *, has_one_example: bool) -> list[Reason]
 def _alone(jaxpr: Any, position: int) -> Any:
     """A program with one result, and what that needs."""
     wanted = [jaxpr.outvars[position]]
-    return jaxpr.replace(eqns=needed(jaxpr.eqns, wanted, keep_effects=False)[0], outvars=wanted)
+    return jaxpr.replace(eqns=needed(jaxpr.eqns, wanted)[0], outvars=wanted)
 
 
 def _difference(part: Any, whole: Any, *, has_one_example: bool) -> Reason:

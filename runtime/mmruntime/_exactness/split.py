@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mmruntime import _compat
-from mmruntime._exactness.needed import needed
 from mmruntime._exactness.prove import Proof
 from mmruntime._exactness.rules.control import CALLS
 from mmruntime._exactness.rules.equation import Edit, Edits, Hoisted, Scale, line_of
+from mmruntime._jaxpr.rewrite import needed
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class _Body:
             for position, atom in enumerate(jaxpr.outvars)
             if keep is None or position in keep
         ]
-        eqns, reads = needed(eqns, outvars, keep_effects=True)
+        eqns, reads = needed(eqns, outvars, _compat.acts)
         used = {hoisted: var for hoisted, var in extra.items() if var in reads}
         invars = [*jaxpr.invars, *used.values()]
         values = dict(zip(jaxpr.constvars, consts, strict=True))
@@ -190,7 +190,7 @@ def reads_edits(proof: Proof, position: int) -> bool:
     """Whether a result comes of anything that the proof changes in the microbatch's program."""
     jaxpr, _ = _compat.split(proof.part)
     edits = proof.edits
-    eqns, reads = needed(jaxpr.eqns, [jaxpr.outvars[position]], keep_effects=False)
+    eqns, reads = needed(jaxpr.eqns, [jaxpr.outvars[position]])
     kept = {id(eqn) for eqn in eqns}
     changed = {index for index, _ in edits.operands}
     changed |= {index for index, inner in edits.inner.items() if not all(each.is_empty for each in inner.values())}

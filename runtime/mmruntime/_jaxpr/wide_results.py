@@ -23,17 +23,14 @@ from mmruntime._compat import Atom, Var, is_var
 from mmruntime._core.accumulators import accumulator_type
 from mmruntime._jaxpr.inline import inlined
 from mmruntime._jaxpr.ir import abstract
+from mmruntime._jaxpr.primitives import MOVES
 
 # Pass on float32 from these operands on; all of them together, so that the others are converted.
 _PASSES = {
-    **dict.fromkeys(
-        (
-            *("broadcast_in_dim", "convert_element_type", "copy", "copy_p", "expand_dims", "mm_constraint", "name"),
-            *("neg", "reshape", "rev", "sharding_constraint", "slice", "squeeze", "transpose"),
-            *("add", "add_any", "concatenate", "div", "mul", "pad", "stack", "sub"),
-        ),
-        0,
-    ),
+    # Those of several results do not.
+    **dict.fromkeys(MOVES - {"split", "unstack"}, 0),
+    **dict.fromkeys(("add", "add_any", "convert_element_type", "div", "mul", "name", "neg", "sub"), 0),
+    **dict.fromkeys(("mm_constraint", "sharding_constraint"), 0),
     "select_n": 1,
 }
 

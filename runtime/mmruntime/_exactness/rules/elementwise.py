@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 from mmruntime._exactness.lattice import FREE, ZERO, AbstractValue, Kind
-from mmruntime._exactness.rules.equation import Equation, NotProved, common_rows, is_inexact, is_integer, rule
-
-# Entry by entry, in operands of one shape or scalars.
-_ANY_FUNCTION = """
-    abs acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clz complex cos cosh digamma eq
-    eq_to erf erf_inv erfc exp exp2 expm1 floor gt igamma igamma_grad_a igammac is_finite le le_to lgamma log
-    log1p log2 logistic lt_to mulhi ne nextafter one_minus_square polygamma polynomial population_count pow
-    random_gamma_grad regularized_incomplete_beta rem round rsqrt shift_left shift_right_arithmetic
-    shift_right_logical sign sin sinh sqrt tan tanh threefry2x32 xor zeta
-"""
+from mmruntime._exactness.rules.equation import RULES, Equation, NotProved, common_rows, is_inexact, is_integer, rule
+from mmruntime._jaxpr.primitives import ENTRY_BY_ENTRY
 
 # For these, f(max(x, y)) = max(f(x), f(y)). Not for `log` and `sqrt`: where a microbatch's maximum is negative, they
 # are not a number, and may be one for the whole batch.
@@ -43,9 +35,6 @@ def reject_totals(eqn: Equation, values: list[AbstractValue]) -> None:
             )
         if value.kind in (Kind.MAX, Kind.MIN):
             raise NotProved(f"computes `{eqn.name}` of a maximum or minimum over examples")
-
-
-rule(*_ANY_FUNCTION.split())(entry_by_entry)
 
 
 @rule("square")
@@ -241,3 +230,7 @@ def select(eqn: Equation) -> AbstractValue:
     value = eqn.aligned(cases)
     reject_totals(eqn, [value])
     return (common_rows((which, *(eqn.ins[i] for i in cases))) or FREE).but(power=value.power)
+
+
+# Those of which no rule knows more; and some that JAX has for its own functions.
+rule(*sorted(ENTRY_BY_ENTRY - RULES.keys()), "polynomial", "random_gamma_grad", "threefry2x32")(entry_by_entry)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -110,25 +110,6 @@ def open_helpers(closed: Any, carried: Collection[int]) -> Any:
             eqns.append(eqn)
             tainted.update(var for var in eqn.outvars if _compat.is_var(var))
     return _compat.with_consts(jaxpr.replace(constvars=constvars, eqns=eqns), values)
-
-
-def needed(jaxpr: Any, wanted: Iterable[Any]) -> tuple[list[Any], set[Any]]:
-    """The equations that some atoms are computed from, and those with effects.
-
-    Args:
-        jaxpr: An open jaxpr.
-        wanted: Atoms of it.
-
-    Returns:
-        The equations, in order, and all variables that they or `wanted` read.
-    """
-    reads = {atom for atom in wanted if _compat.is_var(atom)}
-    eqns = []
-    for eqn in reversed(jaxpr.eqns):
-        if eqn.effects or any(_compat.is_var(var) and var in reads for var in eqn.outvars):
-            eqns.append(eqn)
-            reads.update(atom for atom in eqn.invars if _compat.is_var(atom))
-    return eqns[::-1], reads
 
 
 def _extreme(eqn: Any) -> Literal["max", "min"] | None:

@@ -17,9 +17,10 @@ from mmruntime._core.marks import LoopSpec
 from mmruntime._core.switches import transforms_ignored
 from mmruntime._frontend.labels import label_of, name_trace
 from mmruntime._frontend.loops.align_iterations import Iteration, align
-from mmruntime._frontend.loops.carry import Addend, CarryChange, changes, needed, open_helpers
+from mmruntime._frontend.loops.carry import Addend, CarryChange, changes, open_helpers
 from mmruntime._frontend.loops.iteration_results import extreme_of, in_row, loop_summary, whole_summary
 from mmruntime._frontend.loops.microbatch import accumulate_pieces, check_accumulate, check_schedule, check_sync
+from mmruntime._jaxpr.rewrite import has_effects, needed
 
 
 @_compat.api_boundary
@@ -262,7 +263,7 @@ def _iteration(traced: Any, found: Sequence[CarryChange], names: Sequence[str], 
     """The equations that compute the addends of one iteration."""
     jaxpr, consts = _compat.split(traced)
     addends: list[tuple[Addend, ...]] = [change.addends for change in found if change.kind != "same"]
-    eqns, reads = needed(jaxpr, [addend.atom for each in addends for addend in each])
+    eqns, reads = needed(jaxpr.eqns, [addend.atom for each in addends for addend in each], has_effects)
     if any(var in reads for var in jaxpr.invars):
         raise ValueError(
             f"microbatch_loop: iterations of {label} read what they carry ({', '.join(names)}) for more than adding to "

@@ -15,11 +15,12 @@ from mmruntime._core.accumulators import FLOAT32
 from mmruntime._core.marks import LoopSpec
 from mmruntime._core.switches import transforms_ignored
 from mmruntime._frontend.labels import label_of
-from mmruntime._frontend.loops.carry import Addend, changes, needed, open_helpers
+from mmruntime._frontend.loops.carry import Addend, changes, open_helpers
 from mmruntime._frontend.loops.find_scan import Scan, replace_scan
 from mmruntime._frontend.loops.iteration_results import extreme_of, in_row, loop_summary, whole_summary
 from mmruntime._frontend.loops.microbatch import accumulate_pieces, check_accumulate, check_schedule, check_sync
 from mmruntime._frontend.loops.whole_batch import iteration_on_all, verdicts_of_sums
+from mmruntime._jaxpr.rewrite import has_effects, needed
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -154,7 +155,7 @@ def _kinds(scan: Scan, label: str) -> list[Any]:
             )
         kinds.append((_step(change.addends) if change.kind == "sum" else None) or change.kind)
     addends = [addend.atom for change in found for addend in change.addends]
-    _, reads = needed(body, [*addends, *body.outvars[scan.num_carry :]])
+    _, reads = needed(body.eqns, [*addends, *body.outvars[scan.num_carry :]], has_effects)
     for index, (before, kind) in enumerate(zip(carried, kinds, strict=True)):
         if kind in ("sum", "max", "min") and before in reads:
             verb = "to which they add" if kind == "sum" else f"of which they take the {kind}imum"

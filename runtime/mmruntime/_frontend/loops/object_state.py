@@ -15,10 +15,10 @@ from typing import Any
 import jax
 
 from mmruntime import _compat
-from mmruntime._exactness.needed import needed
 from mmruntime._frontend.nnx_objects import lost_changes
 from mmruntime._jaxpr.inline import open_calls
 from mmruntime._jaxpr.ir import Op
+from mmruntime._jaxpr.rewrite import needed
 
 
 def update_state(
@@ -48,11 +48,11 @@ def update_state(
     operands = set(jaxpr.invars)
     decided = []
     for name, atom in zip(names, jaxpr.outvars, strict=True):
-        if operands & needed(eqns, [atom], keep_effects=False)[1]:
+        if operands & needed(eqns, [atom])[1]:
             decided.append(name)
     if decided:
         raise ValueError(lost_changes(label, decided))
-    kept, _ = needed(eqns, jaxpr.outvars, keep_effects=False)
+    kept, _ = needed(eqns, jaxpr.outvars)
     only = _compat.close(jaxpr, [*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, kept)
 
     def update() -> None:

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from mmruntime import _check, _compat
-from mmruntime._exactness.needed import needed
 from mmruntime._frontend.nnx_objects import is_trace_error, stateful_leaves
+from mmruntime._jaxpr.rewrite import needed
 
 
 class LoopKeys:
@@ -110,7 +110,7 @@ class LoopKeys:
             return
         traced, _ = counts()
         jaxpr, constants = _compat.split(traced)
-        eqns, _ = needed(jaxpr.eqns, jaxpr.outvars, keep_effects=False)
+        eqns, _ = needed(jaxpr.eqns, jaxpr.outvars)
         only = _compat.close(jaxpr, [*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, eqns)
         found = iter(_compat.as_fun(only)(*constants, *jax.tree.leaves((batch, self.given))))
         for value in self.objects.values():

@@ -18,6 +18,7 @@ from mmruntime._compat import Var, is_var
 from mmruntime._core.logical_axes import entry_names
 from mmruntime._frontend.constraint import constraint_p
 from mmruntime._jaxpr.ir import Op, Region, Step, abstract
+from mmruntime._jaxpr.rewrite import renamed
 from mmruntime._partition.layouts.shard import Shardings
 from mmruntime._partition.placement.place import Placement
 
@@ -144,10 +145,8 @@ def _gathers(
 
 def _reading(op: Op, instead: Mapping[Var, Var]) -> Op:
     """An equation with other variables in the place of some that it reads."""
-    if all(instead.get(var, var) is var for var in op.reads()):
-        return op
-    invars = [instead.get(atom, atom) if is_var(atom) else atom for atom in op.eqn.invars]
-    return op.with_eqn(op.eqn.replace(invars=invars))
+    eqn = renamed(op.eqn, instead, {})
+    return op if eqn is op.eqn else op.with_eqn(eqn)
 
 
 def _entries(spec: Any, var: Var) -> _Entries:

@@ -13,10 +13,11 @@ from typing import Any, TypeGuard, cast
 from jax.sharding import Mesh, NamedSharding
 
 from mmruntime import _compat
-from mmruntime._compat import Var, is_var
+from mmruntime._compat import Var
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.warn import warn
 from mmruntime._jaxpr.ir import Op, Step, is_tiny
+from mmruntime._jaxpr.rewrite import renamed
 
 
 def argument_homes(step: Step, leaves: Sequence[Any], multimesh: MultiMesh) -> dict[int, NamedSharding]:
@@ -122,12 +123,8 @@ def follow_arguments(
         copies[var] = _compat.new_var(var.aval)
         pins[Op(_compat.copy_eqn(var, copies[var]))] = numbers[_devices(sharding)]
     (region,) = step.regions
-    ops = [op.with_eqn(_reading(op.eqn, copies)) for op in region.ops]
+    ops = [op.with_eqn(renamed(op.eqn, copies, {})) for op in region.ops]
     return step.with_regions([replace(region, ops=(*pins, *ops))]), pins, [meshes[devices] for devices in numbers]
-
-
-def _reading(eqn: Any, instead: Mapping[Var, Var]) -> Any:
-    return eqn.replace(invars=[instead.get(atom, atom) if is_var(atom) else atom for atom in eqn.invars])
 
 
 def _is_on_mesh(sharding: Any) -> TypeGuard[NamedSharding]:

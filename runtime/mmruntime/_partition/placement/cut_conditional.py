@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
 from mmruntime._jaxpr.effects import runs_once
 from mmruntime._jaxpr.ir import is_tiny
+from mmruntime._jaxpr.rewrite import has_effects, needed
 from mmruntime._partition.placement.locations import SCALARS, CannotCutError, Key, Locations, fresh
 
 
@@ -65,7 +66,7 @@ def cut_cond(eqn: Any, locations: Locations) -> list[tuple[Any, Key]]:
         invars, eqns, outs = fresh(inner)
         for var, operand in zip(invars, operands, strict=True):
             locations.of[var] = locations.at(operand)
-        eqns = [part for each in _without_dead_code(eqns, outs) for part in locations.parts(each)]
+        eqns = [part for each in needed(eqns, outs, has_effects)[0] for part in locations.parts(each)]
         branches.append(_Branch(invars, eqns, outs))
     # Each result is in one place, whatever the branch.
     number = next(locations.numbers)
@@ -96,16 +97,6 @@ def cut_cond(eqn: Any, locations: Locations) -> list[tuple[Any, Key]]:
     for branch in branches:
         _sink(branch, out_keys, last)
     return _chunks(eqn, predicate, operands, branches, out_keys, last, locations.name)
-
-
-def _without_dead_code(eqns: Sequence[Any], outs: Iterable[Atom]) -> list[Any]:
-    live = {atom for atom in outs if is_var(atom)}
-    kept = []
-    for eqn in reversed(eqns):
-        if eqn.effects or any(var in live for var in eqn.outvars):
-            kept.append(eqn)
-            live.update(atom for atom in eqn.invars if is_var(atom))
-    return kept[::-1]
 
 
 def _crosses(branch: _Branch, locations: Locations) -> bool:

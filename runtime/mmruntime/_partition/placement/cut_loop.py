@@ -11,6 +11,7 @@ from mmruntime._compat import Atom, Var, is_var
 from mmruntime._jaxpr.effects import runs_once
 from mmruntime._jaxpr.inline import inlined
 from mmruntime._jaxpr.ir import is_tiny
+from mmruntime._jaxpr.rewrite import needed
 from mmruntime._jaxpr.scans import trace_scan
 from mmruntime._partition.placement.locations import ANYWHERE, CannotCutError, Key, Locations, Whereabouts, fresh
 
@@ -195,18 +196,13 @@ class _Loop:
         while True:
             stacked = range(len(self.carry_keys), len(self.outs))
             outs = [self.outs[index] for index in (*sorted(carries), *stacked) if self._gives(index, key, carries)]
-            live = {atom for atom in outs if is_var(atom)}
-            eqns = []
-            for each in reversed(self.eqns):
-                if any(var in live for var in each.outvars):
-                    eqns.append(each)
-                    live.update(atom for atom in each.invars if is_var(atom))
+            eqns, live = needed(self.eqns, outs)
             read = {position[var] for var in live if var in position}
             num_carry = len(self.carry_keys)
             more = {i - self.num_consts for i in read if self.num_consts <= i < self.num_consts + num_carry}
             if more <= carries:
                 consts = sorted(index for index in read if index < self.num_consts)
-                return eqns[::-1], consts, sorted(carries)
+                return eqns, consts, sorted(carries)
             carries |= more
 
     def _gives(self, index: int, key: Key, carries: set[int]) -> bool:

@@ -9,12 +9,13 @@ from typing import Any
 from jax.sharding import Mesh
 
 from mmruntime import _check, _compat, schedules
-from mmruntime._compat import Var, is_var
+from mmruntime._compat import Var
 from mmruntime._core.marks import LoopSpec
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.submesh import task_mesh
 from mmruntime._core.task import StageSlice, Task
 from mmruntime._jaxpr.ir import Op, Region, Step
+from mmruntime._jaxpr.rewrite import renamed
 from mmruntime._partition.placement.place import layer_costs
 from mmruntime.schedules._registry import find_record
 
@@ -187,10 +188,7 @@ def _copy_body(
         for op in region.ops:
             for var in op.writes():
                 env[var] = _compat.new_var(var.aval)
-            eqn = op.eqn.replace(
-                invars=[env.get(atom, atom) if is_var(atom) else atom for atom in op.eqn.invars],
-                outvars=[env[var] if is_var(var) else var for var in op.eqn.outvars],
-            )
+            eqn = renamed(op.eqn, env, env)
             other = None if op.task is None else chosen.get(op.task)
             ops.append(Op(eqn, other or op.task, op.backward, number, submesh_varies and other is not None))
         # Several results may be added up into one total: each microbatch has one of them.

@@ -23,6 +23,8 @@ from mmruntime._core.switches import recomputation_enabled
 from mmruntime._frontend.constraint import constraint_p
 from mmruntime._jaxpr.inline import open_calls
 from mmruntime._jaxpr.ir import Op, Region, Step, num_bytes
+from mmruntime._jaxpr.primitives import MOVES
+from mmruntime._jaxpr.rewrite import renamed
 from mmruntime._partition.placement.place import Placement
 from mmruntime._partition.programs.minimum_cut import cheapest_to_keep
 from mmruntime._partition.programs.segment import Segment, Segments
@@ -30,11 +32,10 @@ from mmruntime._partition.tracing.trace import remove_dead_code
 
 # One pass over the entries, and no function that takes longer than to load them: no division, not `exp`, not `tanh`.
 _CHEAP_NAMES = """
-    abs add add_any and broadcast_in_dim clamp complex concatenate conj copy eq ge gt imag iota is_finite le lt max
-    min mul ne neg not one_minus_square or pad real reshape rev select_n sign slice split square squeeze
-    stop_gradient sub transpose xor
+    abs add add_any and clamp complex conj eq ge gt imag iota is_finite le lt max min mul ne neg not one_minus_square or
+    real select_n sign square sub xor
 """
-_CHEAP = frozenset(_CHEAP_NAMES.split())
+_CHEAP = frozenset(_CHEAP_NAMES.split()) | MOVES
 # An array that is kept costs as much as so many bytes: its result and its argument take a microsecond each.
 _ARRAY = 1 << 14
 
@@ -171,10 +172,10 @@ class _Residuals:
             is_open = not own.isdisjoint(forward) or not inner.isdisjoint(kept) or not made_again.isdisjoint(opened)
             ops: list[Op] = []
             for each in opened if is_open else [op]:
-                ops.append(_renamed(each, forward, forward))
+                ops.append(each.with_eqn(renamed(each.eqn, forward, forward)))
                 if each in made_again:
                     fresh = {var: var if var in forward else _compat.new_var(var.aval) for var in each.writes()}
-                    ops.append(replace(_renamed(each, names, fresh), backward=True, again=True))
+                    ops.append(replace(each, eqn=renamed(each.eqn, names, fresh), backward=True, again=True))
                     names |= {var: fresh[var] for var in each.writes() if var not in kept}
             if [*map(id, ops)] != [id(op)]:
                 result[op] = ops
@@ -193,10 +194,3 @@ def _is_cheap(op: Op) -> bool:
     if op.eqn.primitive.name == "integer_pow":
         return bool(op.eqn.params["y"] >= 0)
     return op.eqn.primitive.name in _CHEAP or op.eqn.primitive is constraint_p
-
-
-def _renamed(op: Op, reads: Mapping[Var, Var], writes: Mapping[Var, Var]) -> Op:
-    ins = [reads.get(atom, atom) if is_var(atom) else atom for atom in op.eqn.invars]
-    outs = [writes.get(var, var) if is_var(var) else var for var in op.eqn.outvars]
-    is_same = all(a is b for a, b in zip((*ins, *outs), (*op.eqn.invars, *op.eqn.outvars), strict=True))
-    return op if is_same else op.with_eqn(op.eqn.replace(invars=ins, outvars=outs))

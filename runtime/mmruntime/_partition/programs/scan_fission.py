@@ -18,6 +18,7 @@ from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
 from mmruntime._jaxpr.inline import inlined, open_calls
 from mmruntime._jaxpr.ir import Op
+from mmruntime._jaxpr.rewrite import has_effects, needed
 from mmruntime._jaxpr.scans import trace_scan
 
 # (equations, variables that are summed up, variables that are read elsewhere) -> (input half, weight half)
@@ -43,7 +44,8 @@ def split_scan(op: Op, last: Collection[Var], halve: Halve) -> tuple[list[Op], l
     late_outs = {position for position, var in enumerate(op.eqn.outvars) if is_var(var) and var in last}
     while late_outs:
         early, late = halve(ops, *scan.ends(late_outs))
-        early = _without_dead_code(early, late, scan, late_outs)
+        read = scan.ends(late_outs)[1] | {var for op in late for var in op.reads()}
+        early, _ = needed(early, read, has_effects)
         unfit = scan.misfits(early, late, late_outs)
         if not unfit:
             return scan.halves(op, early, late, late_outs) if early else None
@@ -141,16 +143,3 @@ class _BackwardScan:
         stacks = [_compat.new_var(atom.aval) for atom in traced.outvars[len(outs) :]]
         outvars = [*(self.eqn.outvars[position] for position in outs), *stacks]
         return inlined(traced, reads, outvars, self.eqn), stacks
-
-
-def _without_dead_code(
-    early: Sequence[Op], late: Sequence[Op], scan: _BackwardScan, late_outs: Collection[int]
-) -> list[Op]:
-    """The equations of the first half that are live."""
-    live = scan.ends(late_outs)[1] | {var for op in late for var in op.reads()}
-    kept = []
-    for op in reversed(early):
-        if op.eqn.effects or any(var in live for var in op.writes()):
-            kept.append(op)
-            live.update(op.reads())
-    return kept[::-1]

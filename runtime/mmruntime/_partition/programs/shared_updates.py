@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from mmruntime import _compat
 from mmruntime._compat import Var, is_var
 from mmruntime._jaxpr.ir import Op, Step, is_scalar
+from mmruntime._jaxpr.rewrite import needed, renamed
 from mmruntime._partition.placement.place import Placement
 from mmruntime._partition.programs.segment import Segment, Segments, connected
 from mmruntime._partition.tracing.trace import remove_dead_code
@@ -94,7 +95,7 @@ def _parts(segment: Segment, placement: Placement, numbers: dict[Hashable, int])
     if any(len(placement.of[op]) > 1 for op in others):
         return nothing
     # Those that the rest does not read, such as a mean of losses, are parts as well, if they run here alone.
-    read = set(_needed(others, every))
+    read = {*needed(every, (var for op in others for var in op.reads()))[0]}
     scalars = [op for op in every if op in read or len(placement.of[op]) > 1]
     others.update(set(every).difference(scalars))
     parts = connected([op for op in segment.ops if op in others])
@@ -210,31 +211,15 @@ def _apart(step: Step, index: int, placement: Placement, rests: Sequence[_Rest])
     for program, mine in rests:
         env: dict[Var, Var] = {}
 
-        def renamed(op: Op, env: Mapping[Var, Var] = env) -> Op:
-            invars = [env.get(atom, atom) if is_var(atom) else atom for atom in op.eqn.invars]
-            outvars = [env.get(var, var) for var in op.eqn.outvars]
-            return replace(op, eqn=op.eqn.replace(invars=invars, outvars=outvars), variant=1)
-
-        for op in _needed(mine, program.scalars):
+        for op in needed(program.scalars, (var for own in mine for var in own.reads()))[0]:
             env.update((var, _compat.new_var(var.aval)) for var in op.writes())
-            copy = renamed(op)
+            copy = replace(op, eqn=renamed(op.eqn, env, env), variant=1)
             copies[op].append(copy)
             like[copy], where[copy] = op, (program.where,)
         for op in mine:
-            instead[op] = renamed(op)
+            instead[op] = replace(op, eqn=renamed(op.eqn, env, env), variant=1)
             like[instead[op]] = op
     region = step.regions[index]
     ops = tuple([each for op in region.ops for each in (instead.get(op, op), *copies[op])])
     step = remove_dead_code(step.with_region(index, replace(region, ops=ops)))
     return step, placement.with_ops(like, where)
-
-
-def _needed(ops: Iterable[Op], scalars: Sequence[Op]) -> list[Op]:
-    """Equations of scalars that others need, in order."""
-    read = {var for op in ops for var in op.reads()}
-    found = []
-    for op in reversed(scalars):
-        if not read.isdisjoint(op.writes()):
-            found.append(op)
-            read.update(op.reads())
-    return found[::-1]

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from mmruntime import _compat
-from mmruntime._compat import Var, is_var
 from mmruntime._jaxpr.effects import effect_line, runs_once
 from mmruntime._jaxpr.inline import open_calls
 from mmruntime._jaxpr.ir import Op
+from mmruntime._jaxpr.rewrite import needed
 
 
 def by_part(closed: Any, groups: Sequence[Sequence[int]], label: str) -> list[Any]:
@@ -28,31 +28,20 @@ def by_part(closed: Any, groups: Sequence[Sequence[int]], label: str) -> list[An
     ops = [Op(eqn) for eqn in jaxpr.eqns]
     if any(runs_once(op.eqn) for op in ops):
         ops = [opened for op in ops for opened in open_calls(op)]
-    kept = [_needed(ops, [jaxpr.outvars[position] for position in group], set()) for group in groups]
+    kept = [{*needed(ops, [jaxpr.outvars[position] for position in group])[0]} for group in groups]
     owner = _owners(ops, kept, label)
     parts = []
     for number, group in enumerate(groups):
         outvars = [jaxpr.outvars[position] for position in group]
         mine = {op for op, part in owner.items() if part == number}
-        needed = _needed(ops, outvars, mine)
+        own, _ = needed(ops, outvars, mine.__contains__)
         part = jaxpr.replace(
-            eqns=[op.eqn for op in ops if op in needed],
+            eqns=[op.eqn for op in own],
             outvars=outvars,
-            effects=frozenset[Any]().union(*[op.eqn.effects for op in needed]),
+            effects=frozenset[Any]().union(*[op.eqn.effects for op in own]),
         )
         parts.append(_compat.with_consts(part, consts))
     return parts
-
-
-def _needed(ops: Sequence[Op], results: Sequence[Any], effects: set[Op]) -> set[Op]:
-    """The equations that some results depend on, and those that these effects do."""
-    live: set[Var] = {atom for atom in results if is_var(atom)}
-    found = set()
-    for op in reversed(ops):
-        if op in effects or any(var in live for var in op.writes()):
-            found.add(op)
-            live.update(op.reads())
-    return found
 
 
 def _owners(ops: Sequence[Op], kept: Sequence[set[Op]], label: str) -> dict[Op, int]:

@@ -15,6 +15,7 @@ from mmruntime._core.registry import Registration
 from mmruntime._frontend.constraint import placed_later
 from mmruntime._jaxpr import equal_traces
 from mmruntime._jaxpr.ir import Op, Region, Step, at_line
+from mmruntime._jaxpr.rewrite import has_effects, needed
 from mmruntime._partition.tracing.assign_tasks import TaskFinder
 from mmruntime._partition.tracing.own_meshes import border_shardings
 from mmruntime._partition.tracing.refs import without_refs
@@ -365,15 +366,11 @@ def remove_dead_code(step: Step) -> Step:
     for region in reversed(step.regions):
         sums = tuple((total, result) for total, result in region.sums if total in live)
         live |= {result for _, result in sums}
-        kept = []
-        for op in reversed(region.ops):
-            # Equations with effects, such as `jax.debug.print`, are there for their effect, as in JAX's own pass.
-            if op.eqn.effects or any(var in live for var in op.writes()):
-                kept.append(op)
-                live.update(op.reads())
+        # Equations with effects, such as `jax.debug.print`, are there for their effect, as in JAX's own pass.
+        kept, live = needed(region.ops, live, has_effects)
         slices = {piece: stacked for piece, stacked in region.slices.items() if piece in live}
         live |= set(slices.values())
         if kept or sums or region.loop is None:
-            regions.append(replace(region, ops=tuple(kept[::-1]), slices=slices, sums=sums))
+            regions.append(replace(region, ops=tuple(kept), slices=slices, sums=sums))
     constants = {var: value for var, value in step.constants.items() if var in live}
     return replace(step, regions=tuple(regions[::-1]), constants=constants)
