@@ -49,6 +49,7 @@ from mmruntime._exactness.sizes import (
     same_program,
     same_value,
 )
+from mmruntime._jaxpr.primitives import MOVES, is_constraint
 
 # Importing them registers their rules.
 _SUBJECTS = (collectives, contraction, control, elementwise, identity, indexing, random, reduction, shape, shards)
@@ -435,7 +436,9 @@ class _Frame:
         outs = self._outs(eqn, now)
         may_wait = self.run.waits and self.run.outermost is self
         is_lacking = not all(value.is_proved or value.hoistable for value in outs)
-        overflows = any(value.rounded is not None for value in ins) and eqn.name not in (*_MOVES, *_WITH_JAXPRS)
+        overflows = any(value.rounded is not None for value in ins) and not (
+            _rearranges(eqn.name) or eqn.name in _WITH_JAXPRS
+        )
         # What overflows in the whole batch does so before it is computed with: a dynamic loss scale looks for that.
         if (is_lacking or overflows) and may_wait and may_run_afterwards(part, whole, ins, self.run.num_examples):
             self.after.append(index)
@@ -627,13 +630,9 @@ class _Frame:
         return hoisted
 
 
-# What only rearranges a value.
-_MOVES = frozenset(
-    (
-        *("broadcast_in_dim", "concatenate", "convert_element_type", "copy", "expand_dims", "mm_constraint", "name"),
-        *("neg", "pad", "reshape", "rev", "sharding_constraint", "slice", "squeeze", "transpose"),
-    )
-)
+def _rearranges(name: str) -> bool:
+    """Whether an operation only moves entries, converts them or turns their sign."""
+    return name in MOVES or is_constraint(name) or name in ("convert_element_type", "name", "neg")
 
 
 # Types of less range than float32 that have infinities. Of the others, such as float8_e4m3fn, `reduce_precision` would

@@ -186,14 +186,23 @@ def _squeeze(eqn: Any) -> Iterator[Factor]:
         yield Factor({0: dim}, {0: position})
 
 
+def _expand_dims(eqn: Any) -> Iterator[Factor]:
+    rank = _rank(eqn.outvars[0])
+    new = {dim % rank for dim in eqn.params["dimensions"]}
+    for position, dim in enumerate(dim for dim in range(rank) if dim not in new):
+        yield Factor({0: position}, {0: dim})
+
+
 def _stack(eqn: Any) -> Iterator[Factor]:
+    new = eqn.params["axis"] % _rank(eqn.outvars[0])
     for dim in range(_rank(eqn.invars[0])):
-        yield Factor(dict.fromkeys(range(len(eqn.invars)), dim), {0: dim + (dim >= eqn.params["axis"])})
+        yield Factor(dict.fromkeys(range(len(eqn.invars)), dim), {0: dim + (dim >= new)})
 
 
 def _unstack(eqn: Any) -> Iterator[Factor]:
+    gone = eqn.params["axis"] % _rank(eqn.invars[0])
     for dim in range(_rank(eqn.outvars[0])):
-        yield Factor({0: dim + (dim >= eqn.params["axis"])}, dict.fromkeys(range(len(eqn.outvars)), dim))
+        yield Factor({0: dim + (dim >= gone)}, dict.fromkeys(range(len(eqn.outvars)), dim))
 
 
 def _dot_general(eqn: Any) -> Iterator[Factor]:
@@ -255,6 +264,7 @@ _RULES: dict[str, Callable[[Any], Iterator[Factor]]] = {
     "broadcast_in_dim": _broadcast,
     "conv_general_dilated": _convolution,
     "dot_general": _dot_general,
+    "expand_dims": _expand_dims,
     "gather": _gather,
     "reshape": _reshape,
     "scatter": _scatter,

@@ -519,7 +519,8 @@ class _Slicer:
                 return wide > check.limit
             return (1 / wide if check.form == "inverse" else wide) < check.limit
 
-        wrong = self._made(lambda x: is_wrong(x).any().astype(jnp.int32), [atom], op, number, late)
+        # A sum over devices may wait for the end of the loop.
+        wrong = self._made(lambda x: is_wrong(x).astype(jnp.float32).sum(), [atom], op, number, late)
         self.found.append((which, wrong, op, number, late))
         if check.form == "finite" or not jnp.issubdtype(atom.aval.dtype, jnp.floating):
             return atom
@@ -540,7 +541,7 @@ class _Slicer:
             return functools.reduce(jnp.logical_and, [jnp.isfinite(ends[1]) for ends in each], ~is_right)
 
         ranges = [self._ends(leaf, number, op, inverse=inverse) for leaf, inverse in leaves]
-        wrong = self._made(lambda *each: is_wrong(*each).astype(jnp.int32), ranges, op, number, False)
+        wrong = self._made(lambda *each: is_wrong(*each).astype(jnp.float32), ranges, op, number, False)
         self.found.append((which, wrong, op, number, False))
         return self._made(
             lambda bad, x: jax.lax.select(jax.lax.broadcast(bad > 0, x.shape), jax.lax.full_like(x, np.nan), x),
@@ -608,7 +609,7 @@ class _Slicer:
 
             def counted(*found: Any, which: Sequence[int] = which) -> Any:
                 last = len(self.wrong) - 1
-                zero = np.int32(0)
+                zero = np.float32(0)
                 each = [jax.lax.pad(x[None], zero, [(k, last - k, 0)]) for k, x in zip(which, found, strict=True)]
                 return functools.reduce(jnp.add, each)
 

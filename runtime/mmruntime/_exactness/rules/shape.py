@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from mmruntime._exactness.lattice import ANY, FREE, ZERO, AbstractValue, Kind, rows
 from mmruntime._exactness.rules.elementwise import reject_totals
 from mmruntime._exactness.rules.equation import Equation, NotProved, constant, rule
+from mmruntime._jaxpr.primitives import factors
 
 _SEVERAL = "makes several dimensions of examples, which meet each other there"
 
@@ -86,11 +87,20 @@ def reshaped(
 @rule("squeeze")
 def squeeze(eqn: Equation) -> AbstractValue:
     """Drops dimensions of one entry."""
-    value, rank = eqn.ins[0], len(eqn.shape(0))
-    dropped = [dim % rank for dim in eqn.params["dimensions"]]
-    if value.kind is Kind.COLUMNS and rank - 1 in dropped:
+    return placed(eqn, eqn.ins[0])
+
+
+def placed(eqn: Equation, value: AbstractValue) -> AbstractValue:
+    """What is known of a value whose dimensions an equation puts elsewhere."""
+    if not value.shape_grows:
+        return value
+    there = {each.ins[0]: each.outs[0] for each in factors(eqn.part) if 0 in each.ins and each.outs}
+    if value.dim not in there:
+        raise NotProved("drops the dimension of the examples")
+    last = there.get(len(eqn.shape(0)) - 1)
+    if value.kind is Kind.COLUMNS and last != len(eqn.out_shape()) - 1:
         value = eqn.plain(0)
-    return shifted(value, dropped)
+    return value.at(there[value.dim])
 
 
 def shifted(value: AbstractValue, dropped: Sequence[int]) -> AbstractValue:
@@ -105,21 +115,13 @@ def shifted(value: AbstractValue, dropped: Sequence[int]) -> AbstractValue:
 @rule("expand_dims")
 def expand_dims(eqn: Equation) -> AbstractValue:
     """New dimensions of one entry."""
-    value = eqn.plain(0)
-    if value.kind is not Kind.ROWS:
-        return value
-    new = sorted(dim % len(eqn.out_shape()) for dim in eqn.params["dimensions"])
-    kept = [dim for dim in range(len(eqn.out_shape())) if dim not in new]
-    return value.at(kept[value.dim])
+    return placed(eqn, eqn.plain(0))
 
 
 @rule("transpose")
 def transpose(eqn: Equation) -> AbstractValue:
     """Dimensions in another order."""
-    value, order = eqn.ins[0], list(eqn.params["permutation"])
-    if value.kind is Kind.COLUMNS and order[-1] != len(order) - 1:
-        value = eqn.plain(0)
-    return value.at(order.index(value.dim)) if value.shape_grows else value
+    return placed(eqn, eqn.ins[0])
 
 
 @rule("rev")
@@ -189,15 +191,14 @@ def _stacked_examples(eqn: Equation, dim: int) -> AbstractValue:
 @rule("stack")
 def stack(eqn: Equation) -> AbstractValue:
     """Operands along a new dimension."""
-    value, axis = eqn.aligned(range(len(eqn.ins))), eqn.params["axis"]
-    return value.at(value.dim + (value.dim >= axis)) if value.shape_grows else value
+    return placed(eqn, eqn.aligned(range(len(eqn.ins))))
 
 
 @rule("unstack")
 def unstack(eqn: Equation) -> list[AbstractValue]:
     """The entries along a dimension."""
     value = eqn.ins[0] if not eqn.ins[0].shape_grows else eqn.plain(0)
-    return [shifted(value, (eqn.params["axis"] % len(eqn.shape(0)),))] * len(eqn.part.outvars)
+    return [placed(eqn, value)] * len(eqn.part.outvars)
 
 
 @rule("tile", loose=("reps",))

@@ -20,6 +20,7 @@ from mmruntime import _compat
 from mmruntime._compat import Var, is_var
 from mmruntime._jaxpr.inline import open_calls
 from mmruntime._jaxpr.ir import Op, Region, Step, is_scalar, num_bytes, num_elements
+from mmruntime._jaxpr.primitives import MOVES, is_constraint
 from mmruntime._jaxpr.trace_equations import trace_equations
 from mmruntime._partition.layouts.shard import Shardings
 from mmruntime._partition.placement.partial_sums import read_counts
@@ -29,13 +30,6 @@ from mmruntime._partition.programs.split_backward import halves_of
 
 # To join more bytes costs more than the argument and the result that are saved, and is memory that programs need.
 LARGEST = 1 << 14
-# What only rearranges or converts a value, or adds another one.
-_MOVES = frozenset(
-    (
-        *("add", "add_any", "broadcast_in_dim", "convert_element_type", "copy", "mm_constraint", "reshape", "squeeze"),
-        *("sharding_constraint", "transpose"),
-    )
-)
 
 
 def pack_sums(
@@ -152,8 +146,10 @@ def _scattered(ops: Sequence[Op]) -> set[Var]:
     """Values that are scattered into zeros: XLA scatters them into the accumulator, which is another order of sums."""
     found: set[Var] = set()
     for op in ops:
-        is_moved = op.eqn.primitive.name in _MOVES and not found.isdisjoint(op.reads())
-        if is_moved or op.eqn.primitive.name.startswith("scatter"):
+        name = op.eqn.primitive.name
+        # What only rearranges or converts a value, or adds another one.
+        passes = name in MOVES or is_constraint(name) or name in ("add", "add_any", "convert_element_type")
+        if (passes and not found.isdisjoint(op.reads())) or name.startswith("scatter"):
             found.update(op.writes())
     return found
 
