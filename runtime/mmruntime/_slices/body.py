@@ -110,6 +110,9 @@ class _Slicer:
         self.wrong: list[str] = []
         self.found: list[tuple[int, Var, Op, int, bool]] = []
         self.counts: list[Var] = []
+        self.has_row_checks = False
+        # For each slice, what is wrong with pairs of positions, until results are made no numbers for it.
+        self.doubtful: dict[int, list[Var]] = {}
         for before in step.regions[:index]:
             self.constants.add(op.eqn for op in before.ops)
         # The slice whose backward pass is written.
@@ -306,6 +309,7 @@ class _Slicer:
             rule = replace(rule, checks=())
         made = _Known(op, rule, late, len(self.wrong))
         for check in rule.checks:
+            self.has_row_checks |= check.operand is None
             if check.pairs and self._range(op.eqn.invars[check.operand or 0], {}) is None:
                 raise self._refused(op, NotSliceableError(f"makes a mask of a number, and {_NOT_BOUND}"))
             self.wrong.append(
@@ -503,7 +507,10 @@ class _Slicer:
             if check.operand is None and number + 1 < self.count:
                 outs = [self._checked(which, check, var, op, number, known.late) for var in outs]
             elif check.pairs and not known.late:
-                outs = [self._checked_pairs(which, check, var, op, number) for var in outs]
+                self._check_pairs(which, check, op, number)
+            if (check.operand is None or not self.has_row_checks) and not known.late:
+                for wrong in self.doubtful.pop(number, ()):
+                    outs = [self._no_number_if(wrong, var, op, number) for var in outs]
         for var, new in zip(op.writes(), outs, strict=True):
             self._done[form, var, number] = new
         return outs
@@ -528,11 +535,11 @@ class _Slicer:
             lambda x: jax.lax.select(is_wrong(x), jax.lax.full_like(x, np.nan), x), [atom], op, number, late
         )
 
-    def _checked_pairs(self, which: int, check: Check, result: Any, op: Op, number: int) -> Any:
+    def _check_pairs(self, which: int, check: Check, op: Op, number: int) -> None:
         leaves: dict[tuple[Any, bool], int] = {}
         found = self._range(op.eqn.invars[check.operand or 0], leaves)
         assert found is not None
-        wide = jnp.promote_types(result.aval.dtype, jnp.float32)
+        wide = jnp.promote_types(op.eqn.outvars[0].aval.dtype, jnp.float32)
 
         def is_wrong(*each: Any) -> Any:
             low, high = found([(ends[0].astype(wide), ends[1].astype(wide)) for ends in each])
@@ -543,13 +550,14 @@ class _Slicer:
         ranges = [self._ends(leaf, number, op, inverse=inverse) for leaf, inverse in leaves]
         wrong = self._made(lambda *each: is_wrong(*each).astype(jnp.float32), ranges, op, number, False)
         self.found.append((which, wrong, op, number, False))
-        return self._made(
-            lambda bad, x: jax.lax.select(jax.lax.broadcast(bad > 0, x.shape), jax.lax.full_like(x, np.nan), x),
-            [wrong, result],
-            op,
-            number,
-            False,
-        )
+        # There are many pairs: it is the largest of a row that becomes no number.
+        self.doubtful.setdefault(number, []).append(wrong)
+
+    def _no_number_if(self, wrong: Var, result: Any, op: Op, number: int) -> Any:
+        def chosen(bad: Any, x: Any) -> Any:
+            return jax.lax.select(jax.lax.broadcast(bad > 0, x.shape), jax.lax.full_like(x, np.nan), x)
+
+        return self._made(chosen, [wrong, result], op, number, False)
 
     def _range(self, atom: Any, leaves: dict[tuple[Any, bool], int], *, inverse: bool = False) -> _RangeOf | None:
         """Between which numbers a value lies, as a function of those of `leaves`; None if that is not known.
