@@ -1,5 +1,7 @@
 """Jaxprs as the passes see them: building, inlining, equality, cost.
 
-`ir` is the form that passes take and return. What a primitive does to dimensions and to sums is `primitives`, its FLOPs
-are `flops`, its effects `effects`; names of equal programs are `content`.
+`ir` is the step that passes take and give. What a primitive does to dimensions and to sums is said once, in
+`primitives`. `rewrite` says which equations are needed and renames variables, `inline` opens calls, `trace_equations`
+makes equations of a function. `equal`, `content` and `digest` compare programs, `flops` costs them, `wide_results`
+keeps short floats from being rounded before they are added up.
 """
