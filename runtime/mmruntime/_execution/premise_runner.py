@@ -22,14 +22,16 @@ class PremiseRunner(RunnerAround):
     Args:
         runner: Runs the step.
         premises: For each of those results, what is wrong, in words, by its number.
+        waits: Whether each call reads them at once, as where results are checked anyway.
     """
 
-    def __init__(self, runner: StepRunner, premises: Sequence[Sequence[str]]) -> None:
+    def __init__(self, runner: StepRunner, premises: Sequence[Sequence[str]], *, waits: bool = False) -> None:
         super().__init__(runner)
         self._premises = premises
         # What calls have found and nobody has read.
         self._unread: deque[Sequence[Any]] = deque()
         self._is_first = True
+        self._waits = waits
         _runners.add(self)
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
@@ -49,7 +51,7 @@ class PremiseRunner(RunnerAround):
         self.misplaced = self._runner.misplaced
         count = len(outputs) - len(self._premises)
         self._unread.append(outputs[count:])
-        self.read(0 if self._is_first else 1)
+        self.read(0 if self._is_first or self._waits else 1)
         self._is_first = False
         return outputs[:count]
 
@@ -70,7 +72,11 @@ class PremiseRunner(RunnerAround):
             for each, wrong in zip(found, self._premises, strict=True):
                 number = int(each.addressable_data(0))
                 if number:
-                    when = "" if self._is_first else " It was so in the call before, whose results are no numbers."
+                    when = (
+                        ""
+                        if self._is_first or self._waits
+                        else " It was so in the call before, whose results are no numbers."
+                    )
                     self._unread.clear()
                     raise ValueError(wrong[number - 1] + when)
 

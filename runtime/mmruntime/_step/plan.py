@@ -226,18 +226,18 @@ def make_plan(
                 agreement.reach([part for k, leaf in enumerate(call.leaves) for part in layouts.parts_of(k, leaf)])
             compiled = compile_program(program, shardings, owned, AcrossTransport(channel(transport)))
             runner = AcrossRunner(label, names, agreement, step, program, compiled, shardings, donated)
+        if step.premises:
+            from mmruntime._execution.premise_runner import PremiseRunner  # noqa: PLC0415  (few steps have any)
+
+            runner = PremiseRunner(runner, step.premises, waits=bool(kinds))
         if kinds:
             results = {
                 part: f"result{jax.tree_util.keystr(path)}"
                 for value, (path, _) in zip(stacks.outputs, paths(out_tree), strict=True)
                 for part in value.positions
             }
-            listed = [results.get(position, "a check") for position in range(len(step.outvars))]
+            listed = [results[position] for position in range(len(results))]
             runner = CheckedRunner(runner, label, names, listed, step, program, shardings, kinds)
-        if step.premises:
-            from mmruntime._execution.premise_runner import PremiseRunner  # noqa: PLC0415  (few steps have any)
-
-            runner = PremiseRunner(runner, step.premises)
         if layouts.any:
             runner = StackedRunner(runner, layouts, donated_values)
         return Plan(
