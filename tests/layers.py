@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "mmrewrite.source": "libcst",
     "mmrewrite.directives": ".results .source",
     "mmrewrite.project": ".results .source .directives",
+    "mmrewrite.values": ".source .project",
     "mmrewrite.codemod": "libcst .results .source .directives .project",
     "mmrewrite.analysis": ".source .directives .project .codemod",
     "mmrewrite.engine": "fastjsonschema .results .tracking .source .directives .project .codemod",
@@ -64,23 +65,24 @@ MAY_IMPORT = {
     "mmmodernize.names.reexports": ".names.gate",
     "mmmodernize.names": ".names.advice .names.markers .names.gate .names.reexports",
     "mmmodernize.settings": "mmrewrite.engine",
-    "mmmodernize.sites": "mmrewrite.results mmrewrite.source mmrewrite.project mmrewrite.codemod .names .settings",
+    "mmmodernize.sites": (
+        "mmrewrite.results mmrewrite.source mmrewrite.project mmrewrite.values mmrewrite.codemod .names .settings"
+    ),
     "mmmodernize.codemod": "mmrewrite.results mmrewrite.project .sites",
     "mmmodernize.meshes.partition_specs": "mmrewrite.source mmrewrite.project .names .sites",
     "mmmodernize.types.libraries": "mmrewrite.source mmrewrite.project",
-    "mmmodernize.types.plain_objects": "mmrewrite.source mmrewrite.project .types.libraries",
-    "mmmodernize.meshes.mesh_values": (
-        "mmrewrite.source mmrewrite.project .names .types.libraries .types.plain_objects"
-    ),
+    "mmmodernize.meshes.mesh_values": "mmrewrite.project mmrewrite.values .names .types.libraries",
     "mmmodernize.meshes.mesh_contexts": "mmrewrite.project .names .sites .meshes.mesh_values",
     "mmmodernize.calls": "mmrewrite.source mmrewrite.project .names .types.libraries .meshes.mesh_contexts",
     "mmmodernize.modules": "mmrewrite.source mmrewrite.project .names .sites .calls",
-    "mmmodernize.types": "mmrewrite.source mmrewrite.project .sites .meshes.partition_specs .types.libraries .calls",
-    "mmmodernize.meshes": (
-        "mmrewrite.source mmrewrite.project mmrewrite.codemod .names .sites .meshes.partition_specs .types.libraries "
-        ".meshes.mesh_contexts .calls .types"
+    "mmmodernize.types": (
+        "mmrewrite.source mmrewrite.project mmrewrite.values .sites .meshes.partition_specs .types.libraries .calls"
     ),
-    "mmmodernize.text": "mmrewrite.source mmrewrite.project .names .sites .calls .modules .types",
+    "mmmodernize.meshes": (
+        "mmrewrite.source mmrewrite.project mmrewrite.values mmrewrite.codemod .names .sites .meshes.partition_specs "
+        ".types.libraries .meshes.mesh_contexts .calls .types"
+    ),
+    "mmmodernize.text": "mmrewrite.source mmrewrite.project mmrewrite.values .names .sites .calls .modules .types",
     "mmmodernize.edits": (
         "mmrewrite.results mmrewrite.source mmrewrite.project mmrewrite.codemod mmrewrite.engine .names .sites"
     ),

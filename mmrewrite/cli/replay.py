@@ -49,7 +49,7 @@ class Replay:
     def _made_key(self) -> str | None:
         try:
             return kept_name("\0".join(_inputs(self._arguments, self._paths)).encode(errors="surrogateescape"))
-        except _Unknown:
+        except _CannotReplay:
             return None
 
     def print_again(self) -> int | None:
@@ -104,7 +104,7 @@ def _is_plain(stream: TextIO | None) -> bool:
     return isinstance(stream, io.TextIOWrapper) and not stream.isatty()
 
 
-class _Unknown(Exception):
+class _CannotReplay(Exception):
     """Something that the run depends on cannot be told."""
 
 
@@ -123,7 +123,7 @@ def _inputs(arguments: Sequence[str], paths: Sequence[str]) -> Iterator[str]:
         for path in paths:
             yield from _below(path)
     except OSError:
-        raise _Unknown from None
+        raise _CannotReplay from None
 
 
 def _configuration(here: str) -> Iterator[str]:
@@ -133,7 +133,7 @@ def _configuration(here: str) -> Iterator[str]:
             data = load_file(os.path.join(folder, name))
             yield f"{folder} {name} {_hash(data)}"
             if data is not None and _CHOOSES_PATHS in data:
-                raise _Unknown
+                raise _CannotReplay
         if os.path.isfile(os.path.join(folder, OWN_FILE)) or os.path.isfile(os.path.join(folder, PYPROJECT)):
             return
 
@@ -156,7 +156,7 @@ def _below(path: str) -> Iterator[str]:
     passed_over: dict[str, str] = {}
     files = [path] if os.path.isfile(path) else list(walk(path, unreadable, passed_over))
     if unreadable or not os.path.exists(path):
-        raise _Unknown
+        raise _CannotReplay
     yield repr(sorted(passed_over.items()))
     folders = {os.path.dirname(file) for file in files}
     while above := {os.path.dirname(folder) for folder in folders if len(folder) > len(path)} - folders:

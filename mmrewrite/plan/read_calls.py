@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from mmrewrite.directives.vocabulary import DIRECTIVES, Role
-from mmrewrite.plan.sites import ALL_LAYERS, LoopSite, MeshSite, SourceLine, StepSite, TaskSite, Value
+from mmrewrite.plan.sites import ALL_LAYERS, LoopSite, MeshSite, SourceLine, StepSite, TaskSite, WrittenValue
 from mmrewrite.project.facts import RUNTIME, Facts, Mesh
 from mmrewrite.results import Edit
 
@@ -145,7 +145,7 @@ class _CallReader:
         code, is_scope = self.placed_code(call, statement, holders)
         name = _keyword(call, "name") or (call.args[0] if call.args else None)
         piece = _keyword(call, "mesh_slice")
-        mesh_slice: tuple[tuple[str, Value], ...] = ()
+        mesh_slice: tuple[tuple[str, WrittenValue], ...] = ()
         unknown = None
         if isinstance(piece, ast.Dict) and all(isinstance(key, ast.Constant) for key in piece.keys):
             keys = [str(key.value) for key in piece.keys if isinstance(key, ast.Constant)]
@@ -157,7 +157,7 @@ class _CallReader:
                 node = _keyword(call, word)
                 unknown = f"{word}={ast.unparse(node)} (an expression)" if node is not None else unknown
         place = self.place(call, "Task")
-        task_name = _value(name) if name is not None else Value(code, code) if is_scope else None
+        task_name = _value(name) if name is not None else WrittenValue(code, code) if is_scope else None
         self.add_task(statement, TaskSite(place, code, task_name, mesh_slice, unknown=unknown))
 
     def read_layers(self, call: ast.Call, statement: ast.stmt, holders: Sequence[ast.AST]) -> None:
@@ -176,10 +176,10 @@ class _CallReader:
         code = ast.unparse(call.args[0] if call.args else call)
         self.add_layers(statement, call, "stage_sequential", code, ALL_LAYERS)
 
-    def add_layers(self, statement: ast.stmt, call: ast.Call, function: str, code: str, layers: Value) -> None:
+    def add_layers(self, statement: ast.stmt, call: ast.Call, function: str, code: str, layers: WrittenValue) -> None:
         """Keep layers that are dealt out along `axis=`, by default the axis `stage`."""
         axis = _keyword(call, "axis")
-        name = Value('"stage"', "stage") if axis is None else _value(axis)
+        name = WrittenValue('"stage"', "stage") if axis is None else _value(axis)
         unknown = None if isinstance(name.literal, str) else f"axis={name}"
         chunks, placement = _keyword(call, "chunks"), _keyword(call, "placement")
         rounds = 1 if placement is None else 2
@@ -187,7 +187,7 @@ class _CallReader:
             unknown = unknown if _value(chunks).number is not None else f"chunks={_value(chunks)}"
             rounds = _value(chunks).number or 1
         folded = placement is not None
-        mesh_slice = ((str(name.literal or name.text), Value(":", ":")),)
+        mesh_slice = ((str(name.literal or name.text), WrittenValue(":", ":")),)
         place = self.place(call, function)
         self.add_task(statement, TaskSite(place, code, None, mesh_slice, layers, unknown, rounds, folded))
 
@@ -221,7 +221,7 @@ class _CallReader:
     def read_loop(self, call: ast.Call, statement: ast.stmt, holders: Sequence[ast.AST]) -> None:
         """`mm.microbatch(...)`, `mm.microbatch_loop(...)` or `mm.microbatch_scan(...)`."""
 
-        def argument(name: str, position: int | None = None) -> Value | None:
+        def argument(name: str, position: int | None = None) -> WrittenValue | None:
             node = _keyword(call, name)
             if node is None and position is not None and position < len(call.args):
                 node = call.args[position]
@@ -255,10 +255,10 @@ def _keyword(call: ast.expr, name: str) -> ast.expr | None:
     return next((value for word, value in _keywords(call) if word == name), None)
 
 
-def _value(node: ast.expr) -> Value:
+def _value(node: ast.expr) -> WrittenValue:
     literal = node.value if isinstance(node, ast.Constant) and isinstance(node.value, int | str) else None
     text = literal if isinstance(literal, str) else ast.unparse(node)
-    return Value(text, literal)
+    return WrittenValue(text, literal)
 
 
 def _pairs(node: ast.expr | None) -> Iterator[tuple[str, str]]:

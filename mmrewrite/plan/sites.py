@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Value:
+class WrittenValue:
     """An argument: its text in the source, and its value if it is a literal, else None."""
 
     text: str
@@ -25,7 +25,7 @@ class Value:
 
 
 # The number of layers where the source gives none: `mm.stage_scan` takes it from its stack when it runs.
-ALL_LAYERS = Value("*")
+ALL_LAYERS = WrittenValue("*")
 
 
 @dataclass(frozen=True, order=True)
@@ -45,7 +45,7 @@ class MeshSite:
 
     place: SourceLine
     name: str
-    axes: tuple[tuple[str, Value], ...]
+    axes: tuple[tuple[str, WrittenValue], ...]
     logical_axes: tuple[tuple[str, str], ...]
     unknown: str | None = None
 
@@ -82,9 +82,9 @@ class TaskSite:
 
     place: SourceLine
     code: str
-    name: Value | None
-    mesh_slice: tuple[tuple[str, Value], ...]
-    layers: Value | None = None
+    name: WrittenValue | None
+    mesh_slice: tuple[tuple[str, WrittenValue], ...]
+    layers: WrittenValue | None = None
     unknown: str | None = None
     rounds: int = 1
     is_folded: bool = False
@@ -95,8 +95,8 @@ class LoopSite:
     """A microbatch loop. `custom` says whether it has a `custom_schedule`."""
 
     place: SourceLine
-    size: Value | None
-    count: Value | None
-    schedule: Value | None
+    size: WrittenValue | None
+    count: WrittenValue | None
+    schedule: WrittenValue | None
     custom: bool
-    slices: Value | None = None
+    slices: WrittenValue | None = None

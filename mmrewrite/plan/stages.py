@@ -14,7 +14,7 @@ from typing import Any
 
 from mmrewrite.plan.read_placement import PlacedRegion
 from mmrewrite.plan.sections import PlanGrid, PlanSection, PlanTable, PlanTimeline
-from mmrewrite.plan.sites import ALL_LAYERS, LoopSite, TaskSite, Value
+from mmrewrite.plan.sites import ALL_LAYERS, LoopSite, TaskSite, WrittenValue
 
 # The title of the section without a mesh.
 STEPS = "Steps"
@@ -271,7 +271,7 @@ def _where(task: TaskSite, sizes: Mapping[str, int] | None) -> str:
     return f"{_layers(task.layers)} dealt out to {slices}{rounds}"
 
 
-def _layers(count: Value) -> str:
+def _layers(count: WrittenValue) -> str:
     if count.number is not None:
         return f"{count} layers"
     return "all layers," if count == ALL_LAYERS else f"`{count.text}` layers (an expression),"
@@ -285,7 +285,7 @@ def _schedule_text(loop: LoopSite) -> str:
     return f"{schedules.DEFAULT} (the default)" if loop.schedule is None else str(loop.schedule)
 
 
-def _shown(value: Value | None) -> str:
+def _shown(value: WrittenValue | None) -> str:
     return "-" if value is None else str(value)
 
 

@@ -297,7 +297,7 @@ class Module:
         if outside is not None:
             found.add(self._resolve_name(name, outside, seen))
         if owner is self.scope:
-            found |= {self._of_star(star, name) for star in self.stars if self._is_bound_by(star, name)}
+            found |= {self._of_star(star, name) for star in self.stars if self.is_bound_by(star, name)}
         if len(found) > 1:
             found = {self.homes.get(name or "", name) for name in found}
         return found.pop() if len(found) == 1 else None
@@ -315,7 +315,7 @@ class Module:
         target = None if star in self.parents else self.star_target(star, name)
         return None if target is None else self._canonical(target)
 
-    def _is_bound_by(self, star: ast.ImportFrom, name: str) -> bool:
+    def is_bound_by(self, star: ast.ImportFrom, name: str) -> bool:
         """Whether code may read what `from ... import *` binds a name of the module to.
 
         A binding below it takes its place; a decorator in between has run by then.

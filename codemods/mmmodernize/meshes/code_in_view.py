@@ -1,16 +1,19 @@
-"""Whether all functions that some code calls, or hands on to be called, are in view."""
+"""Whether all code is in view that some code runs, or hands on to be run."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
+from mmmodernize.meshes.mesh_contexts import run_now
 from mmmodernize.meshes.uncompiled_code import HARMLESS_METHODS
-from mmmodernize.types.libraries import is_known, library_name
+from mmmodernize.types.libraries import is_known
 from mmrewrite.codemod.array_methods import ARRAY_METHODS
-from mmrewrite.project.facts import Facts
-from mmrewrite.project.project import Project
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.values.callees import callees, given_functions
+from mmrewrite.values.flow import ValueFlow
+from mmrewrite.values.value import ENTERED, Access, By, CallArguments, CallFrame, Function, Value, attribute
 
 # What libraries call functions by that they are given. Others of theirs call none.
 _CALL_BACK = frozenset(
@@ -22,103 +25,167 @@ _CALL_BACK = frozenset(
         "while_loop",
     )
 )  # fmt: skip
+_BRANCHING = frozenset(("cond", "switch", "while_loop", "fori_loop"))
 _FUNCTIONS = frozenset(("f", "fun", "func", "function", "body_fun", "cond_fun", "true_fun", "false_fun"))
+# What goes through what it is given.
+_GO_THROUGH = frozenset(
+    (
+        *(f"builtins.{name}" for name in ("enumerate", "iter", "list", "next", "reversed", "sorted", "tuple", "zip")),
+        *(f"itertools.{name}" for name in ("chain", "cycle", "islice", "product", "tee", "zip_longest")),
+    )
+)
 # Their objects call whatever they were made with.
 _OBJECTS = frozenset(("equinox", "flax", "haiku", "optax", "transformers"))
+_HARMLESS = HARMLESS_METHODS | ARRAY_METHODS
+
+
+class _EnteredCode(NamedTuple):
+    """Some code, and the call that entered its function, if that is known."""
+
+    module: ModuleUses
+    node: ast.AST
+    frame: CallFrame | None = None
+
+
+class _OutOfView(Exception):
+    """The place that may run code which is not in view, in words for a message."""
 
 
 class CodeInView:
     """Follows calls through the project. Unlike the reach of a context, it says what it cannot follow."""
 
-    def __init__(self, project: Project, modules: Mapping[str, ModuleUses]) -> None:
-        self._project = project
-        self._by_facts = {id(module.facts): module for module in modules.values()}
+    def __init__(self, flow: ValueFlow) -> None:
+        self._flow = flow
 
     def led_to(self, module: ModuleUses, nodes: Iterable[ast.AST]) -> set[ast.AST] | None:
         """The code itself and all definitions that it runs or hands on, None if it may run others."""
-        queue = [(module, node) for node in nodes]
-        seen: set[ast.AST] = set()
-        while queue:
-            module, node = queue.pop()
-            if node in seen:
-                continue
-            seen.add(node)
-            for part in ast.walk(node):
-                if isinstance(part, ast.Call):
-                    led = self._led_to(module, part)
-                    if led is None:
-                        return None
-                    queue += led
-                elif isinstance(part, ast.Yield | ast.YieldFrom | ast.Await):
-                    return None
+        try:
+            return self._search(module, nodes, hides_in_objects=True)
+        except _OutOfView:
+            return None
+
+    def why_not(self, module: ModuleUses, nodes: Iterable[ast.AST]) -> str | None:
+        """The first place that may run code out of view, other than that of known libraries, else None."""
+        try:
+            self._search(module, nodes, hides_in_objects=False)
+        except _OutOfView as error:
+            return str(error)
+        return None
+
+    def _place(self, code: _EnteredCode, part: ast.AST, value: Value) -> str:
+        line = f"line {getattr(part, 'lineno', value.line)}"
+        return line if code.module is self._home else f"{line} of {code.module.facts.path}"
+
+    def _search(self, module: ModuleUses, nodes: Iterable[ast.AST], *, hides_in_objects: bool) -> set[ast.AST]:
+        self._home = module
+        nodes = [*nodes]
+        for part in run_now(nodes):
+            if isinstance(part, ast.Yield | ast.YieldFrom):
+                raise _OutOfView(f"line {part.lineno} lets other code run")
+        queue = [_EnteredCode(module, node) for node in nodes]
+        seen = {code.node for code in queue}
+        for code in queue:
+            for part in run_now([code.node]):
+                for value, text in self._run_at(code, part):
+                    for each in self._led_to(code, part, value, text, seen, hides_in_objects=hides_in_objects):
+                        if each.node not in seen:
+                            seen.add(each.node)
+                            queue += [each._replace(node=inner) for inner in _inside(each.node)]
         return seen
 
-    def _led_to(self, module: ModuleUses, call: ast.Call) -> list[tuple[ModuleUses, ast.AST]] | None:
-        """The definitions that a call runs, None if it may run others."""
-        function = call.func
-        if isinstance(function, ast.Lambda):
-            return []
-        if isinstance(function, ast.Call):
-            # What `pjit(f)` gives: `f` is seen at the inner call.
-            made = library_name(module, function.func)
-            return [] if made is not None and is_known(made) and _name_of(made) in _CALL_BACK else None
-        found = library_name(module, function)
-        if found is not None and is_known(found):
-            if found.partition(".")[0] in _OBJECTS:
-                return None
-            if _name_of(found) not in _CALL_BACK:
-                return []
-            return self._handed_on(module, call)
-        definition = self._definition(module, function)
-        if definition is not None:
-            return [definition]
-        is_method = isinstance(function, ast.Attribute) and (
-            function.attr in ARRAY_METHODS or function.attr in HARMLESS_METHODS
+    def _run_at(self, code: _EnteredCode, part: ast.AST) -> Iterator[tuple[Value, str]]:
+        """What runs at a node, with words for it."""
+        match part:
+            case ast.Call(func=function):
+                call = self._flow.call_at(code.module, part, code.frame)
+                yield Value(code.module, function, (Access(By.CALL, call),), code.frame), "calls"
+            case ast.For(iter=source) | ast.AsyncFor(iter=source) | ast.comprehension(iter=source):
+                yield self._gone_through(Value(code.module, source, (), code.frame)), "goes through"
+            case ast.withitem(context_expr=source):
+                yield Value(code.module, source, (ENTERED,), code.frame), "enters"
+            case ast.Await():
+                raise _OutOfView(f"line {part.lineno} of {code.module.facts.path} lets other code run")
+            case _:
+                pass
+
+    def _led_to(
+        self, code: _EnteredCode, part: ast.AST, value: Value, text: str, seen: set[ast.AST], *, hides_in_objects: bool
+    ) -> Iterator[_EnteredCode]:
+        """The code that is run, and of libraries the functions that they are given."""
+        assert isinstance(value.head, ast.expr)
+        found = callees(self._flow, value)
+        seen.update(each for each in found.passed if not isinstance(each, Function | ast.Lambda))
+        is_harmless = isinstance(value.head, ast.Attribute) and value.head.attr in _HARMLESS and text == "calls"
+        libraries = [each for each in found.outside if is_known(f"{each.head}")]
+        hidden = (
+            [each for each in libraries if f"{each.head}".partition(".")[0] in _OBJECTS] if hides_in_objects else []
         )
-        return [] if is_method and found is None else None
+        # What the project itself passes is seen.
+        unknown = [each for each in found.unknown if not each.is_open]
+        if hidden or ((unknown or len(libraries) < len(found.outside)) and not is_harmless):
+            raise _OutOfView(f"{self._place(code, part, value)} {text} `{ast.unparse(value.head)}`")
+        for each in found.definitions:
+            yield from self._code_of(each)
+        for each in libraries:
+            yield from self._handed_on(code, part, each, seen, hides_in_objects=hides_in_objects)
 
-    def _handed_on(self, module: ModuleUses, call: ast.Call) -> list[tuple[ModuleUses, ast.AST]] | None:
-        led: list[tuple[ModuleUses, ast.AST]] = []
-        for value in _functions_in(call):
-            if isinstance(value, ast.Lambda | ast.Call):
-                continue
-            found = library_name(module, value)
-            if found is not None and is_known(found):
-                continue
-            definition = self._definition(module, value)
-            if definition is None:
-                return None
-            led.append(definition)
-        return led
+    def _gone_through(self, value: Value) -> Value:
+        return value.done(attribute("__iter__"), Access(By.CALL, self._flow.no_arguments))
 
-    def _definition(self, module: ModuleUses, function: ast.expr) -> tuple[ModuleUses, ast.AST] | None:
-        """The only definition of a function of the project."""
-        scope = module.scope_of(function)
-        if isinstance(function, ast.Name):
-            binding = module.facts.names.binding(function.id, scope)
-            if binding is not None and binding.kind == "function":
-                return module, binding.node
-        found = module.facts.names.resolve(function, scope)
-        place = self._project.definition(found, module.facts) if found is not None else None
-        if place is None or place[1].kind != "function":
-            return None
-        return self._module(place[0]), place[1].node
+    def _code_of(self, value: Value) -> Iterator[_EnteredCode]:
+        """The code of a definition that is called."""
+        if not isinstance(value.head, ast.ClassDef):
+            frame = None
+            call = value.path[0].what
+            depth = 1 + max(call.depth, value.frame.depth if value.frame is not None else 0)
+            if depth <= 2 and isinstance(value.head, ast.AST):
+                frame = CallFrame(value.head, call, value.frame, depth)
+            assert isinstance(value.head, ast.AST)
+            yield _EnteredCode(value.module, value.head, frame)
+            return
+        for home, definition in self._flow.bases(value.module, value.head).classes:
+            for name in ("__init__", "__new__", "__post_init__", "setup"):
+                for binding in home.facts.names.inner[definition].bindings.get(name, ()):
+                    if isinstance(binding.node, Function):
+                        yield _EnteredCode(home, binding.node)
 
-    def _module(self, facts: Facts) -> ModuleUses:
-        if id(facts) not in self._by_facts:
-            self._by_facts[id(facts)] = ModuleUses(facts)
-        return self._by_facts[id(facts)]
+    def _handed_on(
+        self, code: _EnteredCode, part: ast.AST, value: Value, seen: set[ast.AST], *, hides_in_objects: bool
+    ) -> Iterator[_EnteredCode]:
+        """The functions that a call of a library may call, and the methods of an object that derives from one."""
+        name = f"{value.head}".rpartition(".")[2]
+        if value.head in _GO_THROUGH and isinstance(part, ast.Call):
+            for argument in part.args:
+                if not isinstance(argument, ast.Lambda):
+                    source = self._gone_through(Value(code.module, argument, (), code.frame))
+                    yield from self._led_to(code, part, source, "goes through", seen, hides_in_objects=hides_in_objects)
+        for place, step in enumerate(value.path):
+            call = step.what if isinstance(step.what, CallArguments) else None
+            for each in given_functions(call) if call is not None else ():
+                is_called = not place and name in _CALL_BACK and self._is_function(name, step.what, each)
+                found = callees(self._flow, each.done(Access(By.CALL, self._flow.no_arguments)))
+                if is_called and (
+                    any(not each.is_open for each in found.unknown)
+                    or any(not is_known(f"{other.head}") for other in found.outside)
+                ):
+                    shown = (
+                        ast.unparse(each.head)
+                        if isinstance(each.head, ast.AST) and not isinstance(each.head, Function)
+                        else name
+                    )
+                    raise _OutOfView(f"{self._place(code, part, each)} hands `{shown}` on")
+                for definition in found.definitions:
+                    # With which arguments is not seen.
+                    yield from (inner._replace(frame=definition.frame) for inner in self._code_of(definition))
+
+    def _is_function(self, name: str, call: CallArguments, value: Value) -> bool:
+        if name in _BRANCHING:
+            return any(each.value is value for each in call.positional)
+        return call.first() is value or any(word in _FUNCTIONS and each is value for word, each in call.keywords)
 
 
-def _name_of(qualified: str) -> str:
-    return qualified.rpartition(".")[2]
-
-
-def _functions_in(call: ast.Call) -> Iterator[ast.expr]:
-    """The arguments that may be functions: the first one, names of functions, and all of `cond` and the like."""
-    is_branching = isinstance(call.func, ast.Attribute | ast.Name) and (
-        (call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id)
-        in ("cond", "switch", "while_loop", "fori_loop")
-    )
-    yield from call.args if is_branching else call.args[:1]
-    yield from (word.value for word in call.keywords if word.arg is None or word.arg in _FUNCTIONS)
+def _inside(node: ast.AST) -> list[ast.AST]:
+    """The code of a definition, without its own decorators and defaults."""
+    if isinstance(node, ast.Lambda):
+        return [node.body]
+    return [*node.body] if isinstance(node, Function) else []

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from mmmodernize.meshes.mesh_values import MeshValues, is_used_as_another
 from mmmodernize.names.old_names import ENVIRONMENTS
+from mmmodernize.sites.shared_flow import SharedFlow
 from mmmodernize.sites.site import ModernizeContext
 from mmrewrite.project.uses import ModuleUses
 
@@ -62,7 +63,7 @@ class MeshContexts:
     """The mesh contexts of each module of a project, looked for once."""
 
     def __init__(self, context: ModernizeContext) -> None:
-        self.values = MeshValues(context.project, context.modules)
+        self.values = MeshValues(context.analysis(SharedFlow))
         self._found: dict[ModuleUses, tuple[MeshContext, ...]] = {}
 
     def of(self, module: ModuleUses) -> tuple[MeshContext, ...]:
@@ -199,4 +200,5 @@ def run_now(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
 
 
 def _takes_a_function(call: ast.Call) -> bool:
-    return len(call.args) == 1 and not call.keywords and not isinstance(call.args[0], ast.Starred)
+    is_one = len(call.args) == 1 and not call.keywords
+    return is_one and isinstance(call.args[0], ast.Name | ast.Attribute | ast.Lambda | ast.Call)

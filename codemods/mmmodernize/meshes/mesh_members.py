@@ -134,7 +134,7 @@ def find_members(module: ModuleUses, mesh_contexts: MeshContexts) -> Iterator[Me
     for kind, names in (("hint", _HINTS), ("library", _LOOK_FOR_A_MESH)):
         for use in module.uses(module.names_below(names)):
             # A project that is one of these libraries shows what it does with the mesh.
-            if kind == "hint" or not mesh_contexts.values.project.holds(use.name, module.facts):
+            if kind == "hint" or not mesh_contexts.values.flow.project.holds(use.name, module.facts):
                 yield Member(module, use.node, kind)
 
 

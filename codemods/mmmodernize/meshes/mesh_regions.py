@@ -31,6 +31,7 @@ from mmmodernize.meshes.meshless_calls import MeshlessCalls
 from mmmodernize.meshes.plain_constraints import PlainConstraints
 from mmmodernize.meshes.plain_sites import PlainSites
 from mmmodernize.meshes.uncompiled_code import UncompiledCode
+from mmmodernize.sites.shared_flow import SharedFlow
 from mmmodernize.sites.site import ModernizeContext
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.uses import ModuleUses
@@ -76,8 +77,9 @@ class MeshRegions:
         self._reach = WideReach(context.project, context.modules)
         self._handed = HandedFunctions(context.project, context.modules)
         self._uncompiled_code = UncompiledCode(context.modules, self._reach, self._handed)
-        self._code = CodeInView(context.project, context.modules)
+        self._code = CodeInView(context.analysis(SharedFlow))
         self._has_members: dict[str, bool] = {}
+        self._hidden: dict[MeshContext, str | None] = {}
         self._contexts = context.analysis(MeshContexts)
         found = [member for module in context.modules.values() for member in find_members(module, self._contexts)]
         self._sure = [member.context for member in found if member.context is not None and member.context.is_sure]
@@ -325,7 +327,7 @@ class MeshRegions:
                 member.module, member.node, member.specs if member.kind == "pjit" else None
             ),
             self._why_context_stays,
-            self._uncompiled_code.problem,
+            self._why_not_ambient,
             self._orphan,
             self._code,
             self._handed,
@@ -355,10 +357,24 @@ class MeshRegions:
 
     def _why_context_stays(self, context: MeshContext) -> str | None:
         """Why a context cannot go away, whatever it leads to, in words for a message, else None."""
-        reason = _not_removable(context) or self._uncompiled_code.unseen(context)
+        reason = _not_removable(context) or self._unseen(context)
         if reason is None and any(map(self._depends_on_a_mesh, self._reach.not_given(context.module, context.body))):
             return "reaches a file that is not among those given, and looks for the mesh"
         return reason
+
+    def _unseen(self, context: MeshContext) -> str | None:
+        """A place in a context that may run code out of view, which may look for the mesh, in words, else None."""
+        if context not in self._hidden:
+            waits = self._uncompiled_code.suspension(context)
+            why = self._code.why_not(context.module, context.body) if waits is None else None
+            found = f"{waits}, and may look for the mesh" if waits is not None else None
+            self._hidden[context] = f"{why}, which may look for the mesh" if why is not None else found
+        return self._hidden[context]
+
+    def _why_not_ambient(self, context: MeshContext) -> str | None:
+        """Why `jax.set_mesh` in place of a context would not be the same, in words for a message, else None."""
+        # Code that looks for the mesh by hand finds that of `with mesh:` and of `compat.mesh_context` alone.
+        return self._uncompiled_code.problem(context) or self._unseen(context)
 
     def _runs_uncompiled(self, region: _MeshRegion, member: Member) -> bool:
         """Whether a context leads to a site outside of the functions that `pjit` compiles."""
@@ -389,7 +405,7 @@ class MeshRegions:
             return f"{self._orphan.place} may be reached as well, though it cannot be seen from where"
         for member in region.of("context"):
             assert member.context is not None
-            reason = _not_removable(member.context) or self._uncompiled_code.unseen(member.context)
+            reason = _not_removable(member.context) or self._unseen(member.context)
             if reason:
                 return f"{member.place} {reason}"
             region.names[member.context] = mesh_name(member.context, self._project)
@@ -421,7 +437,7 @@ class MeshRegions:
         """Why a region cannot be rewritten with `jax.set_mesh`, and the site at fault, else None."""
         for member in region.of("context"):
             assert member.context is not None
-            reason = self._uncompiled_code.problem(member.context)
+            reason = self._why_not_ambient(member.context)
             if reason is not None:
                 return member, reason
         for member in region.members:

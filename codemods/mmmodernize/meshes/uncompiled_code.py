@@ -167,17 +167,9 @@ class UncompiledCode:
         self._problem_in(context.module, context.body, seen)
         return seen
 
-    def unseen(self, context: MeshContext) -> str | None:
-        """A call in a context that may look for the mesh in code out of view, in words for a message, else None."""
-        module = context.module
-        if (suspension := _suspension(context)) is not None:
-            return f"{suspension}, and may look for the mesh"
-        for node in run_now(context.body):
-            if isinstance(node, ast.Call):
-                found = module.facts.names.resolve(node.func, module.scope_of(node))
-                if found is not None and not is_known(found) and not list(self._definitions(module, node.func)):
-                    return f"line {node.lineno} calls `{ast.unparse(node.func)}`, which may look for the mesh"
-        return None
+    def suspension(self, context: MeshContext) -> str | None:
+        """A `yield` or `await` that lets code out of view run while the mesh is in context, in words, else None."""
+        return _suspension(context)
 
     def environment_mesh(self, context: MeshContext) -> ast.expr | None:
         """The mesh of `thread_resources.env = ResourceEnv(mesh, ())`, None for other environments."""

@@ -11,10 +11,12 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from mmmodernize.sites.shared_flow import SharedFlow
+from mmmodernize.sites.site import ModernizeContext
 from mmmodernize.text.path_beginnings import path_beginning
-from mmmodernize.types.value_classes import class_of
-from mmrewrite.project.project import Project
+from mmmodernize.types.value_classes import ValueClasses
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.values.value import By, CallArguments, Value
 
 _FLAX, _RESTORE = "flax.training.checkpoints.", "flax.training.checkpoints.restore_checkpoint"
 _MANAGERS = frozenset(("orbax.checkpoint.CheckpointManager", "orbax.checkpoint.checkpoint_manager.CheckpointManager"))
@@ -31,6 +33,8 @@ _FUNCTIONS = {
     "orbax.checkpoint.checkpoint_utils.checkpoints_iterator": "checkpoint_dir",
 }
 _METHODS = frozenset(("restore", "save"))
+# Past all places: what is given by its name alone.
+_ALONE = 1 << 30
 _ITSELF = frozenset(
     f"{kind}{part}" for kind in ("PyTree", "Standard") for part in ("Checkpointer", "CheckpointHandler")
 )
@@ -58,15 +62,15 @@ class RelativePath:
     is_certain: bool
 
 
-def relative_path(project: Project, module: ModuleUses, call: ast.Call) -> RelativePath | None:
+def relative_path(context: ModernizeContext, module: ModuleUses, call: ast.Call) -> RelativePath | None:
     """The path of a checkpoint in a call that Orbax refuses, None if the source does not show it to be relative."""
-    taken = _parameter(module, call)
+    taken = _parameter(context, module, call)
     if taken is None:
         return None
     parameter, condition = taken
     by_place = call.args[:1] if parameter != _OF_MANAGER else []
     given = [*by_place, *(each.value for each in call.keywords if each.arg == parameter.strip("="))]
-    begin = path_beginning(project, module, given[0]) if given else None
+    begin = path_beginning(context.analysis(SharedFlow), Value(module, given[0])) if given else None
     if begin is None or not begin.is_relative:
         return None
     change = "expanduser" if begin.text.startswith("~") else "absolute" if begin.is_path else "abspath"
@@ -81,11 +85,11 @@ def relative_path(project: Project, module: ModuleUses, call: ast.Call) -> Relat
 _OF_MANAGER = "directory="
 
 
-def _parameter(module: ModuleUses, call: ast.Call) -> tuple[str, str] | None:
+def _parameter(context: ModernizeContext, module: ModuleUses, call: ast.Call) -> tuple[str, str] | None:
     """The name of the parameter for the directory of a checkpoint, and when it must be absolute; empty for always."""
     name = module.facts.names.resolve(call.func, module.scope_of(call))
     if name is None:
-        return _of_method(module, call)
+        return _of_method(context, module, call)
     parameter = _FUNCTIONS.get(name)
     if parameter is None:
         return None
@@ -94,9 +98,9 @@ def _parameter(module: ModuleUses, call: ast.Call) -> tuple[str, str] | None:
     if name == _RESTORE:
         condition = "if Orbax wrote the checkpoint"
     elif name.startswith(_FLAX):
-        condition = _when_flax_uses_orbax(module, call)
+        condition = _when_flax_uses_orbax(context, module, call)
     elif name in _MANAGERS:
-        condition = "" if _manages_arrays(module, call) else None
+        condition = "" if _manages_arrays(context, module, call) else None
     elif name.startswith(_V1):
         is_of_others = name.rpartition(".")[2] in _V1_READS and "SAFETENSORS" in text
         condition = "if Orbax wrote the checkpoint" if is_of_others else _when_all_is_ocdbt(text)
@@ -108,12 +112,12 @@ def _when_all_is_ocdbt(text: str) -> str:
     return "if it is in OCDBT" if "use_ocdbt" in text else ""
 
 
-def _when_flax_uses_orbax(module: ModuleUses, call: ast.Call) -> str | None:
+def _when_flax_uses_orbax(context: ModernizeContext, module: ModuleUses, call: ast.Call) -> str | None:
     """When a function of Flax writes by Orbax in OCDBT, None if it does not."""
     given = next((each.value for each in call.keywords if each.arg == "orbax_checkpointer"), None)
     if given is None or (isinstance(given, ast.Constant) and given.value is None):
         return "" if _is_flag_on(module) else None
-    writes = _writes_ocdbt(module, given)
+    writes = _writes_ocdbt(context, Value(module, given))
     return {True: "", None: "if that checkpointer writes OCDBT", False: None}[writes]
 
 
@@ -132,53 +136,46 @@ def _sets_true(call: ast.AST | None) -> bool:
     return len(given) == 1 and isinstance(given[0], ast.Constant) and given[0].value is True
 
 
-def _of_method(module: ModuleUses, call: ast.Call) -> tuple[str, str] | None:
+def _of_method(context: ModernizeContext, module: ModuleUses, call: ast.Call) -> tuple[str, str] | None:
     if not isinstance(call.func, ast.Attribute) or call.func.attr not in _METHODS:
         return None
     owner = call.func.value
-    if class_of(module, owner) in _MANAGERS:
+    if context.analysis(ValueClasses).of(module, owner) in _MANAGERS:
         return _OF_MANAGER, _when_all_is_ocdbt(module.facts.source.text)
     # Handlers take no strings, and so no `os.path.abspath(...)`.
-    if (_class_of_orbax(module, owner) or "").endswith("Handler"):
+    if (_class_of_orbax(context, Value(module, owner)) or "").endswith("Handler"):
         return None
-    writes = _writes_ocdbt(module, owner)
+    writes = _writes_ocdbt(context, Value(module, owner))
     if writes is False or (writes is None and not _has_array_items(module, call)):
         return None
     # What writes OCDBT reads other files as well.
     return "directory", _when_all_is_ocdbt(module.facts.source.text) if call.func.attr == "restore" else ""
 
 
-def _class_of_orbax(module: ModuleUses, node: ast.expr) -> str | None:
+def _class_of_orbax(context: ModernizeContext, value: Value) -> str | None:
     """The own name of the class of an object of Orbax, but for those of its second interface."""
-    home, _, own = (class_of(module, node) or "").rpartition(".")
+    home, _, own = (context.analysis(ValueClasses).of_value(value) or "").rpartition(".")
     return own if f"{home}.".startswith("orbax.checkpoint.") and not f"{home}.".startswith(_V1) else None
 
 
-def _writes_ocdbt(module: ModuleUses, node: ast.expr) -> bool | None:
+def _writes_ocdbt(context: ModernizeContext, value: Value) -> bool | None:
     """Whether a checkpointer or its handler writes arrays in OCDBT, None if that is not seen."""
-    own, made = _class_of_orbax(module, node), _made_by(module, node)
-    keywords = {each.arg: each.value for each in made.keywords} if made is not None else {}
+    own, made = _class_of_orbax(context, value), context.analysis(SharedFlow).must(value, _call_of_class)
     if own in _ITSELF:
-        given = keywords.get("use_ocdbt")
-        return True if given is None else given.value is True if isinstance(given, ast.Constant) else None
+        given = made.at(_ALONE, "use_ocdbt") if made is not None else None
+        known = given.expression if given is not None else None
+        return True if given is None else known.value is True if isinstance(known, ast.Constant) else None
     if own in _OTHERS:
         return False
     if own in _BY_HANDLER and made is not None:
-        handler = made.args[0] if made.args else keywords.get("handler")
-        return _writes_ocdbt(module, handler) if handler is not None else None
+        handler = made.at(0, "handler")
+        return _writes_ocdbt(context, handler) if handler is not None else None
     return None
 
 
-def _made_by(module: ModuleUses, node: ast.expr) -> ast.Call | None:
-    """The call that makes an object, where its class is seen by that call."""
-    if isinstance(node, ast.Name):
-        binding = module.facts.names.binding(node.id, module.scope_of(node))
-        return _made_by(module, binding.value) if binding is not None and binding.value is not None else None
-    if isinstance(node, ast.Attribute):
-        owner = next((holder for holder in module.above(node) if isinstance(holder, ast.ClassDef)), None)
-        values = module.own_values.get((owner, node.attr), ()) if owner is not None else ()
-        return values[0] if len(values) == 1 and isinstance(values[0], ast.Call) else None
-    return node if isinstance(node, ast.Call) else None
+def _call_of_class(value: Value) -> CallArguments | None:
+    is_made = isinstance(value.head, str) and [step.kind for step in value.path] == [By.CALL]
+    return value.path[0].what if is_made else None
 
 
 def _has_array_items(module: ModuleUses, call: ast.Call) -> bool:
@@ -195,15 +192,15 @@ def _items(module: ModuleUses, node: ast.AST) -> Iterator[str]:
                 yield own
 
 
-def _manages_arrays(module: ModuleUses, call: ast.Call) -> bool:
+def _manages_arrays(context: ModernizeContext, module: ModuleUses, call: ast.Call) -> bool:
     """Whether a `CheckpointManager` is for arrays; it is if nothing in the module says that it is for other items."""
     named = {"checkpointers", "item_handlers"}
     given = [*call.args[1:2], *(each.value for each in call.keywords if each.arg in named)]
     handlers = [
-        _writes_ocdbt(module, each)
+        _writes_ocdbt(context, Value(module, each))
         for argument in given
         for each in ast.walk(argument)
-        if isinstance(each, ast.Call | ast.Name) and _class_of_orbax(module, each) is not None
+        if isinstance(each, ast.Call | ast.Name) and _class_of_orbax(context, Value(module, each)) is not None
     ]
     if handlers:
         return any(writes is not False for writes in handlers)

@@ -6,9 +6,9 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mmrewrite.project.project import Project
 from mmrewrite.project.uses import ModuleUses
-from mmrewrite.source.names import Binding, all_arguments
+from mmrewrite.values.flow import ValueFlow
+from mmrewrite.values.value import Access, By, CallArguments, Path, Unknown, Value
 
 _PATHS = frozenset(("pathlib.Path", "pathlib.PosixPath", "etils.epath.Path"))
 _JOINS = frozenset(("os.path.join", "posixpath.join"))
@@ -19,6 +19,8 @@ _STRING_FLAG = "absl.flags.DEFINE_string"
 _FLAGS = "absl.flags.FLAGS."
 _NAMESPACE = "argparse.Namespace"
 _DEEPEST = 6
+# An expression of these kinds begins as its first part does.
+_OF_PARTS = (ast.JoinedStr, ast.BinOp, ast.FormattedValue)
 
 
 @dataclass(frozen=True)
@@ -44,163 +46,173 @@ class PathBeginning:
         return not self.text.startswith("/") and ":" not in self.text
 
 
-def path_beginning(project: Project, module: ModuleUses, node: ast.expr, depth: int = 0) -> PathBeginning | None:
-    """The text with which a path begins, None if the source does not show any."""
+def path_beginning(flow: ValueFlow, value: Value, depth: int = 0) -> PathBeginning | None:
+    """The text with which a path begins, None if the source shows no relative one, nor that it is absolute.
+
+    Of several values that it may be, a relative one is told, with the others as what it is not then.
+    """
     if depth > _DEEPEST:
         return None
-    match node:
-        case ast.Constant(value=str(text)):
-            return _constant(text)
+    found: list[PathBeginning] = []
+    others: list[str] = []
+    for begin, each in flow.walk(value, lambda value: _of_value(flow, value, depth)):
+        if isinstance(each, Unknown):
+            others.append(_told(flow, each.value))
+        elif begin is None:
+            # With `None` for a path there is none.
+            if not (isinstance(each.head, ast.Constant) and each.head.value is None):
+                others.append(_told(flow, each))
+        elif not begin.text:
+            others.append("")
+        elif begin.is_relative:
+            found.append(begin)
+        else:
+            others.append(f"it begins with `{begin.text}`")
+    if not found:
+        known = [each for each in others if each.startswith("it begins")]
+        return PathBeginning("/") if known and len(known) == len(others) else None
+    if "" in others:
+        return None
+    unless = [found[0].unless, *others] if len(found) == 1 else [*(each.unless for each in found), *others]
+    return replace(found[0], unless=" or ".join(dict.fromkeys(filter(None, unless))))
+
+
+def _told(flow: ValueFlow, value: Value | None) -> str:
+    """When something is no relative path of which nothing is known, in words; empty if nothing is to be told then."""
+    if value is not None and isinstance(value.head, ast.arg) and not value.path:
+        return f"a caller passes another `{value.head.arg}`"
+    return ""
+
+
+def _of_value(flow: ValueFlow, value: Value, depth: int) -> PathBeginning | None:
+    """What a value begins with, None where the values behind it say so; an empty text if that is not seen."""
+    head, path = value.head, value.path
+    if path and isinstance(head, ast.Constant | ast.JoinedStr | ast.BinOp):
+        return _of_method(flow, value, depth) or PathBeginning("")
+    if isinstance(head, ast.Constant) and isinstance(head.value, str):
+        begin = PathBeginning(head.value)
+        default = _parameter_of_default(value.module, head)
+        return _overridable(begin, f"a caller passes another `{default.arg}`") if default is not None else begin
+    if isinstance(head, _OF_PARTS):
+        return _of_parts(flow, value, depth) or PathBeginning("")
+    if isinstance(head, ast.arg) and path and path[0].kind is By.ATTRIBUTE and _holds_options(flow, value.module, head):
+        return _of_option(flow, value.module, path[0].what, path[1:], depth) or PathBeginning("")
+    if not isinstance(head, str) or flow.behind(value):
+        return None
+    return _of_library(flow, value, depth) or PathBeginning("")
+
+
+def _of_parts(flow: ValueFlow, value: Value, depth: int) -> PathBeginning | None:
+    def part(node: ast.expr) -> PathBeginning | None:
+        return path_beginning(flow, Value(value.module, node, (), value.frame), depth + 1)
+
+    match value.head:
         case ast.JoinedStr(values=[first, *_]) | ast.BinOp(left=first, op=ast.Add()):
-            return path_beginning(project, module, first, depth + 1)
+            return part(first)
         case ast.FormattedValue(value=first, conversion=-1, format_spec=None):
-            return path_beginning(project, module, first, depth + 1)
+            return part(first)
         case ast.FormattedValue(format_spec=ast.JoinedStr(values=[ast.Constant(value=str(shape))])):
             return PathBeginning("0") if shape.endswith("d") else None
         case ast.BinOp(left=ast.Constant(value=str(text)), op=ast.Mod()):
-            return _constant(text.partition("%")[0])
+            return PathBeginning(text.partition("%")[0])
         case ast.BinOp(left=first, op=ast.Div(), right=last):
-            return _joined(project, module, [first, last], depth)
-        case ast.Name():
-            return _of_name(project, module, node, depth)
-        case ast.Attribute():
-            return _of_attribute(project, module, node, depth)
-        case ast.Call():
-            return _of_call(project, module, node, depth)
+            parts = [Value(value.module, each, (), value.frame) for each in (first, last)]
+            return _joined(flow, parts, depth)
         case _:
             return None
 
 
-def _constant(text: str) -> PathBeginning | None:
-    return PathBeginning(text) if text else None
+def _of_method(flow: ValueFlow, value: Value, depth: int) -> PathBeginning | None:
+    """That of what is done to a text or to a path."""
+    match value.path:
+        case [Access(By.ATTRIBUTE, "format"), Access(By.CALL)] if isinstance(value.head, ast.Constant):
+            return PathBeginning(str(value.head.value).partition("{")[0])
+        case [*before, Access(By.ATTRIBUTE, "joinpath"), Access(By.CALL, call)] if not call.keywords:
+            first = value._replace(path=tuple(before))
+            return _joined(flow, [first, *_positional(call)], depth)
+        case [*before, Access(By.ATTRIBUTE, "parent")]:
+            begin = path_beginning(flow, value._replace(path=tuple(before)), depth + 1)
+            # The folder of "ckpt" is "."; that of a default that is one word would be another than the default.
+            return begin if begin is not None and begin.is_path and not begin.is_default else None
+        case _:
+            return None
 
 
-def _joined(project: Project, module: ModuleUses, parts: Sequence[ast.expr], depth: int) -> PathBeginning | None:
-    """The beginning of joined parts of a path, of which an absolute one takes the place of all before it."""
-    if not parts or any(isinstance(part, ast.Starred) for part in parts):
-        return None
+def _positional(call: CallArguments) -> list[Value | None]:
+    return [None if each.is_starred else each.value for each in call.positional]
+
+
+def _joined(flow: ValueFlow, parts: Sequence[Value | None], depth: int) -> PathBeginning | None:
+    """That of the parts of a path, of which an absolute one takes the place of all before it."""
     unknown: list[str] = []
-    for part in reversed(parts[1:]):
-        begin = path_beginning(project, module, part, depth + 1)
-        if begin is None:
-            unknown.append(f"`{ast.unparse(part)}` is absolute")
+    values = [part for part in parts if part is not None]
+    if not parts or len(values) < len(parts):
+        return None
+    for part in reversed(values[1:]):
+        begin = path_beginning(flow, part, depth + 1)
+        if begin is None or not begin.text:
+            shown = ast.unparse(part.head) if isinstance(part.head, ast.expr) else part.outside
+            unknown.append(f"`{shown}` is absolute")
         elif not begin.is_relative:
             return begin
         elif begin.unless:
             unknown.append(begin.unless)
-    first = path_beginning(project, module, parts[0], depth + 1)
+    first = path_beginning(flow, values[0], depth + 1)
     if first is None:
         return None
     return replace(first, unless=" or ".join([*filter(None, [first.unless]), *reversed(unknown)]))
 
 
 def _made(begin: PathBeginning | None, *, is_path: bool) -> PathBeginning | None:
-    """The beginning of a path or a string that is made of another; a default stays what it is."""
+    """That of a path or a string that is made of another; a default stays what it is."""
     return replace(begin, is_path=is_path) if begin is not None and not begin.is_default else begin
 
 
-def _of_call(project: Project, module: ModuleUses, call: ast.Call, depth: int) -> PathBeginning | None:
-    name = module.facts.names.resolve(call.func, module.scope_of(call))
-    if call.keywords and name is not None:
+def _of_library(flow: ValueFlow, value: Value, depth: int) -> PathBeginning | None:
+    """That of what functions of libraries give: paths, joined ones, command line flags."""
+    name, path = f"{value.head}", value.path
+    if name.startswith(_FLAGS) and not path:
+        return _of_flag(flow, value.module, _absl_flags(value.module, name.removeprefix(_FLAGS)), depth)
+    if not path or path[0].kind is not By.CALL:
         return None
+    call: CallArguments = path[0].what
+    if name == _STRING_FLAG and [*map(tuple, path[1:])] == [(By.ATTRIBUTE, "value")] and call.node is not None:
+        return _of_flag(flow, value.module, [call.node], depth)
+    if name == "argparse.ArgumentParser":
+        steps = [step for step in path if step.kind is not By.CALL]
+        if len(steps) > 1 and steps[0].what in _PARSES and steps[-1].kind is By.ATTRIBUTE:
+            return _of_option(flow, value.module, steps[-1].what, (), depth)
+        return None
+    if len(path) > 1:
+        return _of_method(flow, value, depth) if name in _PATHS else None
+    if call.keywords:
+        return None
+    given = _positional(call)
     if name in _PATHS:
-        return _made(_joined(project, module, call.args, depth) if call.args else PathBeginning("."), is_path=True)
+        return _made(_joined(flow, given, depth) if given else PathBeginning("."), is_path=True)
     if name in _JOINS:
-        return _joined(project, module, call.args, depth)
-    if name in _UNCHANGED and len(call.args) == 1:
-        return _made(path_beginning(project, module, call.args[0], depth + 1), is_path=False)
-    match call.func:
-        case ast.Attribute(value=ast.Constant(value=str(text)), attr="format"):
-            return _constant(text.partition("{")[0])
-        case ast.Attribute(value=first, attr="joinpath") if not call.keywords:
-            return _joined(project, module, [first, *call.args], depth)
-        case _:
-            return None
+        return _joined(flow, given, depth)
+    if name in _UNCHANGED and len(given) == 1 and given[0] is not None:
+        return _made(path_beginning(flow, given[0], depth + 1), is_path=False)
+    return None
 
 
-def _of_name(project: Project, module: ModuleUses, node: ast.Name, depth: int) -> PathBeginning | None:
-    binding = module.facts.names.binding(node.id, module.scope_of(node))
-    if binding is None:
-        return None
-    if binding.value is not None:
-        return path_beginning(project, module, binding.value, depth + 1)
-    if binding.target is not None:
-        return _of_another(project, module, binding.target, depth)
-    default = _default_of(module, binding)
-    return (
-        _overridable(project, module, default, f"a caller passes another `{node.id}`", depth)
-        if default is not None
-        else None
-    )
-
-
-def _of_another(project: Project, module: ModuleUses, name: str, depth: int) -> PathBeginning | None:
-    """The beginning of a constant of another module, by its full name."""
-    found = project.definition(module.facts.names.follow(name), module.facts)
-    value = found[1].value if found is not None and found[0] is not module.facts else None
-    return path_beginning(project, ModuleUses(found[0]), value, depth + 1) if found and value is not None else None
-
-
-def _of_own(project: Project, module: ModuleUses, node: ast.Attribute, depth: int) -> PathBeginning | None:
-    """The beginning of an attribute of `self` in a method, where one statement of the class gives it a value."""
-    assert isinstance(node.value, ast.Name)
-    owner = module.scope_of(node).owner(node.value.id)
-    if owner is None or owner.parent is None or not isinstance(owner.node, ast.FunctionDef):
-        return None
-    holder, first = owner.parent.node, next(all_arguments(owner.node.args), None)
-    if not isinstance(holder, ast.ClassDef) or [each.node for each in owner.bindings[node.value.id]] != [first]:
-        return None
-    in_body = [each.value for each in module.facts.names.inner[holder].bindings.get(node.attr, ())]
-    values = [*in_body, *module.own_values.get((holder, node.attr), ())]
-    return path_beginning(project, module, values[0], depth + 1) if len(values) == 1 and values[0] is not None else None
-
-
-def _default_of(module: ModuleUses, binding: Binding) -> ast.expr | None:
-    """The default of a parameter."""
-    arguments = module.parents.get(binding.node)
-    if not isinstance(binding.node, ast.arg) or not isinstance(arguments, ast.arguments):
+def _parameter_of_default(module: ModuleUses, node: ast.expr) -> ast.arg | None:
+    """The parameter of which an expression is the default, None if it is none."""
+    arguments = module.parents.get(node)
+    if not isinstance(arguments, ast.arguments):
         return None
     by_place = [*arguments.posonlyargs, *arguments.args]
     pairs: list[tuple[ast.arg, ast.expr | None]] = [
         *zip(reversed(by_place), reversed(arguments.defaults), strict=False),
         *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
     ]
-    return next((default for parameter, default in pairs if parameter is binding.node), None)
+    return next((parameter for parameter, default in pairs if default is node), None)
 
 
-def _overridable(
-    project: Project, module: ModuleUses, default: ast.expr, unless: str, depth: int
-) -> PathBeginning | None:
-    """The beginning of a default, in the place of which another value may be."""
-    begin = path_beginning(project, module, default, depth + 1)
-    if begin is None:
-        return None
+def _overridable(begin: PathBeginning, unless: str) -> PathBeginning:
+    """That of a default, in the place of which another value may be."""
     return replace(begin, unless=f"{begin.unless} or {unless}" if begin.unless else unless, is_default=True)
-
-
-def _of_attribute(project: Project, module: ModuleUses, node: ast.Attribute, depth: int) -> PathBeginning | None:
-    """The beginning of a command line flag (`args.name`, `FLAGS.name`, `NAME.value`) or of the folder of a path."""
-    if node.attr == "parent":
-        begin = path_beginning(project, module, node.value, depth + 1)
-        # The folder of "ckpt" is "."; that of a default that is one word would be another than the default.
-        return begin if begin is not None and begin.is_path and not begin.is_default else None
-    name = module.facts.names.resolve(node, module.scope_of(node)) or ""
-    if name.startswith(_FLAGS):
-        return _of_flag(project, module, _absl_flags(module, name.removeprefix(_FLAGS)), depth)
-    if not isinstance(node.value, ast.Name):
-        return _of_another(project, module, name, depth)
-    binding = module.facts.names.binding(node.value.id, module.scope_of(node))
-    if binding is None:
-        return None
-    if binding.target is not None:
-        return _of_another(project, module, name, depth)
-    value = binding.value
-    if node.attr == "value" and isinstance(value, ast.Call):
-        is_flag = module.facts.names.resolve(value.func, module.scope_of(value)) == _STRING_FLAG
-        return _of_flag(project, module, [value], depth) if is_flag else None
-    if _holds_options(module, node.value, binding) and not _is_assigned(module, node.attr):
-        return _of_option(project, module, node.attr, depth)
-    return _of_own(project, module, node, depth)
 
 
 def _absl_flags(module: ModuleUses, name: str) -> list[ast.Call]:
@@ -211,24 +223,21 @@ def _absl_flags(module: ModuleUses, name: str) -> list[ast.Call]:
     return [call for call in made if isinstance(call, ast.Call) and _text(_given(call, 0, "name")) == name]
 
 
-def _of_flag(project: Project, module: ModuleUses, calls: Sequence[ast.Call], depth: int) -> PathBeginning | None:
+def _of_flag(flow: ValueFlow, module: ModuleUses, calls: Sequence[ast.Call], depth: int) -> PathBeginning | None:
     if len(calls) != 1:
         return None
     default, name = _given(calls[0], 1, "default"), _text(_given(calls[0], 0, "name"))
-    return _overridable(project, module, default, f"`--{name}` gives another", depth) if default is not None else None
+    begin = path_beginning(flow, Value(module, default), depth + 1) if default is not None else None
+    return _overridable(begin, f"`--{name}` gives another") if begin is not None else None
 
 
-def _holds_options(module: ModuleUses, node: ast.Name, binding: Binding) -> bool:
-    """Whether a name stands for what `argparse` read: it is bound to that, or is a parameter of that name or class."""
-    if binding.kind == "parameter":
-        annotation = getattr(binding.node, "annotation", None)
-        if annotation is not None:
-            return module.facts.names.resolve(annotation, module.scope_of(annotation)) == _NAMESPACE
-        targets = (target for each in module.nodes_of(ast.Assign) if _parses(each.value) for target in each.targets)
-        firsts = (each.elts[0] if isinstance(each, ast.Tuple) else each for each in targets)
-        return any(isinstance(each, ast.Name) and each.id == node.id for each in firsts)
-    statement = binding.statement
-    return isinstance(statement, ast.Assign) and _parses(statement.value)
+def _holds_options(flow: ValueFlow, module: ModuleUses, parameter: ast.arg) -> bool:
+    """Whether a parameter stands for what `argparse` read: it has that class, or the name that is bound to it."""
+    if parameter.annotation is not None:
+        return flow.full_name(module, parameter.annotation) == _NAMESPACE
+    targets = (target for each in module.nodes_of(ast.Assign) if _parses(each.value) for target in each.targets)
+    firsts = (each.elts[0] if isinstance(each, ast.Tuple) else each for each in targets)
+    return any(isinstance(each, ast.Name) and each.id == parameter.arg for each in firsts)
 
 
 def _parses(value: ast.expr) -> bool:
@@ -245,8 +254,8 @@ def _is_assigned(module: ModuleUses, attribute: str) -> bool:
     )
 
 
-def _of_option(project: Project, module: ModuleUses, name: str, depth: int) -> PathBeginning | None:
-    """The beginning of the default of the only option of `argparse` that is stored by a name."""
+def _of_option(flow: ValueFlow, module: ModuleUses, name: str, rest: Path, depth: int) -> PathBeginning | None:
+    """That of the default of the only option of `argparse` that is stored by a name."""
     found = [
         (call, option)
         for call in module.nodes_of(ast.Call)
@@ -254,15 +263,16 @@ def _of_option(project: Project, module: ModuleUses, name: str, depth: int) -> P
         for option in [_stored_as(call, name)]
         if option is not None
     ]
-    if len(found) != 1:
+    if len(found) != 1 or rest or _is_assigned(module, name):
         return None
     call, option = found[0]
     default, kind = _given(call, None, "default"), _given(call, None, "type")
     # Another type may make the path absolute.
-    made = module.facts.names.resolve(kind, module.scope_of(kind)) if kind is not None else "builtins.str"
+    made = flow.full_name(module, kind) if kind is not None else "builtins.str"
     if default is None or (made != "builtins.str" and made not in _PATHS):
         return None
-    return _overridable(project, module, default, f"`{option}` gives another", depth)
+    begin = path_beginning(flow, Value(module, default), depth + 1)
+    return _overridable(begin, f"`{option}` gives another") if begin is not None else None
 
 
 def _stored_as(call: ast.Call, name: str) -> str | None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
+from mmmodernize.sites.shared_flow import SharedFlow
+from mmmodernize.sites.site import ModernizeContext
 from mmrewrite.project.uses import ModuleUses
-from mmrewrite.source.names import Scope
+from mmrewrite.values.value import Access, By, Path, Value
 
 ARRAY, WRAPPED, PMAPPED = "jax.Array", "jax.stages.Wrapped", "jax.pmap"
 _ARRAY_NAMES = frozenset((ARRAY, "jax.numpy.ndarray", "chex.Array", "jax.typing.ArrayLike"))
@@ -44,112 +46,79 @@ _OF_MEMBERS: Mapping[tuple[str, str], str] = {
 # What a call of such a value gives.
 _OF_CALLS = {PMAPPED: "jax.pmap()"}
 PMAP_RESULT = _OF_CALLS[PMAPPED]
-_DEEPEST = 8
+_PACKAGES = frozenset(("jax", "flax", "optax", "chex", "orbax"))
 
 
-def class_of(module: ModuleUses, node: ast.expr, scope: Scope | None = None, depth: int = 0) -> str | None:
-    """The full name of the class of an expression, None if the source does not show it.
+class ValueClasses:
+    """The classes of values, as codemods that edit by them need them: of all that a value may be, one class."""
 
-    `jax.pmap` stands for the class of mapped functions, and `PMAP_RESULT` for that of what they return.
-    """
-    scope = scope or module.scope_of(node)
-    if depth > _DEEPEST:
-        return None
-    if isinstance(node, ast.Name):
-        return _of_name(module, node, scope, depth)
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
-        return _of_own_attribute(module, node, depth)
-    if isinstance(node, ast.Attribute) and module.facts.names.resolve(node, scope) is None:
-        owner = class_of(module, node.value, None, depth + 1)
-        return _OF_MEMBERS.get((owner, node.attr)) if owner is not None else None
-    if not isinstance(node, ast.Call):
-        return None
-    name = module.facts.names.resolve(node.func, scope)
-    if name is not None:
-        return _of_result(module, node, name)
-    if isinstance(node.func, ast.Attribute):
-        owner = class_of(module, node.func.value, None, depth + 1)
-        return _OF_METHODS.get((owner, node.func.attr)) if owner is not None else None
-    made = class_of(module, node.func, None, depth + 1)
-    return _OF_CALLS.get(made) if made is not None else None
+    def __init__(self, context: ModernizeContext) -> None:
+        self._flow = context.analysis(SharedFlow)
+        self._known: dict[Value, str | None] = {}
 
+    def of(self, module: ModuleUses, node: ast.expr) -> str | None:
+        """The full name of the class of an expression, None if the source does not show it.
 
-def gives_object(module: ModuleUses, call: ast.Call, package: str) -> bool:
-    """Whether the first argument of a call is shown to be an object of a class of a package, or of one made here."""
-    if not call.args:
-        return False
-    first = call.args[0]
-    if isinstance(first, ast.Name) and first.id == "self":
-        return True
-    return (class_of(module, first) or "").startswith(f"{package}.") or _is_made_here(module, first)
+        `jax.pmap` stands for the class of mapped functions, and `PMAP_RESULT` for that of what they return.
+        """
+        return self.of_value(Value(module, node))
 
+    def of_value(self, value: Value) -> str | None:
+        """The full name of the class of a value."""
+        if value not in self._known:
+            self._known[value] = self._flow.must(value, self._class)
+        return self._known[value]
 
-def _is_made_here(module: ModuleUses, node: ast.expr) -> bool:
-    """Whether a value is made by a class of the module."""
-    if isinstance(node, ast.Name):
-        binding = module.facts.names.binding(node.id, module.scope_of(node))
-        node = binding.value if binding is not None and binding.value is not None else node
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
-        return False
-    binding = module.facts.names.binding(node.func.id, module.scope_of(node.func))
-    return binding is not None and isinstance(binding.node, ast.ClassDef)
+    def are_given(self, module: ModuleUses, call: ast.Call, package: str) -> bool:
+        """Whether the first argument of a call is an object of a class of a package, or of the project."""
+        if not call.args:
+            return False
+        first = call.args[0]
+        if isinstance(first, ast.Name) and first.id == "self":
+            return True
+        is_made = self._flow.must(Value(module, first), lambda value: value.is_made or None)
+        return bool(is_made) or (self.of(module, first) or "").startswith(f"{package}.")
 
+    def _class(self, value: Value) -> str | None:
+        """The class of a value where it ends."""
+        head, path = value.head, value.path
+        if isinstance(head, ast.arg) and head.annotation is not None:
+            return _after(self._annotated(value.module, head.annotation), path)
+        if not isinstance(head, str) or not path or path[0].kind is not By.CALL or self._flow.behind(value):
+            return None
+        own, rest = head.rpartition(".")[2], path[1:]
+        if head in _JITS:
+            if not path[0].what.positional and rest and rest[0].kind is By.CALL:
+                # `jax.jit(static_argnums=0)(f)`
+                rest = rest[1:]
+            return _after(_JITS[head], rest)
+        if head.startswith(_MAKE_ARRAYS) and own[:1].islower() and head.count(".") == 2 and head not in _NO_ARRAYS:
+            return _after(ARRAY, rest)
+        is_class = own[:1].isupper() and head.partition(".")[0] in _PACKAGES
+        return _after(head, rest) if is_class else None
 
-def _of_result(module: ModuleUses, call: ast.Call, name: str) -> str | None:
-    own = name.rpartition(".")[2]
-    if name in ("jax.jit", "jax.experimental.pjit.pjit"):
-        return WRAPPED
-    if name == "jax.pmap":
-        return PMAPPED
-    if name.startswith(_MAKE_ARRAYS) and own[:1].islower() and name.count(".") == 2 and name not in _NO_ARRAYS:
-        return ARRAY
-    if own[:1].isupper() and name.partition(".")[0] in ("jax", "flax", "optax", "chex", "orbax"):
-        return name
-    made = class_of(module, call.func, None, 1) if isinstance(call.func, ast.Name) else None
-    return _OF_CALLS.get(made) if made is not None else None
+    def _annotated(self, module: ModuleUses, annotation: ast.expr) -> str | None:
+        name = self._flow.full_name(module, annotation)
+        return ARRAY if name in _ARRAY_NAMES else name
 
 
-def _of_name(module: ModuleUses, node: ast.Name, scope: Scope, depth: int) -> str | None:
-    """The class of what a name is bound to, if that is once."""
-    binding = module.facts.names.binding(node.id, scope)
-    if binding is None:
-        return None
-    if binding.value is not None:
-        return class_of(module, binding.value, None, depth + 1)
-    if isinstance(binding.node, ast.arg) and binding.node.annotation is not None:
-        return _annotated(module, binding.node.annotation)
-    if isinstance(binding.node, ast.FunctionDef):
-        for decorator in binding.node.decorator_list:
-            called = decorator.func if isinstance(decorator, ast.Call) else decorator
-            name = module.facts.names.resolve(called, module.scope_of(binding.node))
-            if name == "functools.partial" and isinstance(decorator, ast.Call) and decorator.args:
-                name = module.facts.names.resolve(decorator.args[0], module.scope_of(binding.node))
-            if name in ("jax.pmap", "jax.jit"):
-                return PMAPPED if name == "jax.pmap" else WRAPPED
-    return None
+_JITS = {"jax.jit": WRAPPED, "jax.experimental.pjit.pjit": WRAPPED, "jax.pmap": PMAPPED}
 
 
-def _annotated(module: ModuleUses, annotation: ast.expr) -> str | None:
-    if not isinstance(annotation, ast.Name | ast.Attribute):
-        return None
-    name = module.facts.names.resolve(annotation, module.scope_of(annotation))
-    return ARRAY if name in _ARRAY_NAMES else name
-
-
-def _of_own_attribute(module: ModuleUses, node: ast.Attribute, depth: int) -> str | None:
-    """The class of `self.name`, if methods of the class assign it once."""
-    owner = next((holder for holder in module.above(node) if isinstance(holder, ast.ClassDef)), None)
-    if owner is None or (owner, node.attr) not in module.own_values:
-        return None
-    stores = [
-        other
-        for other in module.nodes_of(ast.Attribute)
-        if other.attr == node.attr and not isinstance(other.ctx, ast.Load)
-    ]
-    if len(stores) != 1 or owner not in module.above(stores[0]):
-        return None
-    statement = module.parents[stores[0]]
-    is_own = isinstance(stores[0].value, ast.Name) and stores[0].value.id == "self"
-    if not is_own or not isinstance(statement, ast.Assign):
-        return None
-    return class_of(module, statement.value, None, depth + 1)
+def _after(name: str | None, path: Path) -> str | None:
+    """The class of what is made of an object of a class."""
+    while path and name is not None:
+        match path:
+            case [Access(By.ATTRIBUTE, str(method)), Access(By.CALL), *rest] if (
+                name,
+                method,
+            ) in _OF_METHODS:
+                name = _OF_METHODS[name, method]
+            case [Access(By.ATTRIBUTE, str(member)), *rest]:
+                name = _OF_MEMBERS.get((name, member))
+            case [Access(By.CALL), *rest]:
+                name = _OF_CALLS.get(name)
+            case _:
+                return None
+        path = tuple(rest)
+    return name

@@ -21,7 +21,7 @@ from typing import ClassVar
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_argument, name_argument
 from mmmodernize.sites.site import Location, ModernizeContext
-from mmmodernize.types.value_classes import class_of
+from mmmodernize.types.value_classes import ValueClasses
 from mmrewrite.project.uses import ModuleUses
 
 _OPTIMIZER = "flax.nnx.Optimizer"
@@ -40,7 +40,7 @@ class KeepNnxOptimizers(ModernizeCodemod):
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Calls without `wrt`, or with it by position, or whose updates are given no model."""
-        is_old = any(map(_is_updated_without_model, _updates(module)))
+        is_old = any(map(_is_updated_without_model, _updates(module, context)))
         for use in module.uses((_OPTIMIZER,)):
             call = module.parents.get(use.node)
             if not isinstance(call, ast.Call) or call.func is not use.node:
@@ -64,11 +64,11 @@ class KeepNnxOptimizers(ModernizeCodemod):
         site.replace(self.use.node, site.spell("flax.nnx.ModelAndOptimizer"))
 
 
-def _updates(module: ModuleUses) -> Iterator[ast.Call]:
+def _updates(module: ModuleUses, context: ModernizeContext) -> Iterator[ast.Call]:
     """The calls of `update` of what is seen to be an optimizer."""
     for call in module.nodes_of(ast.Call):
         is_update = isinstance(call.func, ast.Attribute) and call.func.attr == "update"
-        if is_update and class_of(module, call.func.value) == _OPTIMIZER:  # type: ignore[attr-defined]
+        if is_update and context.analysis(ValueClasses).of(module, call.func.value) == _OPTIMIZER:  # type: ignore[attr-defined]
             yield call
 
 

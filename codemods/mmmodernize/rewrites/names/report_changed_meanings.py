@@ -29,7 +29,7 @@ from mmmodernize.names.name_index import PACKAGES, TITLES
 from mmmodernize.names.old_names import FROZEN_DICTS, PARTIALS
 from mmmodernize.sites.site import Location, ModernizeContext
 from mmmodernize.text.checkpoint_paths import relative_path
-from mmmodernize.types.value_classes import ARRAY, PMAP_RESULT, class_of, gives_object
+from mmmodernize.types.value_classes import ARRAY, PMAP_RESULT, ValueClasses
 from mmrewrite.project.uses import ModuleUses, OldNameUse
 from mmrewrite.source.brackets import call_brackets
 
@@ -126,7 +126,7 @@ class ReportChangedMeanings(ModernizeCodemod):
         """Uses of the names, the first of each row alone for common ones, and changed members."""
         age, seen = context.analysis(ProjectAge), set[int]()
         for use in module.uses(_BY_NAME):
-            row = _row(module, use, age)
+            row = _row(module, use, age, context)
             if row is None or id(row) in seen:
                 continue
             if row.is_common:
@@ -148,14 +148,14 @@ class ReportChangedMeanings(ModernizeCodemod):
         """Report the place."""
         site = self.site
         if site.use is not None:
-            row = _row(site.module, self.use, site.context.analysis(ProjectAge))
+            row = _row(site.module, self.use, site.context.analysis(ProjectAge), site.context)
             assert row is not None
             site.leave(f"since {TITLES[row.package]} {row.release}, `{self.use.name}` {row.told}")
         kind = _kind(site.context, site.module, site.node)
         assert kind is not None
         package, release, told = _TOLD[kind]
         if kind == "device" and isinstance(site.node, ast.Call) and isinstance(site.node.func, ast.Attribute):
-            if class_of(site.module, site.node.func.value) == ARRAY:
+            if site.context.analysis(ValueClasses).of(site.module, site.node.func.value) == ARRAY:
                 site.needs("0.4.31", "`device` as a property")
                 site.edit(call_brackets(site.source, site.node).opening, site.span(site.node)[1], "")
                 function = site.node.func
@@ -163,7 +163,7 @@ class ReportChangedMeanings(ModernizeCodemod):
                 return
             site.leave(f"if this is an array: since {TITLES[package]} {release}, {told}")
         text = f"since {TITLES[package]} {release}, {told}"
-        path = relative_path(site.context.project, site.module, site.node) if isinstance(site.node, ast.Call) else None
+        path = relative_path(site.context, site.module, site.node) if isinstance(site.node, ast.Call) else None
         if kind == "path" and path is not None:
             if path.is_certain:
                 self.refuse(text + path.told, path.node)
@@ -191,12 +191,14 @@ def _maps(module: ModuleUses) -> bool:
     return any(True for _ in module.uses(("jax.pmap",)))
 
 
-def _row(module: ModuleUses, use: OldNameUse, age: ProjectAge) -> ChangedMeaning | None:
+def _row(module: ModuleUses, use: OldNameUse, age: ProjectAge, context: ModernizeContext) -> ChangedMeaning | None:
     """The change that a use meets."""
-    return next((row for row in _BY_NAME[use.name] if _meets(module, use, row, age)), None)
+    return next((row for row in _BY_NAME[use.name] if _meets(module, use, row, age, context)), None)
 
 
-def _meets(module: ModuleUses, use: OldNameUse, row: ChangedMeaning, age: ProjectAge) -> bool:
+def _meets(
+    module: ModuleUses, use: OldNameUse, row: ChangedMeaning, age: ProjectAge, context: ModernizeContext
+) -> bool:
     if row.is_common and not age.is_before(row.package, row.release):
         return False
     if any(word in module.facts.source.text for word in row.beside):
@@ -204,7 +206,11 @@ def _meets(module: ModuleUses, use: OldNameUse, row: ChangedMeaning, age: Projec
     call = module.parents.get(use.node)
     if not isinstance(call, ast.Call) or not (call.func is use.node or _is_partial(module, call, use.node)):
         return not row.keyword and not row.arguments
-    if row.is_of_object and call.func is use.node and gives_object(module, call, row.package):
+    if (
+        row.is_of_object
+        and call.func is use.node
+        and context.analysis(ValueClasses).are_given(module, call, row.package)
+    ):
         return False
     keywords = {keyword.arg for keyword in call.keywords}
     if call.func is not use.node:
@@ -224,11 +230,12 @@ def _is_partial(module: ModuleUses, call: ast.Call, function: ast.expr) -> bool:
 
 def _kind(context: ModernizeContext, module: ModuleUses, node: ast.AST) -> Kind | None:
     """Which change of members a node is about."""
+    classes = context.analysis(ValueClasses)
     if isinstance(node, ast.Constant):
         return "client" if isinstance(node.value, str) and "TFRT_CPU" in node.value else None
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
         if node.attr in _SHARDS:
-            owner = class_of(module, node.value)
+            owner = classes.of(module, node.value)
             return "shards" if owner == PMAP_RESULT or (owner is None and _maps(module)) else None
         is_of_nnx = node.attr == "sharding_names" and any(item.name.startswith("flax") for item in module.imported)
         return "names" if is_of_nnx else None
@@ -248,7 +255,7 @@ def _kind(context: ModernizeContext, module: ModuleUses, node: ast.AST) -> Kind 
         return "frozen" if _is_registered_for_frozen(module, node) else None
     if not isinstance(node, ast.Call):
         return None
-    if relative_path(context.project, module, node) is not None:
+    if relative_path(context, module, node) is not None:
         return "path"
     if isinstance(node.func, ast.Attribute) and node.func.attr == "device" and not node.args and not node.keywords:
         is_jax = any(item.name.partition(".")[0] == "jax" for item in module.imported)
@@ -259,12 +266,12 @@ def _kind(context: ModernizeContext, module: ModuleUses, node: ast.AST) -> Kind 
         return "frozen" if _asks_for_frozen(module, node.args[1]) and not _thaws(module, node) else None
     if called == _REGISTER and node.args:
         return "frozen" if _asks_for_frozen(module, node.args[0]) else None
-    if len(node.args) > 2 and class_of(module, node.func) in _ATTENTIONS:
+    if len(node.args) > 2 and classes.of(module, node.func) in _ATTENTIONS:
         return "attention"
     if isinstance(node.func, ast.Attribute) and node.func.attr == "update":
         holder = module.parents.get(node)
         is_unpacked = isinstance(holder, ast.Assign) and isinstance(holder.targets[0], ast.Tuple)
-        return "stopping" if is_unpacked and class_of(module, node.func.value) == _STOPPING else None
+        return "stopping" if is_unpacked and classes.of(module, node.func.value) == _STOPPING else None
     return None
 
 

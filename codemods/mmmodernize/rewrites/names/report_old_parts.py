@@ -58,7 +58,7 @@ from mmmodernize.names.part_index import (
 )
 from mmmodernize.names.renamed_keywords import OLD_KEYWORDS as RENAMED_KEYWORDS
 from mmmodernize.sites.site import Location, ModernizeContext
-from mmmodernize.types.value_classes import class_of
+from mmmodernize.types.value_classes import ValueClasses
 from mmrewrite.project.uses import ModuleUses, OldNameUse
 from mmrewrite.results import Change
 
@@ -99,7 +99,7 @@ class ReportOldParts(ModernizeCodemod):
                 yield Location(module, use.node, use)
         packages = context.analysis(_Packages).names
         for call in module.nodes_of(ast.Call):
-            name, is_certain = _method(module, call, packages, own)
+            name, is_certain = _method(module, call, packages, own, context.analysis(ValueClasses))
             if name is not None:
                 (found,) = calls_of(module, call.func)
                 keywords = list(_old_keywords(name, found))
@@ -110,7 +110,7 @@ class ReportOldParts(ModernizeCodemod):
                     yield Location(module, call.func, part=name)
         for node in module.nodes_of(ast.Attribute):
             if isinstance(node.ctx, ast.Load):
-                member = _owner(module, node, packages, own)
+                member = _owner(module, node, packages, own, context.analysis(ValueClasses))
                 if member is not None:
                     yield Location(module, node, part=f"{member[0]}.{node.attr}")
 
@@ -168,7 +168,7 @@ class ReportOldParts(ModernizeCodemod):
 
     def _method(self, call: ast.AST | None) -> tuple[str | None, bool]:
         packages = self.site.context.analysis(_Packages).names
-        return _method(self.site.module, call, packages, self.site.context.analysis(OwnMembers).names)
+        return _method(self.site.module, call, packages, *_own_and_classes(self.site.context))
 
     def _rewrite_keyword(self, keyword: ast.keyword) -> None:
         site, arg = self.site, keyword.arg
@@ -222,7 +222,7 @@ class ReportOldParts(ModernizeCodemod):
     def _rewrite_member(self, node: ast.Attribute) -> None:
         site = self.site
         packages = site.context.analysis(_Packages).names
-        found = _owner(site.module, node, packages, site.context.analysis(OwnMembers).names)
+        found = _owner(site.module, node, packages, *_own_and_classes(site.context))
         assert found is not None
         owner, is_certain = found
         if not is_certain:
@@ -232,6 +232,10 @@ class ReportOldParts(ModernizeCodemod):
         if new is None:
             self.refuse(f"`{node.attr}` of `{owner}` {old_members()[owner][node.attr].told(owner)}")
         site.rename_attribute(node, new)
+
+
+def _own_and_classes(context: ModernizeContext) -> tuple[Collection[str], ValueClasses]:
+    return context.analysis(OwnMembers).names, context.analysis(ValueClasses)
 
 
 @functools.cache
@@ -268,7 +272,11 @@ def _is_method(name: str) -> bool:
 
 
 def _method(
-    module: ModuleUses, call: ast.AST | None, packages: Collection[str], own: Collection[str]
+    module: ModuleUses,
+    call: ast.AST | None,
+    packages: Collection[str],
+    own: Collection[str],
+    classes: ValueClasses,
 ) -> tuple[str | None, bool]:
     """The full name of a method that is called with other arguments today, if a call is one, and if that is certain.
 
@@ -280,7 +288,7 @@ def _method(
     attr = call.func.attr
     if attr not in _methods() or module.facts.names.resolve(call.func, module.scope_of(call.func)) is not None:
         return None, False
-    owner = class_of(module, call.func.value)
+    owner = classes.of(module, call.func.value)
     if owner is not None:
         name = f"{owner}.{attr}"
         return (name if name in _functions() else None), True
@@ -346,7 +354,7 @@ def _missing(name: str, found: FoundCall) -> Iterator[NewRequirement]:
 
 
 def _owner(
-    module: ModuleUses, node: ast.Attribute, packages: Collection[str], own: Collection[str]
+    module: ModuleUses, node: ast.Attribute, packages: Collection[str], own: Collection[str], classes: ValueClasses
 ) -> tuple[str, bool] | None:
     """The class that a member belonged to, and whether the source shows that the object is one; None if it is none."""
     names = _names()
@@ -354,7 +362,7 @@ def _owner(
         return None
     if module.facts.names.resolve(node, module.scope_of(node)) is not None:
         return None
-    owner = class_of(module, node.value)
+    owner = classes.of(module, node.value)
     if owner is not None:
         return (owner, True) if node.attr in old_members().get(owner, {}) else None
     others = only_members().get(node.attr, {})

@@ -31,7 +31,7 @@ from mmmodernize.calls.call_forms import keywords_of
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.modules.own_members import OwnMembers
 from mmmodernize.sites.site import EVERYWHERE, Location, ModernizeContext
-from mmmodernize.types.value_classes import class_of
+from mmmodernize.types.value_classes import ValueClasses
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.brackets import call_brackets
 
@@ -111,7 +111,10 @@ class ReplaceLayouts(ModernizeCodemod):
         assert isinstance(node, ast.Attribute)
         if node.attr == "layout":
             self.refuse("if this is an array, its `layout` is `format` since JAX 0.7; write that")
-        is_compiled = node.attr in _METHODS and class_of(site.module, node.value) == "jax.stages.Compiled"
+        is_compiled = (
+            node.attr in _METHODS
+            and site.context.analysis(ValueClasses).of(site.module, node.value) == "jax.stages.Compiled"
+        )
         if not is_compiled and _meaning(site.module) != "old":
             what = "a compiled program" if node.attr in _METHODS else "a layout"
             site.leave(f"if this is {what}: since JAX 0.7 its `{node.attr}` is `{_ATTRIBUTES[node.attr]}`; write that")

@@ -1,0 +1,15 @@
+"""What the values of a program may be: one step back from a value, and readers that go all the way.
+
+In: an expression of a module of the project. Out: the values that it may be, as far as a question wants to go, and
+what is unknown, each with the reason. An unknown is never "no".
+
+- `value.py`: values with access paths. `flow.py`: one step back, remembered, and the readers `may`, to report by, and
+  `must`, to edit by, which stops at its first unknown.
+- One step back for the forms of Python, each written once: `names.py` with `targets.py` (bindings, loops, contexts,
+  patterns), `expressions.py`, `functions.py` with `arguments.py` (calls, results, decorators, closures), `classes.py`
+  (attributes, bases, fields, properties), `containers.py`, `library.py` (functions of Python's library).
+- What a project stores, and where: `stores.py`. What becomes of a value: `uses.py`.
+
+A new form of Python is added in one of these, and all questions see it. A new question is a test of leaves, with one of
+the readers, at its client.
+"""

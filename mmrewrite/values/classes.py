@@ -1,0 +1,349 @@
+"""One step back through objects: what their attributes are, and what they give where something is done to them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from mmrewrite.project.uses import ModuleUses
+from mmrewrite.source.names import Binding
+from mmrewrite.values.containers import put_into
+from mmrewrite.values.names import of_bound
+from mmrewrite.values.value import (
+    Access,
+    By,
+    CallArguments,
+    CallFrame,
+    Function,
+    Own,
+    Path,
+    Unknown,
+    Value,
+    attribute,
+    item,
+)
+
+if TYPE_CHECKING:
+    from mmrewrite.values.flow import ValueFlow
+
+_Found = Iterator[Value | Unknown]
+Definition = tuple[ModuleUses, ast.ClassDef]
+# The methods that Python calls for what is done to an object, and what is done to what they give.
+_METHODS = {
+    By.ITEM: ("__getitem__",),
+    By.REST: ("__getitem__",),
+    By.ELEMENT: ("__iter__", "__next__", "__getitem__"),
+    By.ENTERED: ("__enter__", "__aenter__"),
+    By.AWAITED: ("__await__",),
+}
+_GIVE_ELEMENTS = frozenset(("__iter__",))
+
+
+class Bases(NamedTuple):
+    """A class and all that it derives from: those of the project, full names of others, and whether all are seen."""
+
+    classes: Sequence[Definition]
+    outside: Sequence[str]
+    is_whole: bool
+
+
+def bases_of(flow: ValueFlow, module: ModuleUses, definition: ast.ClassDef) -> Bases:
+    """The bases of a class, nearest first."""
+    classes: list[Definition] = [(module, definition)]
+    outside: list[str] = []
+    is_whole = True
+    for home, each in classes:
+        made_by = [keyword.value for keyword in each.keywords if keyword.arg in ("metaclass", None)]
+        is_whole &= all(flow.full_name(home, made) in _PLAIN_METACLASSES for made in made_by)
+        for base in each.bases:
+            node = base.value if isinstance(base, ast.Subscript) else base
+            found = flow.class_at(home, node)
+            if found is not None:
+                classes += [found] if found not in classes else []
+                continue
+            name = flow.full_name(home, node)
+            if name is not None:
+                outside.append(name)
+            else:
+                is_whole = False
+    return Bases(classes, [name for name in outside if name not in _PLAIN_BASES], is_whole)
+
+
+_PLAIN_METACLASSES = frozenset(("abc.ABCMeta", "enum.EnumMeta", "builtins.type"))
+_PLAIN_BASES = frozenset(
+    ("builtins.object", "abc.ABC", "typing.Generic", "typing.Protocol", "typing.NamedTuple", "builtins.Exception")
+)
+
+
+def of_class(flow: ValueFlow, value: Value) -> _Found:
+    """What is done to a class, or to an object that a call of it makes."""
+    module, definition, path, frame = value
+    assert isinstance(definition, ast.ClassDef)
+    match path:
+        case [Access(By.ATTRIBUTE, "__class__" | "__new__" | "__init__"), *_]:
+            return
+        case [Access(By.ATTRIBUTE, str(name)), *rest]:
+            yield from _attribute(
+                flow, value, (module, definition), None, name, tuple(rest), is_class=True, is_exact=True
+            )
+        case [Access(By.BOUND), *rest]:
+            yield Value(module, definition, tuple(rest), frame)
+        case [Access(By.CALL), Access(By.ATTRIBUTE, "__class__"), *rest]:
+            yield Value(module, definition, tuple(rest), frame)
+        case [Access(By.CALL, call), step, *rest]:
+            for home, method in _own_methods(flow, module, definition, "__new__"):
+                yield Value(home, method, (Access(By.CALL, flow.merged(Value(module, definition), call)), step, *rest))
+            if step.kind is By.ATTRIBUTE:
+                yield from _attribute(
+                    flow, value, (module, definition), call, step.what, tuple(rest), is_class=False, is_exact=True
+                )
+            else:
+                yield from _by_method(
+                    flow, Value(module, definition, (Access(By.CALL, call),), frame), step, tuple(rest)
+                )
+        case [Access(By.CALL, call)]:
+            for home, method in _own_methods(flow, module, definition, "__new__"):
+                yield Value(home, method, (Access(By.CALL, flow.merged(Value(module, definition), call)),))
+        case _:
+            pass
+
+
+def of_own(flow: ValueFlow, value: Value) -> _Found:
+    """What is done to `self` or `cls`: of a class, or of one below it."""
+    module, own, path, _ = value
+    assert isinstance(own, Own)
+    match path:
+        case [Access(By.ATTRIBUTE, "__class__"), *rest]:
+            yield Value(module, Own(own.definition, True), tuple(rest))
+        case [Access(By.CALL, call), *rest] if own.is_class:
+            for home, below in ((module, own.definition), *flow.below(own.definition)):
+                yield Value(home, below, (Access(By.CALL, call), *rest))
+        case [Access(By.ATTRIBUTE, str(name)), *rest]:
+            yield from _attribute(
+                flow, value, (module, own.definition), None, name, tuple(rest), is_class=own.is_class, is_exact=False
+            )
+        case [step, *rest]:
+            yield from _by_method(flow, Value(module, own), step, tuple(rest))
+        case _:
+            pass
+
+
+def _own_methods(
+    flow: ValueFlow, module: ModuleUses, definition: ast.ClassDef, name: str
+) -> Iterator[tuple[ModuleUses, Function]]:
+    for home, each in flow.bases(module, definition).classes:
+        for binding in home.facts.names.inner[each].bindings.get(name, ()):
+            if isinstance(binding.node, Function):
+                yield home, binding.node
+
+
+def _by_method(flow: ValueFlow, owner: Value, step: Access, rest: Path) -> _Found:
+    """What the method gives that Python calls for a step."""
+    if step.kind is By.CALL:
+        yield owner.done(attribute("__call__"), step, *rest)
+        return
+    definition = owner.head.definition if isinstance(owner.head, Own) else owner.head
+    assert isinstance(definition, ast.ClassDef)
+    bases = flow.bases(owner.module, definition)
+    is_found = False
+    for name in _METHODS.get(step.kind, ()):
+        if any(home.facts.names.inner[each].bindings.get(name) for home, each in bases.classes):
+            is_found = True
+            inner = (step,) if name in _GIVE_ELEMENTS else ()
+            yield owner.done(attribute(name), Access(By.CALL, flow.no_arguments), *inner, *rest)
+    fields = _fields(flow, owner.module, definition)
+    if step.kind in (By.ITEM, By.ELEMENT) and fields is not None and not is_found:
+        # A tuple with names.
+        names = [*fields]
+        key = step.what.text if step.kind is By.ITEM and step.what is not None else None
+        chosen = [names[key]] if isinstance(key, int) and -len(names) <= key < len(names) else names
+        yield from (owner.done(attribute(name), *rest) for name in chosen)
+        is_found = True
+    for name in bases.outside if not is_found else ():
+        if isinstance(owner.head, Own) or owner.path:
+            yield flow.outside(
+                owner.module, name, (*(owner.path or (Access(By.CALL, flow.no_arguments),)), step, *rest)
+            )
+            is_found = True
+    if not is_found:
+        yield Unknown(f"`{definition.name}` has no method in view for this", owner.done(step, *rest))
+
+
+def _attribute(
+    flow: ValueFlow,
+    value: Value,
+    of: Definition,
+    call: CallArguments | None,
+    name: str,
+    rest: Path,
+    *,
+    is_class: bool,
+    is_exact: bool,
+) -> _Found:
+    """What an attribute of a class or of an object may be."""
+    module, definition = of
+    bases = flow.bases(module, definition)
+    below = () if is_exact else flow.below(definition)
+    family = [*bases.classes, *below]
+    holders = {each for _, each in family}
+    owner = Value(module, value.head, value.path[: -1 - len(rest)], value.frame)
+    is_found = False
+    stores = [
+        each
+        for each in flow.stores.of(name)
+        if each.holder in holders or (each.holder is None and flow.may_be(each, definition))
+    ]
+    frame = _frame_of_init(flow, owner, of, call)
+    for store in stores:
+        is_found = True
+        yield from flow.stored(store, rest, frame)
+    for home, each in (
+        *_first_with(bases.classes, name),
+        *((home, each) for home, each in below if _binds(home, each, name)),
+    ):
+        is_found = True
+        for binding in home.facts.names.inner[each].bindings[name]:
+            yield from _of_class_level(flow, home, each, binding, owner, call, rest, is_class=is_class)
+    if is_found and rest and rest[0].kind in (By.ITEM, By.ELEMENT, By.ATTRIBUTE, By.REST):
+        values = [(store.module, flow.source_of(store)) for store in stores]
+        values += [
+            (home, binding.value)
+            for home, each in bases.classes
+            for binding in home.facts.names.inner[each].bindings.get(name, ())
+        ]
+        yield from put_into(flow, values, flow.stores.reads(name), rest)
+    for word in ("__setattr__", "__getattribute__"):
+        if any(_binds(home, each, word) for home, each in family):
+            yield Unknown(f"`{definition.name}` has `{word}`", value, is_open=is_found)
+    for store in flow.stores.computed:
+        if store.holder in holders or (store.holder is None and flow.may_be(store, definition)):
+            line = getattr(store.node, "lineno", 1)
+            told = f"line {line} of {store.module.facts.path} sets attributes by computed names"
+            yield Unknown(told, value, is_open=is_found)
+            break
+    if not bases.is_whole:
+        yield Unknown(f"a base of `{definition.name}` is not in view", value)
+    if is_found:
+        return
+    looked = [(home, each) for home, each in bases.classes if _binds(home, each, "__getattr__")]
+    for home, each in looked[:1]:
+        given = CallArguments([flow.argument(module, ast.Constant(name))])
+        for binding in home.facts.names.inner[each].bindings["__getattr__"]:
+            yield from of_bound(flow, home, binding, (Access(By.BOUND, owner), Access(By.CALL, given), *rest), None)
+    for outside in bases.outside:
+        made = () if is_class else (Access(By.CALL, call or flow.no_arguments),)
+        yield flow.outside(module, outside, (*made, attribute(name), *rest))
+    if not looked and not bases.outside:
+        yield Unknown(f"nothing in view sets `{name}` of `{definition.name}`", value)
+
+
+def _binds(module: ModuleUses, definition: ast.ClassDef, name: str) -> bool:
+    return name in module.facts.names.inner[definition].bindings
+
+
+def _first_with(classes: Sequence[Definition], name: str) -> Sequence[Definition]:
+    return [(home, each) for home, each in classes if _binds(home, each, name)][:1]
+
+
+def _frame_of_init(flow: ValueFlow, owner: Value, of: Definition, call: CallArguments | None) -> CallFrame | None:
+    """The frame of the `__init__` that a call of a class runs."""
+    if call is None or call.depth > 1:
+        return None
+    found = next(_own_methods(flow, *of, "__init__"), None)
+    return CallFrame(found[1], flow.merged(owner, call), None, call.depth + 1) if found is not None else None
+
+
+def _of_class_level(
+    flow: ValueFlow,
+    module: ModuleUses,
+    definition: ast.ClassDef,
+    binding: Binding,
+    owner: Value,
+    call: CallArguments | None,
+    rest: Path,
+    *,
+    is_class: bool,
+) -> _Found:
+    """What a name that the body of a class binds is for an object of it."""
+    node = binding.node
+    if isinstance(node, Function):
+        marks = {flow.full_name(module, each) for each in node.decorator_list}
+        is_alone = "builtins.staticmethod" in marks or (is_class and "builtins.classmethod" not in marks)
+        steps = () if is_alone else (Access(By.BOUND, owner),)
+        yield from of_bound(flow, module, binding, (*steps, *rest), None)
+        return
+    is_declared = isinstance(binding.statement, ast.AnnAssign)
+    if is_declared and not is_class and _takes_fields(flow, module, definition):
+        name, value = binding.name, binding.value
+        fields = _fields(flow, module, definition) or {}
+        place = [*fields].index(name) if name in fields else None
+        calls, reason = ([call], None) if call is not None else flow.calls_of(module, definition)
+        if call is None:
+            seen = owner.done(attribute(name), *rest)
+            yield Unknown(f"`{name}` of `{definition.name}` may be given by other code", seen, is_open=True)
+            if reason is not None or not calls:
+                yield Unknown(f"not all calls of `{definition.name}` are in view: {reason}", seen)
+        for each in calls:
+            yield from _given(flow, each, place, name, rest)
+        if value is not None:
+            yield from _default(flow, module, value, rest)
+        return
+    if binding.value is not None:
+        may_bind = not is_class and isinstance(binding.value, ast.Name | ast.Attribute | ast.Lambda | ast.Call)
+        yield Value(module, binding.value, (*((Access(By.BOUND, owner),) if may_bind else ()), *rest))
+        return
+    yield from of_bound(flow, module, binding, rest, None)
+
+
+def _given(flow: ValueFlow, call: CallArguments, place: int | None, name: str, rest: Path) -> _Found:
+    found = call.at(place, name) if place is not None else call.at(1 << 30, name)
+    if found is not None:
+        yield found.done(*rest)
+        return
+    for word, value in call.keywords:
+        if word is None:
+            yield value.done(item(name), *rest)
+    for index, each in enumerate(call.positional):
+        if each.is_starred and place is not None and index <= place:
+            yield each.value.done(item(place - index), *rest)
+
+
+def _default(flow: ValueFlow, module: ModuleUses, value: ast.expr, rest: Path) -> _Found:
+    """The default of a field: as it is written, or of `field(default=..., default_factory=...)`."""
+    name = flow.full_name(module, value.func) if isinstance(value, ast.Call) else None
+    if isinstance(value, ast.Call) and (name or "").rpartition(".")[2] in (
+        "field",
+        "Field",
+        "ib",
+        "attrib",
+        "variable",
+    ):
+        for keyword in value.keywords:
+            if keyword.arg == "default":
+                yield Value(module, keyword.value, rest)
+            elif keyword.arg in ("default_factory", "factory"):
+                yield Value(module, keyword.value, (Access(By.CALL, flow.no_arguments), *rest))
+        return
+    yield Value(module, value, rest)
+
+
+def _takes_fields(flow: ValueFlow, module: ModuleUses, definition: ast.ClassDef) -> bool:
+    return _fields(flow, module, definition) is not None
+
+
+def _fields(flow: ValueFlow, module: ModuleUses, definition: ast.ClassDef) -> dict[str, None] | None:
+    """The fields of a class by place, None if its objects take none: it has an `__init__`."""
+    classes = flow.bases(module, definition).classes
+    if any(_binds(home, each, "__init__") for home, each in classes):
+        return None
+    found: dict[str, None] = {}
+    for home, each in reversed(classes):
+        for part in each.body:
+            if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
+                annotation = flow.full_name(
+                    home, part.annotation.value if isinstance(part.annotation, ast.Subscript) else part.annotation
+                )
+                if annotation not in ("typing.ClassVar", "typing_extensions.ClassVar"):
+                    found[part.target.id] = None
+    return found or None

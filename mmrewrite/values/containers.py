@@ -1,0 +1,282 @@
+"""One step back through containers: the entries of displays, and what is put into a container after it is made."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from mmrewrite.project.uses import ModuleUses
+from mmrewrite.values.targets import of_target
+from mmrewrite.values.value import (
+    ANY_ITEM,
+    ELEMENT,
+    REST,
+    Access,
+    By,
+    CallArguments,
+    Display,
+    Key,
+    Path,
+    Unknown,
+    Value,
+)
+
+if TYPE_CHECKING:
+    from mmrewrite.values.flow import ValueFlow
+
+_Found = Iterator[Value | Unknown]
+_MUTABLE = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
+# What keeps a container, or gives it to others, but for names and attributes.
+_KEEP_IT = (ast.Tuple, ast.List, ast.Dict, ast.Return, ast.Yield)
+_MAKE_CONTAINERS = ("builtins.list", "builtins.dict", "builtins.set", "collections.")
+# Methods that put their last argument, or the elements of it, into a container.
+_PUT_ONE = frozenset(("add", "append", "appendleft", "insert", "setdefault", "__setitem__", "put"))
+_PUT_ALL = frozenset(("extend", "extendleft", "update"))
+_TAKE_OUT = frozenset(("pop", "popleft", "popitem"))
+_REORDER = frozenset(("reverse", "rotate", "sort", "remove", "clear", *_TAKE_OUT))
+
+
+def display_of(value: Value) -> Display:
+    """The entries of a display that is written."""
+    node = value.head
+
+    def entry(key: ast.expr | None, part: ast.expr) -> tuple[ast.expr | None, Value, bool]:
+        is_spread = isinstance(part, ast.Starred)
+        return (
+            key,
+            Value(value.module, part.value if isinstance(part, ast.Starred) else part, (), value.frame),
+            is_spread,
+        )
+
+    if isinstance(node, ast.Dict):
+        pairs = [entry(key, part) for key, part in zip(node.keys, node.values, strict=True)]
+        return Display([(key, part, key is None) for key, part, _ in pairs], is_mapping=True)
+    assert isinstance(node, ast.Tuple | ast.List | ast.Set)
+    return Display([entry(None, part) for part in node.elts], is_mapping=False, is_loose=isinstance(node, ast.Set))
+
+
+def of_display(flow: ValueFlow, value: Value, display: Display) -> _Found:
+    """What is taken of values side by side."""
+    holder = value.module.parents.get(value.head) if isinstance(value.head, _MUTABLE) else None
+    if isinstance(holder, _KEEP_IT):
+        yield Unknown("a container may be changed where it is kept", value)
+    for path, default in paths_of_items(value.path):
+        if default is not None:
+            yield default
+        step, rest = path[0], path[1:]
+        if display.is_mapping:
+            yield from _of_mapping(flow, value, display, step, rest)
+        else:
+            yield from _of_sequence(display, step, rest)
+
+
+def _of_sequence(display: Display, step: Access, rest: Path) -> _Found:
+    entries = display.entries
+    if step.kind is By.REST:
+        if rest and rest[0].kind in (By.ITEM, By.ELEMENT):
+            step, rest = ELEMENT, rest[1:]
+        else:
+            return
+    key = step.what.text if step.kind is By.ITEM and isinstance(step.what, Key) else None
+    is_placed = isinstance(key, int) and not display.is_loose and not any(spread for _, _, spread in entries)
+    if is_placed and isinstance(key, int):
+        yield from [entries[key][1].done(*rest)] if -len(entries) <= key < len(entries) else []
+        return
+    if (
+        isinstance(key, int)
+        and key >= 0
+        and not display.is_loose
+        and not any(spread for _, _, spread in entries[: key + 1])
+    ):
+        yield entries[key][1].done(*rest)
+        return
+    for _, part, is_spread in entries:
+        yield part.done(ELEMENT, *rest) if is_spread else part.done(*rest)
+
+
+def _of_mapping(flow: ValueFlow, value: Value, display: Display, step: Access, rest: Path) -> _Found:
+    key = step.what if step.kind is By.ITEM else None
+    for word, part, is_spread in display.entries:
+        if step.kind is By.ELEMENT:
+            if is_spread:
+                yield part.done(ELEMENT, *rest)
+            elif isinstance(word, ast.expr):
+                yield Value(value.module, word, rest, value.frame)
+            continue
+        if is_spread:
+            yield part.done(step, *rest)
+            continue
+        own = (
+            Key(str, word)
+            if isinstance(word, str)
+            else Key(type(word.value), word.value)
+            if isinstance(word, ast.Constant)
+            else None
+        )
+        if key is None or own is None or own == key:
+            yield part.done(*rest)
+
+
+def paths_of_items(path: Path) -> Iterator[tuple[Path, Value | None]]:
+    """A path into a container in terms of items and elements, where a method was called; with a default."""
+    if not path:
+        return
+    match path:
+        case [Access(By.ITEM | By.ELEMENT | By.REST), *_]:
+            yield path, None
+        case [
+            Access(By.ATTRIBUTE, "get" | "pop" | "setdefault" | "__getitem__" as name),
+            Access(By.CALL, call),
+            *rest,
+        ]:
+            key = call.at(0)
+            default = call.at(1, "default") if name != "__getitem__" else None
+            yield (key_step(key), *rest), default.done(*rest) if default is not None else None
+        case [Access(By.ATTRIBUTE, "popleft"), Access(By.CALL), *rest]:
+            yield (ELEMENT, *rest), None
+        case [
+            Access(By.ATTRIBUTE, "values"),
+            Access(By.CALL),
+            Access(By.ELEMENT | By.ITEM),
+            *rest,
+        ]:
+            yield (ANY_ITEM, *rest), None
+        case [Access(By.ATTRIBUTE, "keys"), Access(By.CALL), Access(By.ELEMENT), *rest]:
+            yield (ELEMENT, *rest), None
+        case [
+            Access(By.ATTRIBUTE, "items"),
+            Access(By.CALL),
+            Access(By.ELEMENT | By.ITEM),
+            Access(By.ITEM, key),
+            *rest,
+        ]:
+            yield (ELEMENT if key is not None and key.text == 0 else ANY_ITEM, *rest), None
+        case [Access(By.ATTRIBUTE, "popitem"), Access(By.CALL), Access(By.ITEM, key), *rest]:
+            yield (ELEMENT if key is not None and key.text == 0 else ANY_ITEM, *rest), None
+        case [Access(By.ATTRIBUTE, "copy" | "__iter__"), Access(By.CALL), *rest]:
+            yield from paths_of_items(tuple(rest))
+        case _:
+            pass
+
+
+def key_step(key: Value | None) -> Access:
+    """The step to an item by its key, any item if the key is not written."""
+    if key is not None and isinstance(key.head, ast.Constant) and not key.path:
+        return Access(By.ITEM, Key(type(key.head.value), key.head.value))
+    return ANY_ITEM
+
+
+def subscript_step(node: ast.expr) -> Access:
+    """What `[...]` takes."""
+    match node:
+        case ast.Slice():
+            return REST
+        case ast.Constant(value=value):
+            return Access(By.ITEM, Key(type(value), value))
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value))):
+            return Access(By.ITEM, Key(int, -value))
+        case _:
+            return ANY_ITEM
+
+
+def put_into(
+    flow: ValueFlow,
+    values: Iterable[tuple[ModuleUses, ast.expr | None]],
+    places: Iterable[tuple[ModuleUses, ast.expr]],
+    path: Path,
+) -> _Found:
+    """What is put into a container of some values at the places that name it, as far as a path asks for it."""
+    asked = [each for each, _ in paths_of_items(path)]
+    if not asked or not any(_is_container(flow, *each) for each in values):
+        return
+    step, rest = asked[0][0], asked[0][1:]
+    for home, place in places:
+        yield from _put_at(flow, home, place, step, rest)
+
+
+def _is_container(flow: ValueFlow, module: ModuleUses, value: ast.expr | None) -> bool:
+    if value is None:
+        # A parameter, or a part of something.
+        return True
+    if isinstance(value, ast.Call):
+        return (flow.full_name(module, value.func) or "").startswith(_MAKE_CONTAINERS)
+    return isinstance(value, _MUTABLE)
+
+
+def _put_at(flow: ValueFlow, module: ModuleUses, place: ast.expr, step: Access, rest: Path) -> _Found:
+    holder = module.parents[place]
+    match holder:
+        case ast.Subscript(value=value, ctx=ast.Store()) if value is place:
+            if _may_be_same(subscript_step(holder.slice), step):
+                taken = of_target(module, holder)
+                if taken is None:
+                    yield Unknown("what is put into a container cannot be seen", Value(module, holder))
+                else:
+                    yield Value(module, taken.source, (*taken.path, *rest))
+        case ast.Subscript(value=value, ctx=ast.Del()) if value is place:
+            yield Unknown("a container loses some of its items", Value(module, holder))
+        case ast.Attribute(attr=method):
+            call = module.parents.get(holder)
+            if isinstance(call, ast.Call) and call.func is holder:
+                yield from _by_method(flow, module, call, method, step, rest)
+            elif method in _PUT_ONE or method in _PUT_ALL:
+                yield Unknown("a method that changes a container is passed on", Value(module, holder))
+        case ast.AugAssign(target=target, value=value) if target is place:
+            yield Value(module, value, (ELEMENT if step.kind is not By.ITEM else step, *rest))
+        case ast.Call() if holder.func is not place:
+            yield from _handed_on(flow, module, holder)
+        case ast.keyword():
+            call = module.parents[holder]
+            if isinstance(call, ast.Call):
+                yield from _handed_on(flow, module, call)
+        case ast.Assign() | ast.NamedExpr() | ast.Tuple() | ast.List() | ast.Dict():
+            # Another name of it.
+            yield Unknown("a container has another name, by which it may be changed", Value(module, holder))
+        case _:
+            pass
+
+
+def _by_method(flow: ValueFlow, module: ModuleUses, call: ast.Call, method: str, step: Access, rest: Path) -> _Found:
+    if method in _PUT_ONE and call.args:
+        key = subscript_step(call.args[0]) if method in ("setdefault", "__setitem__") else ANY_ITEM
+        if _may_be_same(key, step):
+            yield Value(module, call.args[-1], rest)
+    elif method in _PUT_ALL:
+        for each in call.args:
+            yield Value(module, each, (step if method == "update" else ELEMENT, *rest))
+        for keyword in call.keywords:
+            if keyword.arg is None or _may_be_same(Access(By.ITEM, Key(str, keyword.arg)), step):
+                yield Value(module, keyword.value, rest if keyword.arg is not None else (step, *rest))
+    elif method in _REORDER and step.kind is By.ITEM:
+        yield Unknown("a container is changed, so that its items may stand elsewhere", Value(module, call))
+
+
+def _handed_on(flow: ValueFlow, module: ModuleUses, call: ast.Call) -> _Found:
+    name = flow.full_name(module, call.func)
+    if name is None or flow.project.holds(name, module.facts):
+        yield Unknown(f"`{ast.unparse(call.func)}` may change a container that it is passed", Value(module, call))
+
+
+def _may_be_same(one: Access, other: Access) -> bool:
+    return one.kind is not By.ITEM or other.kind is not By.ITEM or None in (one.what, other.what) or one == other
+
+
+def of_comprehension(value: Value) -> _Found:
+    """What is taken of a comprehension."""
+    node = value.head
+    for path, default in paths_of_items(value.path):
+        if default is not None:
+            yield default
+        if path[0].kind is By.REST:
+            path = path[1:]
+        if isinstance(node, ast.DictComp):
+            yield Value(value.module, node.key if path[0].kind is By.ELEMENT else node.value, path[1:], value.frame)
+        elif path:
+            assert isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp)
+            yield Value(value.module, node.elt, path[1:], value.frame)
+
+
+def call_at(call: CallArguments, place: int) -> Value | None:
+    """An argument of a call by its place."""
+    return call.at(place)

@@ -1,0 +1,434 @@
+"""One step back from a value, remembered, and the two readers: `may`, to report by, and `must`, to edit by."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Generic, NamedTuple, TypeVar
+
+from mmrewrite.project.facts import Facts
+from mmrewrite.project.project import Project
+from mmrewrite.project.uses import ModuleUses
+from mmrewrite.source.names import Binding
+from mmrewrite.values import arguments, classes, containers, functions, library, names
+from mmrewrite.values.stores import Store, Stores
+from mmrewrite.values.targets import of_target
+from mmrewrite.values.value import (
+    AWAITED,
+    ELEMENT,
+    Access,
+    Behind,
+    By,
+    CallArguments,
+    CallFrame,
+    Decorated,
+    Display,
+    Function,
+    GivenValue,
+    Own,
+    Passed,
+    Path,
+    Unknown,
+    Value,
+    attribute,
+)
+
+Answer = TypeVar("Answer")
+# A value that is followed for so many steps, or for so many values, is unknown.
+_LONGEST_PATH = 8
+MOST_VALUES = 600
+
+
+class FoundValues(NamedTuple, Generic[Answer]):
+    """What a value may be.
+
+    Attributes:
+        answers: What the test of leaves said, each with the nearest value of which it did.
+        others: Where values end that the test knew nothing of.
+        unknown: What may be anything.
+    """
+
+    answers: Mapping[Answer, Value]
+    others: Sequence[Value]
+    unknown: Sequence[Unknown]
+
+
+class ValueFlow:
+    """The values of a project.
+
+    Args:
+        project: Its modules.
+        modules: The uses of names of those that may change, by path.
+    """
+
+    def __init__(self, project: Project, modules: Mapping[str, ModuleUses]) -> None:
+        self.project, self._modules = project, modules
+        self._loaded: dict[str, ModuleUses] = {}
+        self.stores = Stores(lambda: self.modules)
+        self.no_arguments = CallArguments(())
+        self._behind: dict[Value, Behind] = {}
+        self._calls: dict[tuple[ast.AST, CallFrame | None], CallArguments] = {}
+        self._merged: dict[tuple[object, ...], CallArguments] = {}
+        self._bases: dict[ast.ClassDef, classes.Bases] = {}
+        self._given: dict[ast.AST, tuple[Sequence[CallArguments], str | None]] = {}
+
+    # Modules and names
+
+    @property
+    def modules(self) -> Collection[ModuleUses]:
+        """The modules that may change."""
+        return self._modules.values()
+
+    def uses_of(self, facts: Facts) -> ModuleUses:
+        """The uses of names of a module."""
+        known = self._modules.get(facts.path) or self._loaded.get(facts.path)
+        if known is None:
+            known = self._loaded[facts.path] = ModuleUses(facts)
+        return known
+
+    def full_name(self, module: ModuleUses, node: ast.expr) -> str | None:
+        """The full name that an expression resolves to where one binding decides."""
+        if not isinstance(node, ast.Name | ast.Attribute):
+            return None
+        return module.facts.names.resolve(node, module.scope_of(node))
+
+    def outside(self, module: ModuleUses, name: str, path: Path = ()) -> Value:
+        """Something out of the project, with the attributes of it as part of its name."""
+        count = 0
+        while count < len(path) and path[count].kind is By.ATTRIBUTE:
+            count += 1
+        dotted = ".".join((name, *(step.what for step in path[:count])))
+        return Value(module, module.facts.names.full_name(dotted, "") or dotted, path[count:])
+
+    def of_full_name(self, module: ModuleUses, name: str, path: Path) -> Iterator[Value | Unknown]:
+        """The values of a full name."""
+        return names.of_full_name(self, module, name, path)
+
+    def class_at(self, module: ModuleUses, node: ast.expr) -> classes.Definition | None:
+        """The class of the project that a name stands for, where one binding decides."""
+        binding = module.facts.names.binding(node.id, module.scope_of(node)) if isinstance(node, ast.Name) else None
+        if binding is not None and isinstance(binding.node, ast.ClassDef):
+            return module, binding.node
+        name = self.full_name(module, node)
+        place = self.project.definition(name, module.facts) if name is not None else None
+        if place is not None and isinstance(place[1].node, ast.ClassDef):
+            return self.uses_of(place[0]), place[1].node
+        return None
+
+    def function_at(self, module: ModuleUses, node: ast.expr) -> tuple[ModuleUses, Function] | None:
+        """The function of the project that a name stands for, where one binding decides and nothing decorates it."""
+        binding = module.facts.names.binding(node.id, module.scope_of(node)) if isinstance(node, ast.Name) else None
+        if binding is None or binding.kind == "import":
+            name = self.full_name(module, node)
+            place = self.project.definition(name, module.facts) if name is not None else None
+            if place is None:
+                return None
+            module, binding = self.uses_of(place[0]), place[1]
+        is_plain = isinstance(binding.node, Function) and not binding.node.decorator_list
+        return (module, binding.node) if is_plain and isinstance(binding.node, Function) else None
+
+    def bases(self, module: ModuleUses, definition: ast.ClassDef) -> classes.Bases:
+        """A class and all that it derives from."""
+        if definition not in self._bases:
+            self._bases[definition] = classes.bases_of(self, module, definition)
+        return self._bases[definition]
+
+    def below(self, definition: ast.ClassDef) -> Sequence[classes.Definition]:
+        """The classes that derive from a class."""
+        return self._below.get(definition, ())
+
+    @cached_property
+    def _below(self) -> Mapping[ast.ClassDef, Sequence[classes.Definition]]:
+        found: dict[ast.ClassDef, list[classes.Definition]] = {}
+        for module in self.modules:
+            for definition in module.nodes_of(ast.ClassDef):
+                for _, base in self.bases(module, definition).classes[1:] if definition.bases else ():
+                    found.setdefault(base, []).append((module, definition))
+        return found
+
+    # Calls
+
+    def call_at(self, module: ModuleUses, node: ast.Call, frame: CallFrame | None) -> CallArguments:
+        """The arguments of a call that is written."""
+        key = (node, frame)
+        if key not in self._calls:
+            positional = [
+                GivenValue(
+                    Value(module, each.value if isinstance(each, ast.Starred) else each, (), frame),
+                    isinstance(each, ast.Starred),
+                )
+                for each in node.args
+            ]
+            self._calls[key] = CallArguments(
+                positional, [(each.arg, Value(module, each.value, (), frame)) for each in node.keywords], node
+            )
+        return self._calls[key]
+
+    def call_with(self, value: Value) -> CallArguments:
+        """A call with one argument, the same for the same one."""
+        return self._once(("with", value), lambda: CallArguments([GivenValue(value)]))
+
+    def call_of(self, values: Sequence[Value]) -> CallArguments:
+        """A call with some arguments."""
+        return functions.call_of(values)
+
+    def merged(self, owner: Value, call: CallArguments) -> CallArguments:
+        """The call of a method with its object."""
+        return self._once(("bound", owner, call), lambda: arguments.with_first(owner, call))
+
+    def joined(self, partial: CallArguments, call: CallArguments) -> CallArguments:
+        """The call of what `partial` gives."""
+        return self._once(("joined", partial, call), lambda: arguments.joined(arguments.without_first(partial), call))
+
+    def rest_of(self, call: CallArguments) -> CallArguments:
+        """A call without its first argument."""
+        return self._once(("rest", call), lambda: arguments.without_first(call))
+
+    def same(self, made: CallArguments, call: CallArguments, step: Access) -> CallArguments:
+        """A call that is made of another one, the first of its kind."""
+        return self._once(("of", call, step), lambda: made)
+
+    def _once(self, key: tuple[object, ...], make: Callable[[], CallArguments]) -> CallArguments:
+        if key not in self._merged:
+            self._merged[key] = make()
+        return self._merged[key]
+
+    def argument(self, module: ModuleUses, node: ast.expr) -> GivenValue:
+        """An expression as an argument."""
+        return GivenValue(Value(module, node))
+
+    def calls_of(self, module: ModuleUses, definition: ast.AST) -> tuple[Sequence[CallArguments], str | None]:
+        """The calls of a definition in view, and why there may be others."""
+        if definition not in self._given:
+            from mmrewrite.values.uses import calls_of
+
+            self._given[definition] = calls_of(self, module, definition)
+        return self._given[definition]
+
+    # Stores
+
+    def source_of(self, store: Store) -> ast.expr | None:
+        """What a place assigns to an attribute, if it is that alone."""
+        if store.value is not None:
+            return store.value
+        taken = of_target(store.module, store.node)
+        return taken.source if taken is not None and not taken.path and isinstance(taken.source, ast.expr) else None
+
+    def stored(self, store: Store, path: Path, frame: CallFrame | None) -> Iterator[Value | Unknown]:
+        """What a place stores."""
+        source = store.value or store.node
+        inside = frame if frame is not None and frame.function in store.module.above(store.node) else None
+        if store.value is not None:
+            yield Value(store.module, source, path, inside)
+            return
+        parent = store.module.parents[store.node]
+        if isinstance(parent, ast.AnnAssign) and parent.value is None:
+            return
+        taken = of_target(store.module, store.node)
+        if taken is None:
+            if not isinstance(parent, ast.Delete):
+                yield Unknown("what is stored cannot be seen", Value(store.module, store.node, path))
+        else:
+            yield Value(store.module, taken.source, (*taken.path, *path), inside)
+
+    def may_be(self, store: Store, definition: ast.AST) -> bool:
+        """Whether the target of a store may be what a definition defines or makes, by what its name is bound to."""
+        target = store.target
+        if not isinstance(target, ast.Name):
+            return True
+        owner = store.module.scope_of(target).owner(target.id)
+        bindings = owner.bindings[target.id] if owner is not None else []
+        return not bindings or any(self._may_give(store.module, each, definition) for each in bindings)
+
+    def _may_give(self, module: ModuleUses, binding: Binding, definition: ast.AST) -> bool:
+        value = binding.value
+        if binding.kind in ("function", "class"):
+            return binding.node is definition
+        if binding.kind == "import":
+            return not isinstance(definition, ast.ClassDef) or f"{binding.target}".endswith(definition.name)
+        if isinstance(value, ast.Constant | ast.Tuple | ast.List | ast.Dict | ast.Set | ast.JoinedStr):
+            return False
+        if isinstance(value, ast.Call):
+            made = self.class_at(module, value.func)
+            if made is not None:
+                is_one = isinstance(definition, ast.ClassDef)
+                return is_one and any(each is definition for _, each in self.bases(*made).classes)
+            name = self.full_name(module, value.func)
+            return name is None or self.project.holds(name, module.facts)
+        if isinstance(value, ast.Name):
+            found = self.class_at(module, value)
+            return found is None or found[1] is definition
+        return True
+
+    # Texts
+
+    def text(self, value: Value) -> str | None:
+        """The text that a value is, as written or by a name."""
+        return self.must(value, _text)
+
+    def key(self, value: Value) -> Access:
+        """The step to the item of a key."""
+        return containers.key_step(value)
+
+    # One step back
+
+    def behind(self, value: Value) -> Behind:
+        """The values of which a value may be one, none where it ends."""
+        found = self._behind.get(value)
+        if found is None:
+            if len(value.path) > _LONGEST_PATH:
+                found = (Unknown("too much is done to it to be followed", value),)
+            else:
+                found = tuple(dict.fromkeys(self._step(value)))
+            self._behind[value] = found
+        return found
+
+    def _step(self, value: Value) -> Iterator[Value | Unknown]:
+        module, head, path, frame = value
+        match head:
+            case str():
+                yield from library.of_outside(self, value)
+            case Own():
+                yield from classes.of_own(self, value)
+            case Decorated():
+                yield from functions.of_decorated(self, value)
+            case Passed():
+                yield from functions.of_passed(self, value)
+            case Display():
+                yield from containers.of_display(self, value, head)
+            case ast.Name():
+                yield from names.of_name(self, value)
+            case ast.Attribute(value=inner, attr=name):
+                yield Value(module, inner, (attribute(name), *path), frame)
+            case ast.Call(func=function):
+                yield Value(module, function, (Access(By.CALL, self.call_at(module, head, frame)), *path), frame)
+            case ast.Subscript(value=inner, slice=key):
+                yield Value(module, inner, (self._subscript(module, key, frame), *path), frame)
+            case ast.IfExp(body=first, orelse=second):
+                yield Value(module, first, path, frame)
+                yield Value(module, second, path, frame)
+            case ast.BoolOp(values=parts):
+                yield from (Value(module, each, path, frame) for each in parts)
+            case ast.NamedExpr(value=inner) | ast.Starred(value=inner) | ast.FormattedValue(value=inner):
+                if not isinstance(head, ast.FormattedValue):
+                    yield Value(module, inner, path, frame)
+            case ast.Await(value=inner):
+                yield Value(module, inner, (AWAITED, *path), frame)
+            case ast.Yield():
+                yield Unknown("a generator is sent values", value)
+            case ast.YieldFrom(value=inner):
+                yield Unknown("what a generator returns is not followed", value)
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
+                yield from functions.of_function(self, value)
+            case ast.ClassDef():
+                yield from classes.of_class(self, value)
+            case ast.Module():
+                yield from names.of_module(self, value)
+            case ast.arg():
+                yield from functions.of_argument(self, value)
+            case ast.Tuple() | ast.List() | ast.Set() | ast.Dict():
+                if path:
+                    yield from containers.of_display(self, value, containers.display_of(value))
+            case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
+                yield from containers.of_comprehension(value)
+            case ast.BinOp(left=first, right=second):
+                for inner_path, _ in containers.paths_of_items(path):
+                    step = inner_path[0] if isinstance(head.op, ast.BitOr) else ELEMENT
+                    yield Value(module, first, (step, *inner_path[1:]), frame)
+                    if not isinstance(head.op, ast.Mult):
+                        yield Value(module, second, (step, *inner_path[1:]), frame)
+            case ast.AugAssign(value=inner):
+                for inner_path, _ in containers.paths_of_items(path):
+                    step = inner_path[0] if isinstance(head.op, ast.BitOr) else ELEMENT
+                    yield Value(module, inner, (step, *inner_path[1:]), frame)
+            case ast.Constant():
+                if path and head.value is None:
+                    return
+            case ast.Import() | ast.ImportFrom():
+                yield Unknown("an import leads out of the project", value)
+            case _:
+                pass
+
+    def _subscript(self, module: ModuleUses, key: ast.expr, frame: CallFrame | None) -> Access:
+        step = containers.subscript_step(key)
+        if step.kind is By.ITEM and step.what is None and isinstance(key, ast.Name):
+            binding = module.facts.names.binding(key.id, module.scope_of(key))
+            if binding is not None and isinstance(binding.value, ast.Constant):
+                return containers.subscript_step(binding.value)
+        return step
+
+    # Readers
+
+    def walk(
+        self, value: Value, test: Callable[[Value], Answer | None], *, by_name: bool = False
+    ) -> Iterator[tuple[Answer | None, Value | Unknown]]:
+        """Where a value may come from, nearest first: what a test says, None where a value ends or is unknown.
+
+        With `by_name`, an attribute of something unknown may be any of its name in the project. It is unknown as well
+        only if there is none.
+        """
+        queue: list[Value] = [value]
+        seen = {value}
+        for each in queue:
+            answer = test(each)
+            if answer is not None:
+                yield answer, each
+                continue
+            behind = self.behind(each)
+            if not behind:
+                yield None, each
+            for other in behind:
+                named = [*self._of_name(other.value)] if by_name and isinstance(other, Unknown) else []
+                if isinstance(other, Unknown) and not named:
+                    yield None, other
+                for found in named or (other,):
+                    if isinstance(found, Unknown) or found in seen:
+                        continue
+                    if len(queue) >= MOST_VALUES:
+                        yield None, Unknown("too many values may be it", each)
+                        return
+                    seen.add(found)
+                    queue.append(found)
+
+    def _of_name(self, value: Value | None) -> Iterator[Value]:
+        """What an attribute of something that is not known may be, by its name."""
+        if value is None or not value.path or value.path[0].kind is not By.ATTRIBUTE:
+            return
+        name, rest = value.path[0].what, value.path[1:]
+        owner = value._replace(path=())
+        for store in self.stores.of(name):
+            yield from (each for each in self.stored(store, rest, None) if isinstance(each, Value))
+        for module, _, binding in self.stores.in_classes(name):
+            steps = (Access(By.BOUND, owner),) if isinstance(binding.node, Function) else ()
+            yield from (
+                each for each in names.of_bound(self, module, binding, (*steps, *rest), None) if isinstance(each, Value)
+            )
+
+    def may(self, value: Value, test: Callable[[Value], Answer | None]) -> FoundValues[Answer]:
+        """All that a value may be: to report by."""
+        answers: dict[Answer, Value] = {}
+        others: list[Value] = []
+        unknown: list[Unknown] = []
+        for answer, each in self.walk(value, test):
+            if isinstance(each, Unknown):
+                unknown.append(each)
+            elif answer is None:
+                others.append(each)
+            else:
+                answers.setdefault(answer, each)
+        return FoundValues(answers, others, unknown)
+
+    def must(self, value: Value, test: Callable[[Value], Answer | None]) -> Answer | None:
+        """What a value certainly is, None if the test has no answer or several, or anything is unknown: to edit by."""
+        found: Answer | None = None
+        for answer, _ in self.walk(value, test):
+            if answer is None or found not in (None, answer):
+                return None
+            found = answer
+        return found
+
+
+def _text(value: Value) -> str | None:
+    text = value.head.value if isinstance(value.head, ast.Constant) and not value.path else None
+    return text if isinstance(text, str) else None

@@ -1,0 +1,614 @@
+"""One step back through functions of Python's library that give what they are given.
+
+What is not listed here gives something of its own: then the full name, with what is done to it, is where a value ends.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from mmrewrite.values.arguments import given, joined, without_first
+from mmrewrite.values.containers import paths_of_items
+from mmrewrite.values.names import of_bound
+from mmrewrite.values.value import (
+    ELEMENT,
+    ENTERED,
+    Access,
+    By,
+    CallArguments,
+    Display,
+    Key,
+    Own,
+    Path,
+    Unknown,
+    Value,
+    attribute,
+    item,
+)
+
+if TYPE_CHECKING:
+    from mmrewrite.values.flow import ValueFlow
+
+_Found = Iterator[Value | Unknown]
+# Functions of Python's library that may give anything, such as what was put elsewhere.
+_GIVE_ANYTHING = frozenset(
+    (
+        *(f"builtins.{name}" for name in ("eval", "locals", "globals", "vars", "__import__")),
+        *("copyreg", "ctypes", "dill", "functools", "gc", "importlib", "inspect", "marshal", "operator", "pickle"),
+        *("contextvars", "queue", "shelve", "threading.local", "weakref", "concurrent", "asyncio", "multiprocessing"),
+        *("types", "unittest.mock"),
+    )
+)
+PARTIALS = frozenset(("functools.partial", "functools.partialmethod", "jax.tree_util.Partial"))
+# Calls that give their first argument, or a copy of it.
+_GIVE_FIRST = frozenset(
+    (
+        *("copy.copy", "copy.deepcopy", "contextlib.closing", "contextlib.aclosing", "weakref.proxy"),
+        *("builtins.staticmethod", "builtins.classmethod", "functools.cache", "functools.total_ordering"),
+        *("dataclasses.replace", "atexit.register", "sys.intern", "types.coroutine", "types.MappingProxyType"),
+    )
+)
+_COPY = frozenset(("__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__"))
+_GIVE_SECOND = frozenset(("typing.cast", "typing_extensions.cast", "typing.NewType"))
+# What they are called with first is gone through, and comes out in the same order, or in another one.
+_GO_THROUGH = frozenset(
+    (
+        *(f"builtins.{name}" for name in ("iter", "list", "tuple")),
+        *("collections.deque", "collections.UserList", "itertools.tee"),
+    )
+)
+_MIX_UP = frozenset(
+    (
+        *(f"builtins.{name}" for name in ("frozenset", "reversed", "set", "sorted")),
+        *("itertools.cycle", "itertools.islice", "random.sample", "random.choices", "heapq.merge"),
+    )
+)
+_GIVE_ELEMENT = frozenset(("random.choice", "builtins.max", "builtins.min", "builtins.next", "builtins.anext"))
+_DICTIONARIES = frozenset(
+    (
+        "builtins.dict",
+        "collections.OrderedDict",
+        "collections.ChainMap",
+        "collections.UserDict",
+        "types.MappingProxyType",
+    )
+)
+_CONTEXTS = frozenset(("contextlib.contextmanager", "contextlib.asynccontextmanager"))
+# What is called with the arguments of the function that it is given, and gives what that gives, as far as this is no
+# array: `jax.jit(f)` itself is where a value ends.
+_WRAP = frozenset(("functools.lru_cache", "functools.cache"))
+_PROPERTIES = frozenset(("builtins.property", "functools.cached_property"))
+
+
+def of_outside(flow: ValueFlow, value: Value) -> _Found:
+    """What is behind something of a library; nothing where the value ends."""
+    name, path = value.head, value.path
+    assert isinstance(name, str)
+    if not path or path[0].kind is not By.CALL:
+        if path and path[0].kind in (By.ITEM, By.ELEMENT) and name == "sys.modules":
+            yield from _of_modules_by_name(flow, value)
+        return
+    call, rest = path[0].what, path[1:]
+    assert isinstance(call, CallArguments)
+    form = _FORMS.get(name)
+    if form is not None:
+        yield from form(flow, value, call, rest)
+    elif By.BOUND in (step.kind for step in path):
+        # What a class holds is given the object only if it is a function.
+        yield value._replace(path=tuple(step for step in path if step.kind is not By.BOUND))
+    elif any(name == each or name.startswith(f"{each}.") for each in _GIVE_ANYTHING):
+        yield Unknown(f"`{name}` may give anything", value)
+
+
+def _partial(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    first = call.first()
+    if first is None:
+        yield Unknown("what `partial` is given is not seen", value)
+        return
+    match rest:
+        case [Access(By.BOUND, owner), Access(By.CALL, later), *more]:
+            # `functools.partialmethod`
+            own = joined(without_first(call), later)
+            yield first.done(Access(By.CALL, flow.merged(owner, own)), *more)
+        case [Access(By.CALL, later), *more]:
+            yield first.done(Access(By.CALL, flow.joined(call, later)), *more)
+        case [Access(By.ATTRIBUTE, "func" | "__wrapped__"), *more]:
+            yield first.done(*more)
+        case [Access(By.ATTRIBUTE, str()), *_]:
+            yield Unknown("an attribute of a `partial`", value)
+        case _:
+            pass
+
+
+def _first(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    first = call.first()
+    if first is None:
+        yield Unknown("an argument is not seen", value)
+    else:
+        yield first.done(*rest)
+    if f"{value.head}".startswith("copy.") and any(not _COPY.isdisjoint(each.methods) for each in flow.modules):
+        yield Unknown("a class says itself how its objects are copied", value)
+    if value.head == "dataclasses.replace" and rest and rest[0].kind is By.ATTRIBUTE:
+        for word, given_value in call.keywords:
+            if word in (None, rest[0].what):
+                yield given_value.done(*(() if word is not None else (item(rest[0].what),)), *rest[1:])
+
+
+def _second(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    second = call.at(1, "val")
+    yield second.done(*rest) if second is not None else Unknown("an argument is not seen", value)
+
+
+def _cached(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    """`lru_cache(f)`, and `lru_cache(maxsize=None)(f)`."""
+    first = call.first()
+    is_function = first is not None and not (isinstance(first.head, ast.Constant) and not first.path)
+    if is_function and first is not None:
+        yield first.done(*rest)
+    elif rest and rest[0].kind is By.CALL:
+        yield from _first(flow, value, rest[0].what, rest[1:])
+
+
+def _property(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    match rest:
+        case [Access(By.BOUND, owner), *more]:
+            first = call.at(0, "fget")
+            if first is not None:
+                yield first.done(Access(By.CALL, flow.merged(owner, flow.no_arguments)), *more)
+            else:
+                yield Unknown("what a property gives is not seen", value)
+        case [
+            Access(By.ATTRIBUTE, "setter" | "deleter" | "getter" as word),
+            Access(By.CALL, later),
+            *more,
+        ]:
+            if word == "getter":
+                yield Value(value.module, value.head, (Access(By.CALL, later), *more))
+            else:
+                yield Value(value.module, value.head, (Access(By.CALL, call), *more))
+        case _:
+            pass
+
+
+def _classmethod(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    first = call.first()
+    if first is None:
+        return
+    if rest[:1] and rest[0].kind is By.BOUND:
+        owner = rest[0].what
+        definition = owner.head.definition if isinstance(owner.head, Own) else owner.head
+        if isinstance(definition, ast.ClassDef):
+            owner = Value(owner.module, Own(definition, True))
+        yield first.done(Access(By.BOUND, owner), *rest[1:])
+    else:
+        yield first.done(*rest)
+
+
+def _staticmethod(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    first = call.first()
+    if first is not None:
+        yield first.done(*(rest[1:] if rest[:1] and rest[0].kind is By.BOUND else rest))
+
+
+def _wraps(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    match rest:
+        case [Access(By.CALL, later), Access(By.ATTRIBUTE, "__wrapped__"), *more] if call.first() is not None:
+            first = call.first()
+            assert first is not None and isinstance(later, CallArguments)
+            yield first.done(*more)
+        case [Access(By.CALL, later), *more]:
+            yield from _first(flow, value, later, tuple(more))
+        case _:
+            pass
+
+
+def _getattr(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    first, name, default = call.at(0), call.at(1), call.at(2)
+    if first is None or name is None:
+        yield Unknown("an argument of `getattr` is not seen", value)
+        return
+    text = flow.text(name)
+    if text is None:
+        yield Unknown("an attribute is looked up by a computed name", value)
+    else:
+        yield first.done(attribute(text), *rest)
+    if default is not None:
+        yield default.done(*rest)
+
+
+def _elements(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    """`next(x)`, `max(x)` and `random.choice(x)`, with what they give for an empty one."""
+    if len(call.positional) > 1 and value.head in ("builtins.max", "builtins.min"):
+        yield from (each.done(*rest) for each in given(call))
+        return
+    for index, each in enumerate(call.positional):
+        yield each.value.done(ELEMENT, *rest) if not index else each.value.done(*rest)
+    for word, default in call.keywords:
+        if word == "default":
+            yield default.done(*rest)
+
+
+def _gone_through(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    first = call.first()
+    for path, default in paths_of_items(rest):
+        if default is not None:
+            yield default
+        step = path[0]
+        if first is None:
+            if call.positional:
+                yield Unknown("an argument is not seen", value)
+        elif value.head in _MIX_UP or step.kind is not By.ITEM:
+            more = path[2:] if step.kind is By.REST and path[1:] else path[1:]
+            yield first.done(ELEMENT, *more)
+        elif _is_keyed(flow, first):
+            yield first.done(ELEMENT, *path[1:])
+        else:
+            yield first.done(*path)
+
+
+def _is_keyed(flow: ValueFlow, value: Value) -> bool:
+    """Whether items of a value may go by keys, or by no place: `list(table)[0]` is a key."""
+    return not isinstance(value.head, ast.Tuple | ast.List | ast.ListComp) or bool(value.path)
+
+
+def _dictionary(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    if value.head == "collections.defaultdict":
+        for path, _ in paths_of_items(rest):
+            factory = call.at(0)
+            if factory is not None and path[0].kind is By.ITEM:
+                yield factory.done(Access(By.CALL, flow.no_arguments), *path[1:])
+        call = without_first(call) if call.positional else call
+    entries: list[tuple[ast.expr | str | None, Value, bool]] = [
+        (word, each, word is None) for word, each in call.keywords
+    ]
+    entries += [(None, each.value, True) for each in call.positional]
+    yield Value(value.module, Display(entries, is_mapping=True), rest)
+    for path, _ in paths_of_items(rest):
+        # `dict([(key, value)])` and `dict(zip(keys, values))`
+        for each in call.positional:
+            if path[0].kind is By.ITEM and not isinstance(each.value.head, ast.Dict):
+                yield each.value.done(ELEMENT, item(1), *path[1:])
+
+
+def _enumerate(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    first = call.at(0, "iterable")
+    match rest:
+        case [Access(By.ELEMENT), Access(By.ITEM, key), *more] if first is not None:
+            if key is None or key.text != 0:
+                yield first.done(ELEMENT, *more)
+        case _:
+            pass
+
+
+def _zip(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    match rest:
+        case [Access(By.ELEMENT | By.ITEM), Access(By.ITEM, key), *more]:
+            found = call.at(key.text) if key is not None and isinstance(key.text, int) and key.text >= 0 else None
+            values = [found] if found is not None else [*given(call)]
+            yield from (each.done(ELEMENT, *more) for each in values)
+        case [Access(By.ELEMENT | By.ITEM), Access(By.ELEMENT), *more]:
+            yield from (each.done(ELEMENT, *more) for each in given(call))
+        case _:
+            pass
+
+
+def _map(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    first = call.first()
+    for path, _ in paths_of_items(rest):
+        if first is None:
+            yield Unknown("an argument is not seen", value)
+            continue
+        elements = [each.value.done(ELEMENT) for each in call.positional[1:]]
+        if value.head == "itertools.starmap":
+            given_call = CallArguments(
+                [each._replace(value=each.value.done(ELEMENT), is_starred=True) for each in call.positional[1:]]
+            )
+            yield first.done(Access(By.CALL, flow.same(given_call, call, path[0])), *path[1:])
+        else:
+            yield first.done(Access(By.CALL, flow.same(flow.call_of(elements), call, path[0])), *path[1:])
+
+
+def _filter(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    for path, _ in paths_of_items(rest):
+        second = call.at(1)
+        if second is not None:
+            yield second.done(ELEMENT, *path[1:])
+
+
+def _chain(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    for path, _ in paths_of_items(rest):
+        inner = (ELEMENT,) if value.head == "itertools.chain" else (ELEMENT, ELEMENT)
+        yield from (each.done(*inner, *path[1:]) for each in given(call))
+
+
+def _fromkeys(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    for path, _ in paths_of_items(rest):
+        found = call.at(0 if path[0].kind is By.ELEMENT else 1)
+        if found is not None:
+            yield found.done(*((ELEMENT,) if path[0].kind is By.ELEMENT else ()), *path[1:])
+
+
+def _attrgetter(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    match rest:
+        case [Access(By.CALL, later), *more] if later.first() is not None:
+            names = [flow.text(each) for each in given(call)]
+            if len(names) > 1 and more and more[0].kind is By.ITEM and more[0].what is not None:
+                key = more[0].what.text
+                names = [names[key]] if isinstance(key, int) and key < len(names) else names
+                more = more[1:]
+            for name in names:
+                if name is None:
+                    yield Unknown("an attribute is looked up by a computed name", value)
+                else:
+                    yield later.first().done(*map(attribute, name.split(".")), *more)
+        case [Access(By.CALL), *_]:
+            yield Unknown("an argument is not seen", value)
+        case _:
+            pass
+
+
+def _itemgetter(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    match rest:
+        case [Access(By.CALL, later), *more] if later.first() is not None:
+            keys = [flow.key(each) for each in given(call)]
+            if len(keys) > 1 and more and more[0].kind is By.ITEM:
+                key = more[0].what.text if more[0].what is not None else None
+                keys = [keys[key]] if isinstance(key, int) and key < len(keys) else keys
+                more = more[1:]
+            yield from (later.first().done(key, *more) for key in keys)
+        case [Access(By.CALL), *_]:
+            yield Unknown("an argument is not seen", value)
+        case _:
+            pass
+
+
+def _methodcaller(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    match rest:
+        case [Access(By.CALL, later), *more] if later.first() is not None:
+            first = call.first()
+            name = flow.text(first) if first is not None else None
+            if name is None:
+                yield Unknown("a method is looked up by a computed name", value)
+            else:
+                yield later.first().done(attribute(name), Access(By.CALL, flow.rest_of(call)), *more)
+        case _:
+            pass
+
+
+def _operator_call(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    first = call.first()
+    if first is not None:
+        yield first.done(Access(By.CALL, flow.rest_of(call)), *rest)
+
+
+def _getitem(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    first, key = call.at(0), call.at(1)
+    if first is not None and key is not None:
+        yield first.done(flow.key(key), *rest)
+
+
+def _context(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    """`contextmanager(f)(x)`: what a `with` of it gets is what `f` yields."""
+    first = call.first()
+    match rest:
+        case [Access(By.CALL) as later, Access(By.ENTERED), *more] if first is not None:
+            yield first.done(later, ELEMENT, *more)
+        case [
+            Access(By.BOUND) as owner,
+            Access(By.CALL) as later,
+            Access(By.ENTERED),
+            *more,
+        ] if first is not None:
+            yield first.done(owner, later, ELEMENT, *more)
+        case _:
+            pass
+
+
+def _nullcontext(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    found = call.at(0, "enter_result")
+    if rest[:1] == (ENTERED,) and found is not None:
+        yield found.done(*rest[1:])
+
+
+def _stack(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    match rest:
+        case [Access(By.ENTERED), *more]:
+            yield Value(value.module, value.head, (Access(By.CALL, call), *more))
+        case [
+            Access(By.ATTRIBUTE, "enter_context" | "enter_async_context"),
+            Access(By.CALL, later),
+            *more,
+        ]:
+            first = later.first()
+            if first is not None:
+                yield first.done(ENTERED, *more)
+        case _:
+            pass
+
+
+def _namespace(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    if rest and rest[0].kind is By.ATTRIBUTE:
+        is_found = False
+        for word, each in call.keywords:
+            if word == rest[0].what:
+                is_found = True
+                yield each.done(*rest[1:])
+            elif word is None:
+                yield each.done(item(rest[0].what), *rest[1:])
+        for store in flow.stores.of(rest[0].what):
+            if store.holder is None:
+                is_found = True
+                yield from flow.stored(store, rest[1:], None)
+        if not is_found:
+            yield Unknown(f"nothing in view sets `{rest[0].what}`", value)
+
+
+def _namedtuple(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    names: list[str] = []
+    fields = call.at(1, "field_names")
+    if fields is not None and isinstance(fields.head, ast.Constant) and isinstance(fields.head.value, str):
+        names = fields.head.value.replace(",", " ").split()
+    elif fields is not None and isinstance(fields.head, ast.Tuple | ast.List) and not fields.path:
+        names = [str(each.value) for each in fields.head.elts if isinstance(each, ast.Constant)]
+    match rest:
+        case [Access(By.CALL, later), Access(By.ATTRIBUTE, str(name)), *more] if name in names:
+            found = later.at(names.index(name), name)
+            if found is not None:
+                yield found.done(*more)
+            else:
+                yield Unknown("a field is not seen", value)
+        case [Access(By.CALL, later), Access(By.ITEM | By.ELEMENT, key), *more]:
+            place = key.text if isinstance(key, Key) and isinstance(key.text, int) else None
+            if place is not None and 0 <= place < len(names):
+                found = later.at(place, names[place])
+                yield found.done(*more) if found is not None else Unknown("a field is not seen", value)
+            else:
+                yield from (each.done(*more) for each in given(later))
+        case [Access(By.CALL), Access(By.ATTRIBUTE, str()), *_]:
+            yield Unknown("a field is not seen", value)
+        case _:
+            pass
+
+
+def _super(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    node = call.node
+    holder = next((each for each in value.module.above(node) if isinstance(each, ast.ClassDef)), None) if node else None
+    if holder is None or not rest:
+        yield Unknown("what `super()` is of is not seen", value)
+        return
+    bases = flow.bases(value.module, holder)
+    name = rest[0].what if rest[0].kind is By.ATTRIBUTE else None
+    for module, each in bases.classes[1:]:
+        bindings = module.facts.names.inner[each].bindings.get(name, ()) if isinstance(name, str) else ()
+        if bindings:
+            for binding in bindings:
+                yield from of_bound(
+                    flow,
+                    module,
+                    binding,
+                    (Access(By.BOUND, Value(module, Own(holder, False))), *rest[1:]),
+                    None,
+                )
+            return
+    yield from (flow.outside(value.module, each, (Access(By.CALL, flow.no_arguments), *rest)) for each in bases.outside)
+    if not bases.outside:
+        yield Unknown(f"no base of `{holder.name}` in view has this", value)
+
+
+def _type(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    first = call.first()
+    if len(call.positional) == 1 and first is not None and rest:
+        yield first.done(attribute("__class__"), *rest)
+    elif len(call.positional) > 1:
+        bases = call.at(1)
+        if bases is not None and rest:
+            yield bases.done(ELEMENT, *rest)
+        yield Unknown("a class is made by `type`", value, is_open=bases is not None)
+
+
+def _vars(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    first = call.first()
+    for path, default in paths_of_items(rest):
+        if default is not None:
+            yield default
+        key = path[0].what
+        if first is not None and path[0].kind is By.ITEM and isinstance(key, Key) and isinstance(key.text, str):
+            yield first.done(attribute(key.text), *path[1:])
+        else:
+            yield Unknown("names are looked up by computed texts", value)
+
+
+def _names_by_text(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    for path, default in paths_of_items(rest):
+        if default is not None:
+            yield default
+        key = path[0].what
+        if (
+            path[0].kind is By.ITEM
+            and isinstance(key, Key)
+            and isinstance(key.text, str)
+            and value.head == "builtins.globals"
+        ):
+            yield Value(value.module, value.module.facts.tree, (attribute(key.text), *path[1:]))
+        else:
+            yield Unknown("names are looked up by computed texts", value)
+
+
+def _imported(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    first = call.at(0, "name")
+    text = flow.text(first) if first is not None else None
+    package = call.at(1, "package")
+    if text is not None and text.startswith(".") and package is not None:
+        home = flow.text(package)
+        text = f"{home}{text}" if home is not None else None
+    if text is None or text.startswith("."):
+        yield Unknown("a module is imported by a computed name", value)
+        return
+    if value.head == "builtins.__import__" and call.at(3, "fromlist") is None:
+        text = text.partition(".")[0]
+    yield from flow.of_full_name(value.module, text.replace(":", "."), rest)
+
+
+def _of_modules_by_name(flow: ValueFlow, value: Value) -> _Found:
+    key = value.path[0].what
+    if isinstance(key, Key) and isinstance(key.text, str):
+        yield from flow.of_full_name(value.module, key.text, value.path[1:])
+    else:
+        yield Unknown("a module is looked up by a computed name", value)
+
+
+def _reduce(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    function, elements = call.at(0), call.at(1)
+    if function is None or elements is None:
+        yield Unknown("an argument is not seen", value)
+        return
+    if call.at(2) is not None:
+        start = call.at(2)
+        assert start is not None
+        yield start.done(*rest)
+    pair = flow.same(flow.call_of([elements.done(ELEMENT), elements.done(ELEMENT)]), call, ELEMENT)
+    yield function.done(Access(By.CALL, pair), *rest)
+
+
+_Form = Callable[["ValueFlow", Value, CallArguments, Path], _Found]
+_FORMS: dict[str, _Form] = {
+    **dict.fromkeys(PARTIALS, _partial),
+    **dict.fromkeys(_GIVE_FIRST, _first),
+    **dict.fromkeys(_GIVE_SECOND, _second),
+    **dict.fromkeys(_WRAP, _cached),
+    **dict.fromkeys(_PROPERTIES, _property),
+    "builtins.classmethod": _classmethod,
+    "builtins.staticmethod": _staticmethod,
+    "functools.wraps": _wraps,
+    "builtins.getattr": _getattr,
+    **dict.fromkeys(_GIVE_ELEMENT, _elements),
+    **dict.fromkeys((*_GO_THROUGH, *_MIX_UP), _gone_through),
+    **dict.fromkeys((*_DICTIONARIES, "collections.defaultdict"), _dictionary),
+    "builtins.dict.fromkeys": _fromkeys,
+    "builtins.enumerate": _enumerate,
+    **dict.fromkeys(("builtins.zip", "itertools.product", "itertools.zip_longest"), _zip),
+    **dict.fromkeys(("builtins.map", "itertools.starmap"), _map),
+    **dict.fromkeys(
+        ("builtins.filter", "itertools.filterfalse", "itertools.takewhile", "itertools.dropwhile"), _filter
+    ),
+    **dict.fromkeys(("itertools.chain", "itertools.chain.from_iterable"), _chain),
+    "operator.attrgetter": _attrgetter,
+    "operator.itemgetter": _itemgetter,
+    "operator.methodcaller": _methodcaller,
+    "operator.call": _operator_call,
+    "operator.getitem": _getitem,
+    **dict.fromkeys(_CONTEXTS, _context),
+    "contextlib.nullcontext": _nullcontext,
+    **dict.fromkeys(("contextlib.ExitStack", "contextlib.AsyncExitStack"), _stack),
+    **dict.fromkeys(("types.SimpleNamespace", "argparse.Namespace"), _namespace),
+    **dict.fromkeys(("collections.namedtuple", "typing.NamedTuple"), _namedtuple),
+    "builtins.super": _super,
+    "builtins.type": _type,
+    "builtins.vars": _vars,
+    "builtins.globals": _names_by_text,
+    "builtins.locals": _names_by_text,
+    **dict.fromkeys(("importlib.import_module", "builtins.__import__", "pkgutil.resolve_name"), _imported),
+    "functools.reduce": _reduce,
+}

@@ -1,0 +1,273 @@
+"""One step back from a name: the bindings that it may have where it is read, also those of other modules."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from mmrewrite.project.facts import Facts
+from mmrewrite.project.uses import ModuleUses
+from mmrewrite.source.names import Binding, Scope, absolute_import
+from mmrewrite.values.containers import put_into
+from mmrewrite.values.targets import of_binding
+from mmrewrite.values.value import (
+    Access,
+    By,
+    CallArguments,
+    CallFrame,
+    Decorated,
+    Function,
+    Path,
+    Unknown,
+    Value,
+    attribute,
+)
+
+if TYPE_CHECKING:
+    from mmrewrite.values.flow import ValueFlow
+
+_Found = Iterator[Value | Unknown]
+_SURE = (ast.Assign, ast.AnnAssign, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+
+
+def of_name(flow: ValueFlow, value: Value) -> _Found:
+    """The values of a name where it is read."""
+    module, node, path, frame = value
+    assert isinstance(node, ast.Name)
+    scope = module.scope_of(node)
+    owner = scope.owner(node.id)
+    if owner is None:
+        yield from _unbound(flow, module, node.id, path)
+        return
+    bindings = reaching(module, node, scope, owner)
+    if owner.kind == "class":
+        # A name is that of the module until the class binds it.
+        outer = owner.module_with(node.id)
+        bindings = [*bindings, *(outer.bindings[node.id] if outer is not None else ())]
+    frame = frame_in(frame, owner)
+    for binding in bindings:
+        yield from of_bound(flow, module, binding, path, frame)
+    if owner.kind == "module":
+        for star in module.facts.names.stars:
+            if module.facts.names.is_bound_by(star, node.id):
+                yield from _of_star(flow, module, star, node.id, path)
+        yield from _from_elsewhere(flow, module, node.id, path)
+    if path and path[0].kind in (By.ITEM, By.ELEMENT, By.ATTRIBUTE, By.REST):
+        values = [(module, binding.value) for binding in bindings]
+        places = (
+            (module, head) for head in module.heads.get(node.id, ()) if module.scope_of(head).owner(node.id) is owner
+        )
+        yield from put_into(flow, values, places, path)
+
+
+def frame_in(frame: CallFrame | None, owner: Scope) -> CallFrame | None:
+    """The frame of the function that binds a name, of those that are known where it is read."""
+    node = owner.function.node
+    while frame is not None and frame.function is not node:
+        frame = frame.outer
+    return frame
+
+
+def of_bound(flow: ValueFlow, module: ModuleUses, binding: Binding, path: Path, frame: CallFrame | None) -> _Found:
+    """The values that one binding gives a name."""
+    node = binding.node
+    if binding.target is not None:
+        yield from of_full_name(flow, module, binding.target, path)
+    elif binding.kind == "import":
+        yield Unknown(f"`{binding.name}` is imported from out of the project", Value(module, node, path))
+    elif isinstance(node, Function | ast.ClassDef):
+        if not any(flow.full_name(module, each) in _OVERLOADS for each in node.decorator_list):
+            yield Value(module, Decorated(node, 0) if node.decorator_list else node, path, frame)
+    elif isinstance(node, ast.arg):
+        yield Value(module, node, path, frame)
+    elif (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Del)) or (
+        isinstance(node, ast.Name) and isinstance(module.parents.get(node), ast.AnnAssign)
+    ):
+        return
+    else:
+        taken = of_binding(module, binding)
+        if taken is None:
+            yield Unknown(f"what `{binding.name}` is cannot be seen", Value(module, node, path, frame))
+        else:
+            yield Value(module, taken.source, (*taken.path, *path), frame)
+
+
+_OVERLOADS = frozenset(("typing.overload", "typing_extensions.overload"))
+
+
+def reaching(module: ModuleUses, node: ast.Name, scope: Scope, owner: Scope) -> list[Binding]:
+    """The bindings of a name that may hold where it is read: of a function's own names those that come before.
+
+    One that surely runs in between hides those above it. Code of another function may run at any time.
+    """
+    bindings = owner.bindings[node.id]
+    if len(bindings) == 1 or _own_scope(scope) is not owner:
+        return bindings
+    statement = module.statement_of(node)
+    around = [statement, *(each for each in module.above(statement) if isinstance(each, ast.stmt))]
+    if any(isinstance(each, Function) and module.facts.names.inner.get(each) is owner for each in around):
+        cut = next(index for index, each in enumerate(around) if module.facts.names.inner.get(each) is owner)
+        around = around[:cut]
+    above = [each for each in bindings if _is_before(each, node, statement, around)]
+    sure = [each for each in above if _is_sure(module, each, around)]
+    last = sure[-1] if sure else None
+    start = above.index(last) if last is not None else 0
+    loops = [each for each in around if isinstance(each, _LOOPS)]
+    if last is not None:
+        # What the loop binds later comes round only if nothing in the loop hides it.
+        hidden = [loop for loop in loops if last.statement is loop or _is_in(module, last.statement, loop)]
+        loops = [loop for loop in loops if loop not in hidden]
+    later = [
+        each
+        for each in bindings
+        if each not in above and any(each.statement is loop or _is_in(module, each.statement, loop) for loop in loops)
+    ]
+    return [*above[start:], *later]
+
+
+def _own_scope(scope: Scope) -> Scope:
+    while scope.kind == "comprehension" and scope.parent is not None:
+        scope = scope.parent
+    return scope
+
+
+def _is_before(binding: Binding, node: ast.Name, statement: ast.stmt, around: list[ast.stmt]) -> bool:
+    if isinstance(binding.node, ast.arg):
+        return True
+    if binding.statement is statement:
+        inner = binding.node if isinstance(binding.node, ast.NamedExpr) else None
+        return inner is not None and (inner.lineno, inner.col_offset) < (node.lineno, node.col_offset)
+    if binding.statement in around:
+        return True
+    assert binding.statement is not None
+    return (binding.statement.lineno, binding.statement.col_offset) < (statement.lineno, statement.col_offset)
+
+
+def _is_sure(module: ModuleUses, binding: Binding, around: list[ast.stmt]) -> bool:
+    """Whether a binding above some code runs whenever that does."""
+    statement = binding.statement
+    if isinstance(binding.node, ast.arg):
+        return True
+    if statement in around:
+        return isinstance(statement, ast.For | ast.AsyncFor | ast.With | ast.AsyncWith) and isinstance(
+            binding.node, ast.Name
+        )
+    if not isinstance(binding.node, _SURE):
+        return False
+    holder = module.parents.get(statement) if statement is not None else None
+    for part in ("body", "orelse", "finalbody"):
+        block = getattr(holder, part, None)
+        if isinstance(block, list) and statement in block:
+            return any(each in block for each in around)
+    return False
+
+
+def _is_in(module: ModuleUses, statement: ast.stmt | None, loop: ast.stmt) -> bool:
+    return statement is not None and loop in module.above(statement)
+
+
+def _unbound(flow: ValueFlow, module: ModuleUses, name: str, path: Path) -> _Found:
+    """What no scope binds: of a star import, or of Python."""
+    names = module.facts.names
+    stars = [star for star in names.stars if names.star_gives(star, name)]
+    for star in stars:
+        yield from _of_star(flow, module, star, name, path)
+    found = names.resolve_dotted(name, names.scope)
+    if found is not None and not stars:
+        yield flow.outside(module, found, path)
+    elif not stars:
+        yield Unknown(f"`{name}` is not bound in view")
+
+
+def _of_star(flow: ValueFlow, module: ModuleUses, star: ast.ImportFrom, name: str, path: Path) -> _Found:
+    """What `from ... import *` binds a name to."""
+    facts = flow.project.star_module(star, module.facts)
+    if facts is not None:
+        yield from of_member(flow, facts, name, path)
+        return
+    origin = absolute_import(module.facts.names.name, module.facts.names.is_package, star.module, star.level)
+    if origin is not None and not origin.startswith("."):
+        yield flow.outside(module, f"{origin}.{name}", path)
+    yield Unknown(f"`{name}` may come by `import *` of `{origin}`")
+
+
+def of_full_name(flow: ValueFlow, module: ModuleUses, name: str, path: Path) -> _Found:
+    """The values of a full name as code in a module imports it."""
+    parts = name.split(".")
+    lead = 1 + len(name) - len(name.lstrip(".")) if name.startswith(".") else 1
+    for length in range(len(parts), lead - 1, -1):
+        home = ".".join(parts[:length])
+        facts = module.facts if home == module.facts.names.name else flow.project.module(home, module.facts)
+        if facts is not None:
+            rest = tuple(attribute(part) for part in parts[length:])
+            yield Value(flow.uses_of(facts), facts.tree, (*rest, *path))
+            return
+    if name.startswith("."):
+        yield Unknown(f"`{name}` is not among the files in view")
+    else:
+        yield flow.outside(module, name, path)
+
+
+def of_module(flow: ValueFlow, value: Value) -> _Found:
+    """What an attribute of a module of the project is."""
+    if value.path and value.path[0].kind is By.ATTRIBUTE:
+        yield from of_member(flow, value.module.facts, value.path[0].what, value.path[1:])
+
+
+def of_member(flow: ValueFlow, facts: Facts, name: str, path: Path) -> _Found:
+    """What a name of a module is to code that reads it from outside."""
+    module, names = flow.uses_of(facts), facts.names
+    if name == "__dict__":
+        yield Unknown("names are looked up in the dictionary of a module")
+    bindings = names.scope.bindings.get(name, ())
+    for binding in _at_the_end(module, bindings):
+        yield from of_bound(flow, module, binding, path, None)
+    yield from _from_elsewhere(flow, module, name, path)
+    if bindings:
+        values = [(module, binding.value) for binding in bindings]
+        places = (
+            (module, head) for head in module.heads.get(name, ()) if module.scope_of(head).owner(name) is names.scope
+        )
+        yield from put_into(flow, values, places, path)
+        return
+    inner = flow.project.module(f"{names.name}.{name}", facts) if names.is_package else None
+    if inner is not None:
+        yield Value(flow.uses_of(inner), inner.tree, path)
+        return
+    stars = [star for star in names.stars if names.star_gives(star, name)]
+    looked = names.scope.bindings.get("__getattr__", ())
+    for star in stars:
+        yield from _of_star(flow, module, star, name, path)
+    for binding in looked:
+        given = CallArguments([flow.argument(module, ast.Constant(name))])
+        yield from of_bound(flow, module, binding, (Access(By.CALL, given), *path), None)
+    if not stars and not looked:
+        yield Unknown(f"`{names.name}` has no `{name}` in view")
+
+
+def _at_the_end(module: ModuleUses, bindings: list[Binding] | tuple[Binding, ...]) -> list[Binding]:
+    """The bindings of a module that may hold once it has run, and those of its functions."""
+    top = [
+        place
+        for place, each in enumerate(bindings)
+        if isinstance(each.node, _SURE)
+        and each.statement is not None
+        and each.statement not in module.facts.names.parents
+    ]
+    last = top[-1] if top else 0
+    return [
+        each
+        for place, each in enumerate(bindings)
+        if place >= last or any(isinstance(above, Function) for above in module.above(each.node))
+    ]
+
+
+def _from_elsewhere(flow: ValueFlow, module: ModuleUses, name: str, path: Path) -> _Found:
+    """What other code assigns to a name of a module: `settings.mesh = mesh`."""
+    for store in flow.stores.of_modules(name):
+        if flow.full_name(store.module, store.target) == module.facts.names.name:
+            yield from flow.stored(store, path, None)
+    if module in flow.stores.written_by_text:
+        yield Unknown(f"names of `{module.facts.names.name}` are bound by their text", is_open=True)

@@ -1,0 +1,172 @@
+"""What the code of a project stores in attributes, by the name of the attribute, and where attributes are read."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+from mmrewrite.project.uses import ModuleUses
+from mmrewrite.source.names import Binding
+from mmrewrite.values.value import Function
+
+
+class Store(NamedTuple):
+    """One place that sets an attribute: `node` is the target, or the call of `setattr`.
+
+    Attributes:
+        module: The module of the place.
+        node: The attribute that is assigned to, or the call.
+        target: The expression of the object.
+        value: What is assigned, None for a target of an assignment.
+        holder: The class of whose object this is, if that is `self`.
+    """
+
+    module: ModuleUses
+    node: ast.Attribute | ast.Call | ast.Subscript
+    target: ast.expr
+    value: ast.expr | None
+    holder: ast.ClassDef | None
+
+
+class Stores:
+    """The stores of some modules, looked for once, when the first is asked for."""
+
+    def __init__(self, modules: Callable[[], Collection[ModuleUses]]) -> None:
+        self._modules = modules
+
+    def of(self, name: str) -> Sequence[Store]:
+        """The places that set an attribute of a name."""
+        return self._found[0].get(name, ())
+
+    @property
+    def computed(self) -> Sequence[Store]:
+        """The places that set attributes whose names only a run knows."""
+        return self._found[1]
+
+    def of_modules(self, name: str) -> Sequence[Store]:
+        """The places that may set a name of a module from outside."""
+        return [each for each in self.of(name) if each.holder is None]
+
+    def reads(self, name: str) -> Sequence[tuple[ModuleUses, ast.Attribute]]:
+        """The places that read an attribute of a name."""
+        return self._reads.get(name, ())
+
+    def in_classes(self, name: str) -> Sequence[tuple[ModuleUses, ast.ClassDef, Binding]]:
+        """What the bodies of classes bind a name to."""
+        return self._in_classes.get(name, ())
+
+    @cached_property
+    def _in_classes(self) -> Mapping[str, Sequence[tuple[ModuleUses, ast.ClassDef, Binding]]]:
+        found: dict[str, list[tuple[ModuleUses, ast.ClassDef, Binding]]] = defaultdict(list)
+        for module in self._modules():
+            for definition in module.nodes_of(ast.ClassDef):
+                for name, bindings in module.facts.names.inner[definition].bindings.items():
+                    found[name] += ((module, definition, binding) for binding in bindings)
+        return found
+
+    @cached_property
+    def written_by_text(self) -> frozenset[ModuleUses]:
+        """The modules in which `globals()` is written to, or code in texts may bind names."""
+        found = set()
+        for module in self._modules():
+            for head in module.heads.get("globals", ()):
+                call = module.parents.get(head)
+                holder = module.parents.get(call) if isinstance(call, ast.Call) else None
+                is_store = isinstance(holder, ast.Subscript) and not isinstance(holder.ctx, ast.Load)
+                if is_store or (isinstance(holder, ast.Attribute) and holder.attr in ("update", "setdefault")):
+                    found.add(module)
+            if any(isinstance(module.parents.get(head), ast.Call) for head in module.heads.get("exec", ())):
+                found.add(module)
+        return frozenset(found)
+
+    @cached_property
+    def _reads(self) -> Mapping[str, Sequence[tuple[ModuleUses, ast.Attribute]]]:
+        found: dict[str, list[tuple[ModuleUses, ast.Attribute]]] = defaultdict(list)
+        for module in self._modules():
+            for node in module.nodes_of(ast.Attribute):
+                if isinstance(node.ctx, ast.Load):
+                    found[node.attr].append((module, node))
+        return found
+
+    @cached_property
+    def _found(self) -> tuple[Mapping[str, Sequence[Store]], Sequence[Store]]:
+        named: dict[str, list[Store]] = defaultdict(list)
+        computed: list[Store] = []
+        for module in self._modules():
+            for node in module.nodes_of(ast.Attribute):
+                if isinstance(node.ctx, ast.Store):
+                    named[node.attr].append(Store(module, node, node.value, None, own_class(module, node.value)))
+                elif node.attr == "__dict__" and isinstance(module.parents[node], ast.Subscript | ast.Attribute):
+                    self._by_dictionary(module, node, node.value, named, computed)
+            for head in (*module.heads.get("setattr", ()), *module.heads.get("vars", ())):
+                call = module.parents[head]
+                if isinstance(call, ast.Call) and call.func is head:
+                    if head.id == "vars" and call.args:
+                        self._by_dictionary(module, call, call.args[0], named, computed)
+                    elif head.id == "setattr" and call.args:
+                        self._set(module, call, call.args, named, computed)
+            for _, node in self._methods(module, "__setattr__"):
+                call = module.parents[node]
+                if isinstance(call, ast.Call) and call.func is node and len(call.args) in (2, 3):
+                    args = call.args if len(call.args) == 3 else [node.value, *call.args]
+                    self._set(module, call, args, named, computed)
+        return named, computed
+
+    def _methods(self, module: ModuleUses, name: str) -> list[tuple[ModuleUses, ast.Attribute]]:
+        return [(module, node) for node in module.nodes_of(ast.Attribute) if node.attr == name]
+
+    def _set(
+        self,
+        module: ModuleUses,
+        call: ast.Call,
+        args: Sequence[ast.expr],
+        named: dict[str, list[Store]],
+        computed: list[Store],
+    ) -> None:
+        holder = own_class(module, args[0])
+        if len(args) == 3 and isinstance(args[1], ast.Constant):
+            named[str(args[1].value)].append(Store(module, call, args[0], args[2], holder))
+        else:
+            computed.append(Store(module, call, args[0], None, holder))
+
+    def _by_dictionary(
+        self,
+        module: ModuleUses,
+        dictionary: ast.expr,
+        target: ast.expr,
+        named: dict[str, list[Store]],
+        computed: list[Store],
+    ) -> None:
+        """What is set by way of `vars(target)` and `target.__dict__`."""
+        holder, node = own_class(module, target), module.parents[dictionary]
+        if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+            if isinstance(node.slice, ast.Constant):
+                named[str(node.slice.value)].append(Store(module, node, target, None, holder))
+            else:
+                computed.append(Store(module, node, target, None, holder))
+        elif isinstance(node, ast.Attribute) and node.attr in ("update", "setdefault", "__setitem__"):
+            call = module.parents[node]
+            if isinstance(call, ast.Call):
+                computed += [Store(module, call, target, None, holder)] if call.args or node.attr != "update" else []
+                for keyword in call.keywords:
+                    if keyword.arg is None:
+                        computed.append(Store(module, call, target, None, holder))
+                    else:
+                        named[keyword.arg].append(Store(module, call, target, keyword.value, holder))
+
+
+def own_class(module: ModuleUses, node: ast.expr) -> ast.ClassDef | None:
+    """The class of which an expression is `self` or `cls`: the first parameter of a method around."""
+    if not isinstance(node, ast.Name):
+        return None
+    owner = module.scope_of(node).owner(node.id)
+    function = owner.node if owner is not None else None
+    if not isinstance(function, Function):
+        return None
+    holder = module.parents.get(function)
+    first = [*function.args.posonlyargs, *function.args.args][:1]
+    is_own = isinstance(holder, ast.ClassDef) and [each.arg for each in first] == [node.id]
+    return holder if is_own and isinstance(holder, ast.ClassDef) else None

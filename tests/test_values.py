@@ -1,0 +1,120 @@
+"""What values may be, and what they certainly are: forms of Python, programs that pass something else off, circles.
+
+The programs are in `value_forms.txt`, each of which hands a mesh, `V`, to `ask` in another form, in
+`value_attacks.txt`, of which none certainly does, and in `value_certain.txt`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from mmrewrite.project.facts import Facts, SourceFile, read_facts
+from mmrewrite.project.project import Project
+from mmrewrite.project.uses import ModuleUses
+from mmrewrite.values.flow import MOST_VALUES, ValueFlow
+from mmrewrite.values.uses import calls_of
+from mmrewrite.values.value import Unknown, Value
+
+pytestmark = pytest.mark.text
+
+HERE = Path(__file__).parent
+MESH = "jax.sharding.Mesh(1, 2)"
+
+
+def programs(name: str) -> dict[str, str]:
+    text = (HERE / name).read_text(encoding="utf-8")
+    parts = [part.partition("\n") for part in re.split(r"^---", text, flags=re.MULTILINE)[1:]]
+    return {title.strip() or f"{place}: {code.splitlines()[-1]}": code for place, (title, _, code) in enumerate(parts)}
+
+
+FORMS, ATTACKS, CERTAIN = (programs(f"value_{name}.txt") for name in ("forms", "attacks", "certain"))
+
+
+def read(code: str) -> tuple[ValueFlow, Value]:
+    """The values of a program, and that of what `ask` is given. A line `# file name.py` begins another file."""
+    code = re.sub(r"\b[MV]\b", MESH, code)
+    parts = re.split(r"^# file (.*)\n", code, flags=re.MULTILINE)
+    files = dict(zip(parts[1::2], parts[2::2], strict=True)) or {"main.py": code}
+    facts = [
+        read_facts(SourceFile(path, f"import jax\n{text}".encode(), path.removesuffix(".py"), False, "."), ())
+        for path, text in files.items()
+    ]
+    modules = {each.path: ModuleUses(each) for each in facts if isinstance(each, Facts)}
+    assert len(modules) == len(files)
+    flow = ValueFlow(Project([each.facts for each in modules.values()], lambda _: None, ()), modules)
+    return flow, next(
+        Value(module, node.args[0])
+        for module in modules.values()
+        for node in module.nodes_of(ast.Call)
+        if isinstance(node.func, ast.Name) and node.func.id == "ask"
+    )
+
+
+def is_mesh(value: Value) -> bool | None:
+    return True if value.outside == "jax.sharding.Mesh()" else None
+
+
+@pytest.mark.parametrize("code", FORMS.values(), ids=FORMS)
+def test_a_form_is_seen(code: str) -> None:
+    flow, value = read(code)
+    assert flow.may(value, is_mesh).answers
+
+
+@pytest.mark.parametrize("code", ATTACKS.values(), ids=ATTACKS)
+def test_what_may_be_something_else_is_not_believed(code: str) -> None:
+    flow, value = read(code)
+    assert flow.must(value, is_mesh) is None
+    found = flow.may(value, is_mesh)
+    # An unknown value has a reason, and circles add nothing.
+    assert all(each.reason for each in found.unknown)
+    assert len(found.others) < MOST_VALUES
+
+
+@pytest.mark.parametrize("code", CERTAIN.values(), ids=CERTAIN)
+def test_what_is_certain_is_believed(code: str) -> None:
+    flow, value = read(code)
+    assert flow.must(value, is_mesh) is True
+
+
+def test_too_many_values_are_unknown() -> None:
+    lines = [f"x{n} = [x{n + 1}, x{n + 2}][k]" for n in range(MOST_VALUES)]
+    flow, value = read("\n".join([*lines, "ask(x0)"]))
+    assert flow.must(value, is_mesh) is None
+    assert flow.may(value, is_mesh).unknown[-1].reason == "too many values may be it"
+
+
+CALLS = (
+    ("def f(a): pass\nf(1)", 1, False),
+    ("from functools import partial\ndef f(a, b): pass\npartial(f, 1)(2)", 1, False),
+    ("def f(a): pass\ng = f\ng(1)", 1, False),
+    ("def f(a): pass\njax.jit(f)(1)", 1, False),
+    ("def f(a): pass\ndef run(g): g(1)\nrun(f)", 1, False),
+    ("def f(a): pass\nclass A:\n    def __init__(self, g):\n        self.g = g\n", 0, False),
+    ("def f(a): pass\ndef make():\n    return f\nmake()(1)", 1, False),
+    ("def f(a): pass\nlibrary.register(f)", 0, True),
+    ("def f(a): pass\ntable = {'f': f}", 0, True),
+    ("class A:\n    def f(self, a): pass\nA().f(1)", 1, False),
+)
+
+
+@pytest.mark.parametrize(("code", "count", "escapes"), CALLS, ids=[code for code, _, _ in CALLS])
+def test_the_calls_of_a_function_are_found(code: str, count: int, escapes: bool) -> None:
+    flow, _ = read(f"{code}\nask(1)")
+    (module,) = flow.modules
+    function = next(node for node in module.nodes_of(ast.FunctionDef) if node.name == "f")
+    calls, reason = calls_of(flow, module, function)
+    assert len(calls) == count
+    assert (reason is not None) is escapes
+
+
+def test_an_unknown_says_what_was_known() -> None:
+    flow, value = read("def f(trainer):\n    ask(trainer.mesh)\n")
+    (first, *_) = flow.may(value, is_mesh).unknown
+    assert isinstance(first, Unknown)
+    assert first.reason == "`trainer` may be passed by other code"
+    assert first.value is not None
+    assert isinstance(first.value.head, ast.arg)
