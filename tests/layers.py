@@ -87,8 +87,8 @@ MAY_IMPORT = {
         "mmrewrite.results mmrewrite.source mmrewrite.project mmrewrite.codemod mmrewrite.engine .names .sites"
     ),
     "mmmodernize.doubts": (
-        "mmrewrite.results mmrewrite.source mmrewrite.project mmrewrite.engine .names.advice .names .sites .calls "
-        ".modules .text"
+        "mmrewrite.results mmrewrite.source mmrewrite.project mmrewrite.values mmrewrite.engine .names.advice .names "
+        ".sites .calls .modules .text"
     ),
     "mmmodernize.decide": (
         "mmrewrite.results mmrewrite.source mmrewrite.project mmrewrite.codemod mmrewrite.engine .names .settings "
@@ -111,8 +111,8 @@ MAY_IMPORT = {
     ),
     "mmmodernize": "",
     "mmmodernize.rewrites": (
-        "mmrewrite.results mmrewrite.source mmrewrite.project .names.advice .names.gate .names .sites .codemod "
-        ".meshes.partition_specs .meshes.mesh_contexts .calls .modules .types .meshes .text .edits .doubts"
+        "mmrewrite.results mmrewrite.source mmrewrite.project mmrewrite.values .names.advice .names.gate .names .sites "
+        ".codemod .meshes.partition_specs .meshes.mesh_contexts .calls .modules .types .meshes .text .edits .doubts"
     ),
     # A path of before, for codemods of others.
     "mmrewrite.modernize": "mmmodernize.codemod",

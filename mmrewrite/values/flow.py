@@ -47,11 +47,13 @@ class FoundValues(NamedTuple, Generic[Answer]):
         answers: What the test of leaves said, each with the nearest value of which it did.
         others: Where values end that the test knew nothing of.
         unknown: What may be anything.
+        places: The file and the line where each answer is written.
     """
 
     answers: Mapping[Answer, Value]
     others: Sequence[Value]
     unknown: Sequence[Unknown]
+    places: Mapping[Answer, str]
 
 
 class ValueFlow:
@@ -194,6 +196,10 @@ class ValueFlow:
             self._merged[key] = make()
         return self._merged[key]
 
+    def at(self, module: ModuleUses, node: ast.expr) -> Value:
+        """The value of an expression of a module."""
+        return Value(module, node)
+
     def argument(self, module: ModuleUses, node: ast.expr) -> GivenValue:
         """An expression as an argument."""
         return GivenValue(Value(module, node))
@@ -213,7 +219,16 @@ class ValueFlow:
         if store.value is not None:
             return store.value
         taken = of_target(store.module, store.node)
-        return taken.source if taken is not None and not taken.path and isinstance(taken.source, ast.expr) else None
+        if taken is None or not isinstance(taken.source, ast.expr):
+            return None
+        source, path = taken.source, taken.path
+        while path and isinstance(source, ast.Tuple | ast.List):
+            # `self.a, self.b = 1, x`
+            place = path[0].what.text if path[0].kind is By.ITEM else None
+            if not isinstance(place, int) or place < 0 or any(isinstance(each, ast.Starred) for each in source.elts):
+                return None
+            source, path = source.elts[place], path[1:]
+        return source if not path else None
 
     def stored(self, store: Store, path: Path, frame: CallFrame | None) -> Iterator[Value | Unknown]:
         """What a place stores."""
@@ -361,15 +376,21 @@ class ValueFlow:
     # Readers
 
     def walk(
-        self, value: Value, test: Callable[[Value], Answer | None], *, by_name: bool = False
+        self,
+        value: Value,
+        test: Callable[[Value], Answer | None],
+        *,
+        by_name: bool = False,
+        came: dict[Value, Value] | None = None,
     ) -> Iterator[tuple[Answer | None, Value | Unknown]]:
         """Where a value may come from, nearest first: what a test says, None where a value ends or is unknown.
 
         With `by_name`, an attribute of something unknown may be any of its name in the project. It is unknown as well
-        only if there is none.
+        only if there is none. `came` is given for each value that from which it was come upon.
         """
         queue: list[Value] = [value]
-        seen = {value}
+        seen = {} if came is None else came
+        seen[value] = value
         for each in queue:
             answer = test(each)
             if answer is not None:
@@ -388,7 +409,7 @@ class ValueFlow:
                     if len(queue) >= MOST_VALUES:
                         yield None, Unknown("too many values may be it", each)
                         return
-                    seen.add(found)
+                    seen[found] = each
                     queue.append(found)
 
     def _of_name(self, value: Value | None) -> Iterator[Value]:
@@ -410,14 +431,15 @@ class ValueFlow:
         answers: dict[Answer, Value] = {}
         others: list[Value] = []
         unknown: list[Unknown] = []
-        for answer, each in self.walk(value, test):
+        came: dict[Value, Value] = {}
+        for answer, each in self.walk(value, test, came=came):
             if isinstance(each, Unknown):
                 unknown.append(each)
             elif answer is None:
                 others.append(each)
             else:
                 answers.setdefault(answer, each)
-        return FoundValues(answers, others, unknown)
+        return FoundValues(answers, others, unknown, {answer: _place(each, came) for answer, each in answers.items()})
 
     def must(self, value: Value, test: Callable[[Value], Answer | None]) -> Answer | None:
         """What a value certainly is, None if the test has no answer or several, or anything is unknown: to edit by."""
@@ -427,6 +449,13 @@ class ValueFlow:
                 return None
             found = answer
         return found
+
+
+def _place(value: Value, came: Mapping[Value, Value]) -> str:
+    """The file and the line where something is named: of what is out of the project that of the name for it."""
+    while not (isinstance(value.head, ast.AST) and hasattr(value.head, "lineno")) and came[value] is not value:
+        value = came[value]
+    return f"{value.module.facts.path}:{value.line}"
 
 
 def _text(value: Value) -> str | None:

@@ -41,6 +41,18 @@ class Stores:
         """The places that set an attribute of a name."""
         return self._found[0].get(name, ())
 
+    def in_module(self, module: ModuleUses) -> Sequence[tuple[str, Store]]:
+        """The places of a module that set an attribute, each with its name."""
+        return self._by_module.get(module, ())
+
+    @cached_property
+    def _by_module(self) -> Mapping[ModuleUses, Sequence[tuple[str, Store]]]:
+        found: dict[ModuleUses, list[tuple[str, Store]]] = defaultdict(list)
+        for name, stores in self._found[0].items():
+            for store in stores:
+                found[store.module].append((name, store))
+        return found
+
     @property
     def computed(self) -> Sequence[Store]:
         """The places that set attributes whose names only a run knows."""

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import Scope
 from mmrewrite.values.library import PARTIALS
-from mmrewrite.values.value import CallArguments, Function, Value
+from mmrewrite.values.value import CallArguments, Function, Own, Value
 
 if TYPE_CHECKING:
     from mmrewrite.values.flow import ValueFlow
 
 _MOST_PLACES = 400
+# Methods that a call of their class runs.
+_MAKE = ("__init__", "__new__", "__post_init__")
 # Functions that call what they are given first with their other arguments.
 _CALL_IT = frozenset(("asyncio.to_thread", "atexit.register", "jax.eval_shape", "operator.call", "weakref.finalize"))
 # What is called with the arguments of the function that it is given first.
@@ -68,6 +70,9 @@ def _call(flow: ValueFlow, place: UsePlace, call: ast.Call, definition: ast.AST)
         found = flow.joined(flow.call_at(place.module, partial, None), found)
     holder = place.module.parents.get(definition)
     inner = place.node
+    if isinstance(holder, ast.ClassDef) and getattr(definition, "name", "") in _MAKE:
+        is_named = isinstance(inner, ast.Attribute) and inner.attr in _MAKE
+        return found if is_named else flow.merged(Value(place.module, Own(holder, is_class=False)), found)
     if isinstance(inner, ast.Attribute) and isinstance(definition, Function):
         owner = flow.class_at(place.module, inner.value) if isinstance(inner.value, ast.Name) else None
         is_static = any(isinstance(each, ast.Name) and each.id == "staticmethod" for each in definition.decorator_list)
@@ -104,9 +109,8 @@ def _places_of(flow: ValueFlow, module: ModuleUses, definition: ast.AST) -> Iter
     scope = module.facts.names.scopes[definition]
     name = definition.name
     if isinstance(definition, Function) and scope.kind == "class":
-        if name in ("__init__", "__new__", "__call__", "__post_init__"):
-            holder = scope.node
-            yield from _places_of(flow, module, holder)
+        if name in _MAKE:
+            yield from _places_of(flow, module, scope.node)
         for home, node in flow.stores.reads(name):
             yield UsePlace(home, node)
     yield from _heads(flow, module, scope, name)

@@ -33,12 +33,14 @@ from mmmodernize.modules.own_members import OwnMembers
 from mmmodernize.modules.passed_modules import PassedModules, module_by_name
 from mmmodernize.names.lost_keywords import lost_keywords
 from mmmodernize.names.old_names import PARTIALS
+from mmmodernize.sites.shared_flow import SharedFlow
 from mmmodernize.sites.site import ModernizeContext
 from mmmodernize.sites.version_guards import guard_of
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.results import LeftAlone
 from mmrewrite.source.names import Binding
 from mmrewrite.source.spans import span
+from mmrewrite.values.flow import ValueFlow
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 # These take keywords for what they are given first, or for the method that they name first.
@@ -81,7 +83,10 @@ def _told(
     lost, source = lost_keywords(), module.facts.source
     # Members that the project has itself are read of many values.
     is_own = isinstance(value, ast.Attribute) and value.attr in context.analysis(OwnMembers).names
-    found = context.analysis(HeldFunctionsInView if is_own else HeldFunctions).of(module, value)
+    found = {
+        **_followed(context.analysis(SharedFlow), module, value),
+        **context.analysis(HeldFunctionsInView if is_own else HeldFunctions).of(module, value),
+    }
     for keyword in asked:
         name = min((each for each in found if keyword.arg in lost[each]), default=None)
         if name is not None and keyword.arg is not None:
@@ -91,6 +96,12 @@ def _told(
                 f"{lost[name][keyword.arg]}"
             )
             yield LeftAlone(module.facts.path, line, column, f"{keyword.arg}=", reason)
+
+
+def _followed(flow: ValueFlow, module: ModuleUses, value: ast.expr) -> Mapping[str, str]:
+    """The functions that a value may be, each with the nearest file and line where it is named."""
+    start = flow.at(module, value)
+    return flow.may(start, lambda each: each.outside if each.outside in held_functions() else None).places
 
 
 def _certain(module: ModuleUses) -> Set[ast.keyword]:

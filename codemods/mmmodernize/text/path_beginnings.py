@@ -19,6 +19,8 @@ _STRING_FLAG = "absl.flags.DEFINE_string"
 _FLAGS = "absl.flags.FLAGS."
 _NAMESPACE = "argparse.Namespace"
 _DEEPEST = 6
+_CONTAINERS = (ast.List, ast.Dict, ast.Tuple, ast.Set, ast.Call, ast.Attribute, ast.Assign)
+_NO_PATHS = (ast.Constant, ast.List, ast.Dict, ast.Tuple, ast.Set)
 # An expression of these kinds begins as its first part does.
 _OF_PARTS = (ast.JoinedStr, ast.BinOp, ast.FormattedValue)
 
@@ -59,8 +61,8 @@ def path_beginning(flow: ValueFlow, value: Value, depth: int = 0) -> PathBeginni
         if isinstance(each, Unknown):
             others.append(_told(flow, each.value))
         elif begin is None:
-            # With `None` for a path there is none.
-            if not (isinstance(each.head, ast.Constant) and each.head.value is None):
+            # `None` and numbers are no paths, and an empty container has none.
+            if not isinstance(each.head, _NO_PATHS):
                 others.append(_told(flow, each))
         elif not begin.text:
             others.append("")
@@ -81,19 +83,21 @@ def _told(flow: ValueFlow, value: Value | None) -> str:
     """When something is no relative path of which nothing is known, in words; empty if nothing is to be told then."""
     if value is not None and isinstance(value.head, ast.arg) and not value.path:
         return f"a caller passes another `{value.head.arg}`"
+    if value is not None and isinstance(value.head, _CONTAINERS):
+        return "another one is put there"
     return ""
 
 
 def _of_value(flow: ValueFlow, value: Value, depth: int) -> PathBeginning | None:
     """What a value begins with, None where the values behind it say so; an empty text if that is not seen."""
     head, path = value.head, value.path
-    if path and isinstance(head, ast.Constant | ast.JoinedStr | ast.BinOp):
+    if path and isinstance(head, ast.Constant | ast.JoinedStr | ast.BinOp) and not flow.behind(value):
         return _of_method(flow, value, depth) or PathBeginning("")
     if isinstance(head, ast.Constant) and isinstance(head.value, str):
         begin = PathBeginning(head.value)
         default = _parameter_of_default(value.module, head)
         return _overridable(begin, f"a caller passes another `{default.arg}`") if default is not None else begin
-    if isinstance(head, _OF_PARTS):
+    if isinstance(head, _OF_PARTS) and not path:
         return _of_parts(flow, value, depth) or PathBeginning("")
     if isinstance(head, ast.arg) and path and path[0].kind is By.ATTRIBUTE and _holds_options(flow, value.module, head):
         return _of_option(flow, value.module, path[0].what, path[1:], depth) or PathBeginning("")
