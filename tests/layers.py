@@ -74,7 +74,7 @@ MAY_IMPORT = {
     "mmmodernize.meshes.mesh_values": "mmrewrite.project mmrewrite.values .names .types.libraries",
     "mmmodernize.meshes.mesh_contexts": "mmrewrite.project .names .sites .meshes.mesh_values",
     "mmmodernize.calls": "mmrewrite.source mmrewrite.project .names .types.libraries .meshes.mesh_contexts",
-    "mmmodernize.modules": "mmrewrite.source mmrewrite.project .names .sites .calls",
+    "mmmodernize.modules": "mmrewrite.source mmrewrite.project mmrewrite.values .names .sites",
     "mmmodernize.types": (
         "mmrewrite.source mmrewrite.project mmrewrite.values .sites .meshes.partition_specs .types.libraries .calls"
     ),

@@ -94,7 +94,9 @@ CALLS = (
     ("def f(a): pass\nclass A:\n    def __init__(self, g):\n        self.g = g\n", 0, False),
     ("def f(a): pass\ndef make():\n    return f\nmake()(1)", 1, False),
     ("def f(a): pass\nlibrary.register(f)", 0, True),
-    ("def f(a): pass\ntable = {'f': f}", 0, True),
+    ("def f(a): pass\ntable = {'f': f}\ntable['f'](1)", 1, False),
+    ("def f(a): pass\nlist(map(f, [1]))", 1, False),
+    ("class A:\n    def f(self, a): pass\n    g = f\nA().g(1)", 1, False),
     ("class A:\n    def f(self, a): pass\nA().f(1)", 1, False),
 )
 

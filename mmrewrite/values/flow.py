@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Generic, NamedTuple, TypeVar
 
@@ -381,12 +381,13 @@ class ValueFlow:
         test: Callable[[Value], Answer | None],
         *,
         by_name: bool = False,
+        also: Callable[[Value], Iterable[Value]] | None = None,
         came: dict[Value, Value] | None = None,
     ) -> Iterator[tuple[Answer | None, Value | Unknown]]:
         """Where a value may come from, nearest first: what a test says, None where a value ends or is unknown.
 
         With `by_name`, an attribute of something unknown may be any of its name in the project. It is unknown as well
-        only if there is none. `came` is given for each value that from which it was come upon.
+        only if there is none. `also` says what else a value may be. `came` is given, for each value, that before it.
         """
         queue: list[Value] = [value]
         seen = {} if came is None else came
@@ -399,6 +400,8 @@ class ValueFlow:
             behind = self.behind(each)
             if not behind:
                 yield None, each
+            if also is not None:
+                behind = [*behind, *also(each)]
             for other in behind:
                 named = [*self._of_name(other.value)] if by_name and isinstance(other, Unknown) else []
                 if isinstance(other, Unknown) and not named:
@@ -426,13 +429,20 @@ class ValueFlow:
                 each for each in names.of_bound(self, module, binding, (*steps, *rest), None) if isinstance(each, Value)
             )
 
-    def may(self, value: Value, test: Callable[[Value], Answer | None]) -> FoundValues[Answer]:
+    def may(
+        self,
+        value: Value,
+        test: Callable[[Value], Answer | None],
+        *,
+        by_name: bool = False,
+        also: Callable[[Value], Iterable[Value]] | None = None,
+    ) -> FoundValues[Answer]:
         """All that a value may be: to report by."""
         answers: dict[Answer, Value] = {}
         others: list[Value] = []
         unknown: list[Unknown] = []
         came: dict[Value, Value] = {}
-        for answer, each in self.walk(value, test, came=came):
+        for answer, each in self.walk(value, test, by_name=by_name, also=also, came=came):
             if isinstance(each, Unknown):
                 unknown.append(each)
             elif answer is None:

@@ -190,6 +190,9 @@ def of_argument(flow: ValueFlow, value: Value) -> _Found:
         if "builtins.staticmethod" not in marks:
             is_class = "builtins.classmethod" in marks or getattr(function, "name", "") in _OF_CLASSES
             yield Value(module, Own(holder, is_class), path)
+            if parameter.arg not in ("self", "cls"):
+                # It may be called through its class.
+                yield Value(module, Passed(parameter), path)
             return
     if isinstance(function, Function) and module.facts.names.scopes[function].kind != "function":
         yield Unknown(f"`{parameter.arg}` may be passed by other code", value, is_open=True)

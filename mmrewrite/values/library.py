@@ -42,6 +42,8 @@ _GIVE_ANYTHING = frozenset(
     )
 )
 PARTIALS = frozenset(("functools.partial", "functools.partialmethod", "jax.tree_util.Partial"))
+# What they are given first they call with elements of the others.
+MAPS = frozenset(("builtins.filter", "builtins.map"))
 # Calls that give their first argument, or a copy of it.
 _GIVE_FIRST = frozenset(
     (

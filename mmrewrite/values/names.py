@@ -39,7 +39,7 @@ def of_name(flow: ValueFlow, value: Value) -> _Found:
     scope = module.scope_of(node)
     owner = scope.owner(node.id)
     if owner is None:
-        yield from _unbound(flow, module, node.id, path)
+        yield from _unbound(flow, value, node.id)
         return
     bindings = reaching(module, node, scope, owner)
     if owner.kind == "class":
@@ -168,9 +168,9 @@ def _is_in(module: ModuleUses, statement: ast.stmt | None, loop: ast.stmt) -> bo
     return statement is not None and loop in module.above(statement)
 
 
-def _unbound(flow: ValueFlow, module: ModuleUses, name: str, path: Path) -> _Found:
+def _unbound(flow: ValueFlow, value: Value, name: str) -> _Found:
     """What no scope binds: of a star import, or of Python."""
-    names = module.facts.names
+    module, path, names = value.module, value.path, value.module.facts.names
     stars = [star for star in names.stars if names.star_gives(star, name)]
     for star in stars:
         yield from _of_star(flow, module, star, name, path)
@@ -178,7 +178,7 @@ def _unbound(flow: ValueFlow, module: ModuleUses, name: str, path: Path) -> _Fou
     if found is not None and not stars:
         yield flow.outside(module, found, path)
     elif not stars:
-        yield Unknown(f"`{name}` is not bound in view")
+        yield Unknown(f"`{name}` is not bound in view", value)
 
 
 def _of_star(flow: ValueFlow, module: ModuleUses, star: ast.ImportFrom, name: str, path: Path) -> _Found:

@@ -41,6 +41,10 @@ class Stores:
         """The places that set an attribute of a name."""
         return self._found[0].get(name, ())
 
+    def look_ahead(self) -> None:
+        """Find what every process would find for itself otherwise."""
+        _ = self._found, self._reads, self._in_classes
+
     def in_module(self, module: ModuleUses) -> Sequence[tuple[str, Store]]:
         """The places of a module that set an attribute, each with its name."""
         return self._by_module.get(module, ())
@@ -62,8 +66,8 @@ class Stores:
         """The places that may set a name of a module from outside."""
         return [each for each in self.of(name) if each.holder is None]
 
-    def reads(self, name: str) -> Sequence[tuple[ModuleUses, ast.Attribute]]:
-        """The places that read an attribute of a name."""
+    def reads(self, name: str) -> Sequence[tuple[ModuleUses, ast.expr]]:
+        """The places that read an attribute of a name, also by `getattr`."""
         return self._reads.get(name, ())
 
     def in_classes(self, name: str) -> Sequence[tuple[ModuleUses, ast.ClassDef, Binding]]:
@@ -95,12 +99,16 @@ class Stores:
         return frozenset(found)
 
     @cached_property
-    def _reads(self) -> Mapping[str, Sequence[tuple[ModuleUses, ast.Attribute]]]:
-        found: dict[str, list[tuple[ModuleUses, ast.Attribute]]] = defaultdict(list)
+    def _reads(self) -> Mapping[str, Sequence[tuple[ModuleUses, ast.expr]]]:
+        found: dict[str, list[tuple[ModuleUses, ast.expr]]] = defaultdict(list)
         for module in self._modules():
             for node in module.nodes_of(ast.Attribute):
                 if isinstance(node.ctx, ast.Load):
                     found[node.attr].append((module, node))
+            for head in module.heads.get("getattr", ()):
+                match module.parents[head]:
+                    case ast.Call(args=[_, ast.Constant(value=str(name)), *_]) as call if call.func is head:
+                        found[name].append((module, call))
         return found
 
     @cached_property

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import Scope
-from mmrewrite.values.library import PARTIALS
-from mmrewrite.values.value import CallArguments, Function, Own, Value
+from mmrewrite.values.library import MAPS, PARTIALS
+from mmrewrite.values.stores import own_class
+from mmrewrite.values.value import ELEMENT, CallArguments, Function, Own, Value
 
 if TYPE_CHECKING:
     from mmrewrite.values.flow import ValueFlow
@@ -35,68 +36,102 @@ WRAPPERS = frozenset(
 
 
 class UsePlace(NamedTuple):
-    """An expression that may be the value; `before` are calls of `partial` that gave it arguments, outermost first."""
+    """An expression that may be the value.
+
+    Attributes:
+        module: The module that has it.
+        node: The expression.
+        before: The calls of `partial` that gave it arguments, outermost first.
+        read: Where it was read of an object or a class, None if it was not.
+        is_held: Whether the expression is a container of it.
+    """
 
     module: ModuleUses
     node: ast.expr
     before: tuple[ast.Call, ...] = ()
+    read: ast.expr | None = None
+    is_held: bool = False
 
 
 class Used(NamedTuple):
     """What becomes of a value.
 
     Attributes:
-        calls: Its calls, each with what `partial` gave it before.
+        calls: The arguments of its calls, with what `partial` gave it before and the object that it was read of.
         escapes: Where it leaves what is in view, with the reason.
+        takes_object: Whether it is called with what it is read of, None if that hangs on where it is read.
     """
 
-    calls: Sequence[tuple[UsePlace, ast.Call]]
-    escapes: Sequence[tuple[UsePlace, str]]
+    calls: list[CallArguments]
+    escapes: list[tuple[UsePlace, str]]
+    takes_object: bool | None = None
 
 
 def calls_of(flow: ValueFlow, module: ModuleUses, definition: ast.AST) -> tuple[Sequence[CallArguments], str | None]:
     """The calls of a definition, in one form, and why there may be others than in code that imports it."""
     used = uses_of(flow, module, definition)
-    calls = [_call(flow, place, call, definition) for place, call in used.calls]
-    if used.escapes:
-        place, reason = used.escapes[0]
-        return calls, f"{reason} on line {place.node.lineno} of {place.module.facts.path}"
-    return calls, None
-
-
-def _call(flow: ValueFlow, place: UsePlace, call: ast.Call, definition: ast.AST) -> CallArguments:
-    found = flow.call_at(place.module, call, None)
-    for partial in place.before:
-        found = flow.joined(flow.call_at(place.module, partial, None), found)
-    holder = place.module.parents.get(definition)
-    inner = place.node
-    if isinstance(holder, ast.ClassDef) and getattr(definition, "name", "") in _MAKE:
-        is_named = isinstance(inner, ast.Attribute) and inner.attr in _MAKE
-        return found if is_named else flow.merged(Value(place.module, Own(holder, is_class=False)), found)
-    if isinstance(inner, ast.Attribute) and isinstance(definition, Function):
-        owner = flow.class_at(place.module, inner.value) if isinstance(inner.value, ast.Name) else None
-        is_static = any(isinstance(each, ast.Name) and each.id == "staticmethod" for each in definition.decorator_list)
-        is_module = flow.full_name(place.module, inner.value) is not None and owner is None and holder is None
-        if owner is None and not is_static and not is_module:
-            return flow.merged(Value(place.module, inner.value), found)
-    return found
+    if not used.escapes:
+        return used.calls, None
+    place, reason = used.escapes[0]
+    return used.calls, f"{reason} on line {place.node.lineno} of {place.module.facts.path}"
 
 
 def uses_of(flow: ValueFlow, module: ModuleUses, definition: ast.AST) -> Used:
     """What becomes of a function, a lambda or a class."""
-    calls: list[tuple[UsePlace, ast.Call]] = []
-    escapes: list[tuple[UsePlace, str]] = []
+    marks = {flow.full_name(module, each) for each in getattr(definition, "decorator_list", ())}
+    takes = True if "builtins.classmethod" in marks else False if "builtins.staticmethod" in marks else None
+    used = Used([], [], takes)
+    holder = module.parents.get(definition)
+    if isinstance(holder, ast.ClassDef) and getattr(definition, "name", "") in _MAKE:
+        made = Value(module, Own(holder, is_class=False))
+        for home, definition_below in ((module, holder), *flow.below(holder)):
+            inner = uses_of(flow, home, definition_below)
+            used.calls.extend(flow.merged(made, call) for call in inner.calls)
+            used.escapes.extend(inner.escapes)
     queue = [*_places_of(flow, module, definition)]
     seen = {place.node for place in queue}
     for place in queue:
         if len(queue) > _MOST_PLACES:
-            escapes.append((place, "it is used in too many places"))
+            used.escapes.append((place, "it is used in too many places"))
             break
-        for each in _after(flow, place, calls, escapes):
+        for each in _after(flow, place, used):
             if each.node not in seen:
                 seen.add(each.node)
                 queue.append(each)
-    return Used(calls, escapes)
+    return used
+
+
+def _called(flow: ValueFlow, place: UsePlace, found: CallArguments, takes: bool | None) -> Iterator[CallArguments]:
+    """The arguments of a call: with the object if the function was read of one, without if of a class or a module."""
+    for partial in place.before:
+        found = flow.joined(flow.call_at(place.module, partial, None), found)
+    if place.read is None:
+        yield found
+        return
+    owner = Value(place.module, place.read)
+    is_class = _is_class(flow, place.module, place.read) if takes is None else not takes
+    if is_class is not True:
+        yield flow.merged(owner, found)
+    if is_class is not False:
+        yield found
+
+
+def _is_class(flow: ValueFlow, module: ModuleUses, node: ast.expr) -> bool | None:
+    """Whether something is seen to be a class or a module, rather than an object; None if it may be either."""
+    match node:
+        case ast.Call(func=ast.Name(id="type"), args=[_]) | ast.Attribute(attr="__class__"):
+            return True
+        case ast.Call(func=ast.Name(id="super")):
+            return False
+        case ast.Call(func=function) if flow.class_at(module, function) is not None:
+            return False
+        case ast.Name(id="self"):
+            return False
+        case ast.Name(id="cls"):
+            return True
+        case _:
+            is_module = flow.full_name(module, node) is not None
+            return True if is_module or flow.class_at(module, node) is not None else None
 
 
 def _places_of(flow: ValueFlow, module: ModuleUses, definition: ast.AST) -> Iterator[UsePlace]:
@@ -108,12 +143,30 @@ def _places_of(flow: ValueFlow, module: ModuleUses, definition: ast.AST) -> Iter
         return
     scope = module.facts.names.scopes[definition]
     name = definition.name
-    if isinstance(definition, Function) and scope.kind == "class":
-        if name in _MAKE:
-            yield from _places_of(flow, module, scope.node)
+    for decorator in definition.decorator_list:
+        # What decorates it is given it.
+        function = flow.function_at(module, decorator)
+        parameters = [*function[1].args.posonlyargs, *function[1].args.args] if function is not None else []
+        if function is not None and parameters:
+            yield from _heads(flow, function[0], function[0].facts.names.inner[function[1]], parameters[0].arg)
+    if scope.kind == "class" and isinstance(scope.node, ast.ClassDef):
+        for home, each in ((module, scope.node), *flow.below(scope.node)) if name == "__call__" else ():
+            for place in _places_of(flow, home, each):
+                call = place.module.parents.get(place.node)
+                if isinstance(call, ast.Call) and call.func is place.node:
+                    yield UsePlace(place.module, call, read=call)
         for home, node in flow.stores.reads(name):
-            yield UsePlace(home, node)
+            yield _read(home, node)
+    for head in module.heads.get("cls", ()) if isinstance(definition, ast.ClassDef) else ():
+        if own_class(module, head) is definition:
+            yield UsePlace(module, head)
     yield from _heads(flow, module, scope, name)
+
+
+def _read(module: ModuleUses, node: ast.expr) -> UsePlace:
+    """The place of something that is read of an object, as an attribute or by its text."""
+    owner = node.value if isinstance(node, ast.Attribute) else node.args[0] if isinstance(node, ast.Call) else None
+    return UsePlace(module, node, read=owner)
 
 
 def _heads(flow: ValueFlow, module: ModuleUses, scope: Scope, name: str) -> Iterator[UsePlace]:
@@ -126,58 +179,81 @@ def _heads(flow: ValueFlow, module: ModuleUses, scope: Scope, name: str) -> Iter
             if other is not module:
                 for use in other.uses((full,)):
                     yield UsePlace(other, use.node)
+                for item in other.imported if name in other.facts.names.identifiers else ():
+                    # A name that is bound to something else as well.
+                    if item.name == full:
+                        owner = other.facts.names.scopes[item.statement]
+                        for head in other.heads.get(item.local, ()):
+                            if other.scope_of(head).owner(item.local) is owner:
+                                yield UsePlace(other, head)
 
 
-def _after(
-    flow: ValueFlow, place: UsePlace, calls: list[tuple[UsePlace, ast.Call]], escapes: list[tuple[UsePlace, str]]
-) -> Iterator[UsePlace]:
+def _after(flow: ValueFlow, place: UsePlace, used: Used) -> Iterator[UsePlace]:
     """Where a value comes to from one place."""
-    module, node, before = place
+    module, node = place.module, place.node
     if module.in_annotation(node):
         return
     holder = module.parents[node]
     match holder:
-        case ast.Call(func=function) if function is node:
-            calls.append((place, holder))
-        case ast.Call(func=function, args=[first, *_]) if first is node:
-            name = flow.full_name(module, function)
+        case ast.Call(func=function) if function is node and not place.is_held:
+            used.calls.extend(_called(flow, place, flow.call_at(module, holder, None), used.takes_object))
+        case ast.Call(args=[first, *others]) if first is node and not place.is_held:
+            name = flow.full_name(module, holder.func)
             if name in PARTIALS:
-                yield UsePlace(module, holder, (holder, *before))
+                yield place._replace(node=holder, before=(holder, *place.before))
             elif name in WRAPPERS:
-                yield UsePlace(module, holder, before)
+                yield place._replace(node=holder)
+            elif name in MAPS:
+                values = [Value(module, each, (ELEMENT,)) for each in others]
+                used.calls.extend(_called(flow, place, flow.call_of(values), used.takes_object))
             else:
-                yield from _handed_on(flow, place, holder, escapes)
-        case ast.Call():
-            yield from _handed_on(flow, place, holder, escapes)
+                yield from _handed_on(flow, place, holder, used)
+        case ast.Call() if holder.func is not node:
+            yield from _handed_on(flow, place, holder, used)
         case ast.keyword():
             call = module.parents[holder]
             if isinstance(call, ast.Call):
-                yield from _handed_on(flow, place, call, escapes)
+                yield from _handed_on(flow, place, call, used)
         case ast.Assign(targets=targets):
             for target in targets:
-                yield from _named(flow, place, target, escapes)
+                yield from _named(flow, place, target, used)
         case ast.AnnAssign(target=target) | ast.NamedExpr(target=target):
-            yield from _named(flow, place, target, escapes)
+            yield from _named(flow, place, target, used)
             if isinstance(holder, ast.NamedExpr):
-                yield UsePlace(module, holder, before)
+                yield place._replace(node=holder)
         case ast.IfExp() | ast.BoolOp():
-            yield UsePlace(module, holder, before)
+            yield place._replace(node=holder)
+        case ast.Tuple() | ast.List() | ast.Set() | ast.Dict() if not place.is_held and _is_loaded(holder):
+            yield place._replace(node=holder, is_held=True)
+        case ast.Subscript(value=value, ctx=ast.Load()) if value is node and place.is_held:
+            yield place._replace(node=holder, is_held=False)
+        case ast.Attribute(attr="get" | "pop") if place.is_held:
+            call = module.parents[holder]
+            if isinstance(call, ast.Call):
+                yield place._replace(node=call, is_held=False)
+        case ast.For(iter=iterated, target=target) if iterated is node and place.is_held:
+            yield from _named(flow, place._replace(is_held=False), target, used)
         case ast.Attribute(attr="lower" | "trace" | "eval_shape"):
-            yield UsePlace(module, holder, before)
+            yield place._replace(node=holder)
         case ast.Attribute() | ast.Compare() | ast.Expr() | ast.ClassDef() | ast.Subscript():
-            pass
+            if place.is_held and isinstance(holder, ast.Attribute):
+                used.escapes.append((place, "it is kept where it cannot be followed"))
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             # A decorator: it is called with what stands below it.
-            escapes.append((place, "it decorates a function"))
+            used.escapes.append((place, "it decorates a function"))
         case ast.Return():
             around = next((each for each in module.above(node) if isinstance(each, Function)), None)
             if around is not None:
                 inner, reason = _calls_at(flow, module, around)
                 if reason is not None:
-                    escapes.append((place, reason))
-                yield from (UsePlace(home, call, before) for home, call in inner)
+                    used.escapes.append((place, reason))
+                yield from (place._replace(module=home, node=call) for home, call in inner)
         case _:
-            escapes.append((place, "it is kept where it cannot be followed"))
+            used.escapes.append((place, "it is kept where it cannot be followed"))
+
+
+def _is_loaded(display: ast.expr) -> bool:
+    return isinstance(getattr(display, "ctx", ast.Load()), ast.Load)
 
 
 def _calls_at(
@@ -195,39 +271,40 @@ def _calls_at(
     return found, None
 
 
-def _named(
-    flow: ValueFlow, place: UsePlace, target: ast.expr, escapes: list[tuple[UsePlace, str]]
-) -> Iterator[UsePlace]:
+def _named(flow: ValueFlow, place: UsePlace, target: ast.expr, used: Used) -> Iterator[UsePlace]:
     module = place.module
     match target:
         case ast.Name(id=name):
             owner = module.scope_of(target)
             owner = owner.owner(name) or owner
-            yield from (each._replace(before=place.before) for each in _heads(flow, module, owner, name))
+            found = [*_heads(flow, module, owner, name)]
+            if owner.kind == "class":
+                found += [_read(home, node) for home, node in flow.stores.reads(name)]
         case ast.Attribute(attr=name):
-            yield from (UsePlace(home, node, place.before) for home, node in flow.stores.reads(name))
+            found = [_read(home, node) for home, node in flow.stores.reads(name)]
         case _:
-            escapes.append((place, "it is kept where it cannot be followed"))
+            used.escapes.append((place, "it is kept where it cannot be followed"))
+            return
+    for each in found:
+        yield place._replace(module=each.module, node=each.node, read=each.read or place.read)
 
 
-def _handed_on(
-    flow: ValueFlow, place: UsePlace, call: ast.Call, escapes: list[tuple[UsePlace, str]]
-) -> Iterator[UsePlace]:
+def _handed_on(flow: ValueFlow, place: UsePlace, call: ast.Call, used: Used) -> Iterator[UsePlace]:
     """Where a value comes to that a call is given."""
     name = flow.full_name(place.module, call.func)
     function = flow.function_at(place.module, call.func)
     if function is None:
-        escapes.append(
-            (place, f"it is passed to `{ast.unparse(call.func)}`" if name is None else f"`{name}` is given it")
-        )
+        told = f"it is passed to `{ast.unparse(call.func)}`" if name is None else f"`{name}` is given it"
+        used.escapes.append((place, told))
         return
     home, definition = function
     parameter = parameter_of(definition, call, place.node)
     if parameter is None:
-        escapes.append((place, "it is passed among other arguments"))
+        used.escapes.append((place, "it is passed among other arguments"))
         return
     scope = home.facts.names.inner[definition]
-    yield from (each._replace(before=place.before) for each in _heads(flow, home, scope, parameter))
+    for each in _heads(flow, home, scope, parameter):
+        yield place._replace(module=each.module, node=each.node)
 
 
 def parameter_of(definition: Function, call: ast.Call, argument: ast.expr) -> str | None:

@@ -14,33 +14,20 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from typing import ClassVar
 
 from mmmodernize.calls.call_forms import calls_of
-from mmmodernize.calls.given_arguments import last_name
 from mmmodernize.doubts.looked_up_names import adds_names, asked_for, homes_asked, words_of
-from mmmodernize.modules.held_modules import (
-    Held,
-    HeldModules,
-    HeldModulesInView,
-    NamedByText,
-    ResultOf,
-    Stored,
-    Value,
-    results_of,
-)
+from mmmodernize.modules.held_modules import HeldModules
 from mmmodernize.modules.own_members import OwnMembers
 from mmmodernize.modules.passed_modules import PassedModules, module_by_name
 from mmmodernize.names.lost_keywords import lost_keywords
 from mmmodernize.names.old_names import PARTIALS
-from mmmodernize.sites.shared_flow import SharedFlow
 from mmmodernize.sites.site import ModernizeContext
 from mmmodernize.sites.version_guards import guard_of
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.results import LeftAlone
-from mmrewrite.source.names import Binding
 from mmrewrite.source.spans import span
-from mmrewrite.values.flow import ValueFlow
+from mmrewrite.values.value import Value
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 # These take keywords for what they are given first, or for the method that they name first.
@@ -52,11 +39,8 @@ _CALL_IT = frozenset(
         *("jax.debug.callback", "jax.eval_shape", "jax.experimental.io_callback", "jax.pure_callback"),
     )
 )
-# What they make reads a name of what it is given.
-_GETTERS = frozenset(("operator.attrgetter", "operator.itemgetter"))
 # Where this is held, a codemod writes a function of the runtime that has all its keywords.
 _KEPT = "jax.experimental.pjit.pjit"
-_PROPERTIES = frozenset(("cached_property", "property"))
 
 
 def keywords_of_held(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone]:
@@ -83,10 +67,7 @@ def _told(
     lost, source = lost_keywords(), module.facts.source
     # Members that the project has itself are read of many values.
     is_own = isinstance(value, ast.Attribute) and value.attr in context.analysis(OwnMembers).names
-    found = {
-        **_followed(context.analysis(SharedFlow), module, value),
-        **context.analysis(HeldFunctionsInView if is_own else HeldFunctions).of(module, value),
-    }
+    found = context.analysis(HeldFunctionsInView if is_own else HeldFunctions).of(module, value)
     for keyword in asked:
         name = min((each for each in found if keyword.arg in lost[each]), default=None)
         if name is not None and keyword.arg is not None:
@@ -96,12 +77,6 @@ def _told(
                 f"{lost[name][keyword.arg]}"
             )
             yield LeftAlone(module.facts.path, line, column, f"{keyword.arg}=", reason)
-
-
-def _followed(flow: ValueFlow, module: ModuleUses, value: ast.expr) -> Mapping[str, str]:
-    """The functions that a value may be, each with the nearest file and line where it is named."""
-    start = flow.at(module, value)
-    return flow.may(start, lambda each: each.outside if each.outside in held_functions() else None).places
 
 
 def _certain(module: ModuleUses) -> Set[ast.keyword]:
@@ -155,91 +130,32 @@ def _takes_any(definition: ast.AST) -> bool:
 
 
 class HeldFunctions(HeldModules):
-    """Follows values backwards to functions that lost keywords. What a function returns is another value than it."""
-
-    homes_in: ClassVar[type[HeldModules]] = HeldModules
-    # Most keywords are those of other functions as well, and more calls are asked for than reads of modules.
-    most: ClassVar[int] = 100
+    """Follows values backwards to functions that lost keywords."""
 
     def __init__(self, context: ModernizeContext) -> None:
         super().__init__(context)
         self._by_text = context.analysis(_TextLookups).of
-        self._modules = context.analysis(self.homes_in)
         self._places = context.analysis(PassedModules).places
 
     def _asked_for(self, passed: PassedModules) -> Set[str]:
         return held_functions()
 
-    def _name_of(self, module: ModuleUses | None, value: Held) -> str | None:
-        if isinstance(value, ResultOf):
-            called = value.called
-            if module is not None and isinstance(called, ast.Call) and _full_name(module, called) in _GETTERS:
-                return self._by_text(module).get(called, (None,))[0]
-            return None
-        name = super()._name_of(module, value)
-        if module is None or name in self._homes:
-            return name
-        if isinstance(value, ast.Call | ast.Subscript):
-            is_getter = isinstance(value, ast.Call) and _full_name(module, value) in _GETTERS
-            names = self._by_text(module).get(value, ())
-            return names[0] if len(names) == 1 and not is_getter else name
-        is_other = name is not None and not self._context.project.holds(name, module.facts)
-        if isinstance(value, ast.Attribute) and value.attr in _by_last_part() and not is_other:
-            return self._of_held_module(module, value) or name
-        if isinstance(value, ast.Name) and value.id in _by_last_part() and name is None:
-            is_free = module.scope_of(value).owner(value.id) is None
-            homes = self._places if is_free and adds_names(module) else ()
-            return next((each for each in _by_last_part()[value.id] if each.rpartition(".")[0] in homes), None)
-        return name
-
-    def _of_held_module(self, module: ModuleUses, node: ast.Attribute) -> str | None:
-        """The function that is read of a value which may be a module, in one part or several."""
-        rest, value = node.attr, node.value
-        while True:
-            homes = self._modules.of(module, value)
-            found = next((each for each in _by_last_part()[node.attr] if _rests_on(each, rest, homes)), None)
-            if found is not None or not isinstance(value, ast.Attribute):
-                return found
-            rest, value = f"{value.attr}.{rest}", value.value
-
-    def _behind(self, module: ModuleUses | None, value: Held, name: str | None) -> Iterable[Value]:
-        if isinstance(value, ResultOf):
-            return self._results(module, value.called)
-        if isinstance(value, ast.Lambda) or (isinstance(value, Binding) and _is_plain_function(value.node)):
-            return ()
-        found = super()._behind(module, value, name)
-        if module is not None and isinstance(value, ast.Call | ast.Subscript):
-            return [*((module, NamedByText(each, value)) for each in self._by_text(module).get(value, ())), *found]
-        return found
-
-    def _results(self, module: ModuleUses | None, called: Held) -> Iterator[Value]:
-        """What a value gives where it is called: of functions and lambdas what they return."""
-        if isinstance(called, ast.Lambda):
-            yield module, called.body
-            return
-        if isinstance(called, Binding) and isinstance(called.node, _Function):
-            yield from ((module, each) for each in results_of(called.node))
-            return
-        name = self._name_of(module, called)
-        for other, each in super()._behind(module, called, name) if name not in self._homes else ():
-            yield other, each if isinstance(each, NamedByText | ResultOf) else ResultOf(each)
-
-    def _of_call(self, module: ModuleUses, call: ast.Call) -> Iterator[Value]:
-        for other, each in super()._of_call(module, call):
-            yield other, ResultOf(call.func) if each is call.func else each
-
-    def _of_attribute(self, module: ModuleUses, node: ast.Attribute, name: str | None) -> Iterator[Value]:
-        # What an object was made of is no attribute of it.
-        yield None, Stored(node.attr)
-        if name is not None:
-            yield from self._of_project(module, name)
+    def _also(self, value: Value) -> Iterator[Value]:
+        """Besides, what lookups by text may give, and names that the program adds to a module."""
+        yield from super()._also(value)
+        head, module = value.head, value.module
+        if isinstance(head, ast.Call | ast.Subscript):
+            yield from (self._flow.outside(module, name, value.path) for name in self._by_text(module).get(head, ()))
+        elif isinstance(head, ast.Name) and head.id in _by_last_part() and adds_names(module):
+            homes = self._places if module.scope_of(head).owner(head.id) is None else ()
+            names = [each for each in _by_last_part()[head.id] if each.rpartition(".")[0] in homes]
+            yield from (self._flow.outside(module, name, value.path) for name in names[:1])
 
 
 class HeldFunctionsInView(HeldFunctions):
     """The functions a value may be, without what calls may give that are not in view."""
 
     may_give_what_is_given = False
-    homes_in = HeldModulesInView
 
 
 class _TextLookups:
@@ -287,15 +203,6 @@ def _hands_getattr_on(module: ModuleUses) -> bool:
     """Whether a module passes `getattr` on as a value."""
     holders = ((head, module.parents[head]) for head in module.heads.get("getattr", ()))
     return any(isinstance(holder, ast.Call) and holder.func is not head for head, holder in holders)
-
-
-def _is_plain_function(node: ast.AST) -> bool:
-    """Whether a node is a function that is no property, and so another value than those that it returns."""
-    return isinstance(node, _Function) and _PROPERTIES.isdisjoint(map(last_name, node.decorator_list))
-
-
-def _full_name(module: ModuleUses, call: ast.Call) -> str | None:
-    return module.facts.names.resolve(call.func, module.scope_of(call))
 
 
 class _HeldKeywords:

@@ -12,7 +12,6 @@ import tokenize
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from mmmodernize.calls.given_arguments import last_name
 from mmmodernize.modules.deprecations import ToldNames
 from mmmodernize.names.advice import SUCCESSORS
 from mmmodernize.names.lost_keywords import lost_keywords, may_give_lost_keywords
@@ -256,7 +255,7 @@ def _stands_for_type(module: ModuleUses, node: ast.Constant) -> bool:
             name = module.facts.names.resolve(holder.value, module.scope_of(holder)) or ""
             return name.startswith(_GENERICS) and not name.endswith(".Literal")
         if isinstance(holder, ast.Call):
-            is_asked = inner is not holder.func and last_name(holder.func) in _TAKE_TYPES
+            is_asked = inner is not holder.func and _last_name(holder.func) in _TAKE_TYPES
             name = (module.facts.names.resolve(holder.func, module.scope_of(holder)) or "") if is_asked else ""
             return name.startswith(_OF_TYPES)
         if not isinstance(holder, ast.BinOp | ast.List | ast.Tuple | ast.keyword):
@@ -343,3 +342,24 @@ def _spelled(text: str, names: Collection[str], aliases: Mapping[str, str]) -> I
             if found in names or (length > 1 and f"jax.experimental.{found}" in names):
                 yield found
                 break
+
+
+def _last_name(node: ast.AST) -> str | None:
+    """The last part of a name or an attribute, also of one that is looked up in a container or by its text.
+
+    Of a call it is that of what is called, with `()`.
+    """
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    match node:
+        case ast.Subscript(value=value):
+            return _last_name(value)
+        case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(value=str(name)), *_]):
+            return name
+        case ast.Call(func=function):
+            called = _last_name(function)
+            return f"{called}()" if called is not None else None
+        case _:
+            return None
