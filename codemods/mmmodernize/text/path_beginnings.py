@@ -81,7 +81,8 @@ def path_beginning(flow: ValueFlow, value: Value, depth: int = 0) -> PathBeginni
 
 def _told(flow: ValueFlow, value: Value | None) -> str:
     """When something is no relative path of which nothing is known, in words; empty if nothing is to be told then."""
-    if value is not None and isinstance(value.head, ast.arg) and not value.path:
+    is_whole = value is not None and all(step.kind in (By.ITEM, By.ELEMENT) for step in value.path)
+    if value is not None and isinstance(value.head, ast.arg) and is_whole:
         return f"a caller passes another `{value.head.arg}`"
     if value is not None and isinstance(value.head, _CONTAINERS):
         return "another one is put there"

@@ -259,7 +259,9 @@ def _kind(context: ModernizeContext, module: ModuleUses, node: ast.AST) -> Kind 
         return "path"
     if isinstance(node.func, ast.Attribute) and node.func.attr == "device" and not node.args and not node.keywords:
         is_jax = any(item.name.partition(".")[0] == "jax" for item in module.imported)
-        resolved = module.facts.names.resolve(node.func, module.scope_of(node)) is not None
+        name = module.facts.names.resolve(node.func, module.scope_of(node))
+        # An attribute of something of the project may be an array.
+        resolved = name is not None and not context.project.holds(name, module.facts)
         return "device" if is_jax and not resolved and "device" not in module.methods else None
     called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
     if called in _CLASS_TESTS and len(node.args) > 1:

@@ -1,0 +1,86 @@
+"""Values are followed in `mmrewrite/values` alone: other files do not go through choices, names in expressions or partials.
+
+A file that has to look at these forms for another purpose stands below, with the reason. A new question is a test of leaves
+for one of the readers of `mmrewrite/values/flow.py`.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from layers import tree_of
+
+# Who looks into a choice (`a if b else c`, `a or b`).
+CHOICES = {
+    "codemods/mmmodernize/doubts/ambiguous_names.py": "which expressions may be names of modules",
+    "codemods/mmmodernize/meshes/mesh_contexts.py": "each side of a choice is edited at its place",
+    "codemods/mmmodernize/meshes/meshless_calls.py": "what a handler of exceptions tests",
+    "codemods/mmmodernize/meshes/partition_specs.py": "each side of a choice is edited at its place",
+    "codemods/mmmodernize/rewrites/meshes/replace_shard_map.py": "each side of a choice is edited at its place",
+    "codemods/mmmodernize/sites/version_guards.py": "which branch a version of JAX takes",
+    "codemods/mmmodernize/text/text_patterns.py": "which texts a program puts together, as patterns",
+    "codemods/mmmodernize/types/array_sources.py": "what holds arrays: containers and their parts at once; to be moved",
+    "mmrewrite/analysis/loops/dataflow.py": "what a statement of a loop writes and reads, not what it is",
+    "mmrewrite/analysis/objects/special_methods.py": "which methods an operator or a test runs",
+    "mmrewrite/analysis/steps/compilers.py": "each side of a choice is edited at its place",
+    "mmrewrite/analysis/steps/jit_calls.py": "each side of a choice is edited at its place",
+    "mmrewrite/source/branches.py": "the sides of a choice, for those that edit each",
+}
+# Who knows a `functools.partial`.
+PARTIALS = {
+    "codemods/mmmodernize/calls/calls.py": "edits keywords in the text of a partial",
+    "codemods/mmmodernize/calls/reach.py": "functions that `pjit` compiles, by their text",
+    "codemods/mmmodernize/doubts/held_functions.py": "calls with keywords for what they are given first",
+    "codemods/mmmodernize/meshes/device_grids.py": "forward: to be moved to `Used`",
+    "codemods/mmmodernize/meshes/mapped_gradients.py": "forward: to be moved to `Used`",
+    "codemods/mmmodernize/meshes/mesh_extents.py": "decorators of contexts, by their text",
+    "codemods/mmmodernize/meshes/partition_specs.py": "edits specs in the text of a partial",
+    "codemods/mmmodernize/meshes/uncompiled_code.py": "what a partial computes; to be moved",
+    "codemods/mmmodernize/modules/held_modules.py": "a partial itself holds what it is given",
+    "codemods/mmmodernize/names/old_names.py": "the names themselves",
+    "codemods/mmmodernize/rewrites/meshes/keep_auto_axes.py": "edits a partial",
+    "codemods/mmmodernize/rewrites/meshes/replace_shard_map.py": "edits a partial",
+    "codemods/mmmodernize/rewrites/names/report_changed_meanings.py": "keywords in the text of a partial",
+    "mmrewrite/analysis/loops/outlining.py": "writes a partial",
+    "mmrewrite/analysis/loops/scans.py": "edits the body of a scan in a partial",
+    "mmrewrite/analysis/meshes/mesh_requests.py": "arguments of JAX's functions in a partial; to be moved",
+    "mmrewrite/analysis/objects/function_reach.py": "which functions code leads to; to be moved",
+    "mmrewrite/analysis/steps/compilers.py": "edits a partial",
+    "mmrewrite/analysis/steps/gradients.py": "edits a partial",
+    "mmrewrite/analysis/steps/jit_calls.py": "edits a partial",
+    "mmrewrite/analysis/steps/losses.py": "edits a partial",
+    "mmrewrite/analysis/steps/step_data.py": "arguments of a step in a partial; to be moved",
+    "mmrewrite/codemod/imports.py": "imports that a codemod writes",
+    "mmrewrite/plan/read_calls.py": "calls that the tool itself has written",
+    "mmrewrite/source/functions.py": "which function a decorator compiles, by its text",
+}
+
+
+def names_of(tree: ast.Module) -> set[str]:
+    """The classes of syntax that a file names, its texts, and what it imports."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id="ast"), attr=name):
+                found.add(f"ast.{name}")
+            case ast.Constant(value=str(text)):
+                found.add(text)
+            case ast.alias(name=name):
+                found.add(name)
+            case _:
+                pass
+    return found
+
+
+def followers(asked: set[str]) -> set[str]:
+    trees = {path: ast.parse(text) for path, text in tree_of().items() if not path.startswith("runtime/")}
+    own = (path for path in trees if not path.startswith("mmrewrite/values/"))
+    return {path for path in own if names_of(trees[path]) & asked}
+
+
+def test_choices_are_followed_in_one_place() -> None:
+    assert followers({"ast.IfExp", "ast.BoolOp"}) == set(CHOICES)
+
+
+def test_partials_are_taken_apart_in_one_place() -> None:
+    assert followers({"functools.partial", "jax.tree_util.Partial", "PARTIALS"}) == set(PARTIALS)
