@@ -28,7 +28,8 @@ QUESTIONS = {
     "list of modules": (
         "from flax import nnx\n",
         "[nnx.Linear(2, 2, rngs=rngs)]",
-        "def made(this={}):\n    return this\nclass Q(nnx.Module):\n    def __init__(self):\n        self.layers = made()",
+        "def made(this={}):\n    return this\n"
+        "class Q(nnx.Module):\n    def __init__(self):\n        self.layers = made()",
     ),
     "mesh": (
         "from jax.sharding import Mesh, PartitionSpec as P\nfrom jax.experimental.pjit import pjit\n"
