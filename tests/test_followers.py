@@ -1,4 +1,4 @@
-"""Values are followed in `mmrewrite/values` alone: other files do not go through choices, names in expressions, partials.
+"""Values are followed in `mmrewrite/values` alone: other files do not go through choices or partials.
 
 A file that has to look at these forms for another purpose stands below, with the reason. A new question is a test of
 leaves for one of the readers of `mmrewrite/values/flow.py`.
