@@ -1,7 +1,7 @@
-"""Values are followed in `mmrewrite/values` alone: other files do not go through choices or partials.
+"""Values are followed in `mmrewrite/values` alone: other files go through no choices and take no partials apart.
 
-A file that has to look at these forms for another purpose stands below, with the reason. A new question is a test of
-leaves for one of the readers of `mmrewrite/values/flow.py`.
+A file that looks at these forms for another purpose stands below, with the reason. A new question is a test of leaves
+for one of the readers of `mmrewrite/values/flow.py`.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ The forms are those of `value_forms.txt`. In place of `ask(value)` stands what a
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import pytest
 from fixture_files import source_files
@@ -49,7 +50,7 @@ QUESTIONS = {
 SILENT = {"list of modules": {"star import"}}
 
 
-def results(question: str, form: str) -> list[Rewrite]:
+def results(question: str, form: str) -> Sequence[Rewrite]:
     head, value, use = QUESTIONS[question]
     parts = re.split(r"^# file (.*)\n", form, flags=re.MULTILINE)
     files = dict(zip(parts[1::2], parts[2::2], strict=True)) or {"main.py": form}

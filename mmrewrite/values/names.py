@@ -201,13 +201,26 @@ def of_full_name(flow: ValueFlow, module: ModuleUses, name: str, path: Path) -> 
         home = ".".join(parts[:length])
         facts = module.facts if home == module.facts.names.name else flow.project.module(home, module.facts)
         if facts is not None:
-            rest = tuple(attribute(part) for part in parts[length:])
-            yield Value(flow.uses_of(facts), facts.tree, (*rest, *path))
-            return
+            steps = (*(attribute(part) for part in parts[length:]), *path)
+            if _has_member(flow, facts, steps):
+                yield Value(flow.uses_of(facts), facts.tree, steps)
+                return
+            # Another module of that name is meant, such as one of Python's library.
+            break
     if name.startswith("."):
         yield Unknown(f"`{name}` is not among the files in view")
     else:
         yield flow.outside(module, name, path)
+
+
+def _has_member(flow: ValueFlow, facts: Facts, path: Path) -> bool:
+    """Whether a module may have what is read of it."""
+    if not path or path[0].kind is not By.ATTRIBUTE:
+        return True
+    name, names = path[0].what, facts.names
+    is_bound = name in names.scope.bindings or "__getattr__" in names.scope.bindings or name.startswith("__")
+    is_given = is_bound or bool(names.stars) or bool(flow.stores.of(name))
+    return is_given or (names.is_package and flow.project.module(f"{names.name}.{name}", facts) is not None)
 
 
 def of_module(flow: ValueFlow, value: Value) -> _Found:
