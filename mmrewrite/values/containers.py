@@ -14,7 +14,6 @@ from mmrewrite.values.value import (
     REST,
     Access,
     By,
-    CallArguments,
     Display,
     Key,
     Path,
@@ -275,8 +274,3 @@ def of_comprehension(value: Value) -> _Found:
         elif path:
             assert isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp)
             yield Value(value.module, node.elt, path[1:], value.frame)
-
-
-def call_at(call: CallArguments, place: int) -> Value | None:
-    """An argument of a call by its place."""
-    return call.at(place)

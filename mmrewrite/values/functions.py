@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from mmrewrite.values.arguments import default_of, of_parameter, with_first
+from mmrewrite.values.arguments import default_of, of_parameter
 from mmrewrite.values.value import (
     AWAITED,
     ELEMENT,
@@ -224,11 +224,6 @@ def of_passed(flow: ValueFlow, value: Value) -> _Found:
 
 
 _OF_CLASSES = ("__new__", "__init_subclass__", "__class_getitem__")
-
-
-def bound(owner: Value, call: CallArguments) -> CallArguments:
-    """The arguments of a call of a method that was read of an object."""
-    return with_first(owner, call)
 
 
 def call_of(values: Sequence[Value]) -> CallArguments:

@@ -43,7 +43,20 @@ class Stores:
 
     def look_ahead(self) -> None:
         """Find what every process would find for itself otherwise."""
-        _ = self._found, self._reads, self._in_classes
+        _ = self._found, self._reads, self._in_classes, self._importing
+
+    def naming(self, name: str) -> Collection[ModuleUses]:
+        """The modules that may name something of another module: they import it, or read an attribute of its name."""
+        return dict.fromkeys((*self._importing.get(name, ()), *(module for module, _ in self.reads(name))))
+
+    @cached_property
+    def _importing(self) -> Mapping[str, Sequence[ModuleUses]]:
+        found: dict[str, list[ModuleUses]] = defaultdict(list)
+        for module in self._modules():
+            names = {item.name.rpartition(".")[2] for item in module.imported}
+            for name in names | (module.heads.keys() if module.facts.names.stars else set()):
+                found[name].append(module)
+        return found
 
     def in_module(self, module: ModuleUses) -> Sequence[tuple[str, Store]]:
         """The places of a module that set an attribute, each with its name."""

@@ -175,7 +175,7 @@ def _heads(flow: ValueFlow, module: ModuleUses, scope: Scope, name: str) -> Iter
             yield UsePlace(module, head)
     if scope.kind == "module":
         full = f"{module.facts.names.name}.{name}"
-        for other in flow.modules:
+        for other in flow.stores.naming(name):
             if other is not module:
                 for use in other.uses((full,)):
                     yield UsePlace(other, use.node)
