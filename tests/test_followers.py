@@ -28,7 +28,7 @@ CHOICES = {
 }
 # Who knows a `functools.partial`.
 PARTIALS = {
-    "codemods/mmmodernize/calls/calls.py": "edits keywords in the text of a partial",
+    "codemods/mmmodernize/calls/call_forms.py": "edits keywords in the text of a partial",
     "codemods/mmmodernize/calls/reach.py": "functions that `pjit` compiles, by their text",
     "codemods/mmmodernize/doubts/held_functions.py": "calls with keywords for what they are given first",
     "codemods/mmmodernize/meshes/device_grids.py": "forward: to be moved to `Used`",
@@ -44,7 +44,6 @@ PARTIALS = {
     "mmrewrite/analysis/loops/outlining.py": "writes a partial",
     "mmrewrite/analysis/loops/scans.py": "edits the body of a scan in a partial",
     "mmrewrite/analysis/meshes/mesh_requests.py": "arguments of JAX's functions in a partial; to be moved",
-    "mmrewrite/analysis/objects/function_reach.py": "which functions code leads to; to be moved",
     "mmrewrite/analysis/steps/compilers.py": "edits a partial",
     "mmrewrite/analysis/steps/gradients.py": "edits a partial",
     "mmrewrite/analysis/steps/jit_calls.py": "edits a partial",
