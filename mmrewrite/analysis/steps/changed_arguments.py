@@ -294,6 +294,12 @@ def _read_later(
     for where in project.facts.values():
         for caller in where.names.scopes:
             for call in where.names.calls.get(caller, ()):
+                # In another module, a name may be that of another function.
+                if where is not facts and isinstance(call.func, ast.Name):
+                    named = where.names.resolve(call.func, where.names.scopes[caller])
+                    home = project.definition(named, where) if named is not None else None
+                    if home is None or home[0] is not facts:
+                        continue
                 if (dotted_name(call.func) or "").rpartition(".")[2] == function.name:
                     pairs = [*zip(parameters[is_method:], call.args, strict=False)]
                     pairs += [(each.arg or "", each.value) for each in call.keywords]
