@@ -85,7 +85,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if numbers[test] % FAMILY_STRIDE and item.get_closest_marker("sample") is None:
                 item.add_marker(pytest.mark.slow)
             numbers[test] += 1
-    if config.getoption("markexpr") or any("::" in argument for argument in config.args):
+    if "slow" in config.getoption("markexpr") or any("::" in argument for argument in config.args):
         return
     slow = [item for item in items if item.get_closest_marker("slow") is not None]
     config.hook.pytest_deselected(items=slow)

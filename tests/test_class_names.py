@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 
+import pytest
 from layers import tree_of
+
+pytestmark = pytest.mark.quick
 
 # The reason why a name may stand for two things.
 SHARED: dict[str, str] = {}

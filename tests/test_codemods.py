@@ -17,6 +17,8 @@ from mmrewrite.directives.vocabulary import DIRECTIVES
 from mmrewrite.engine.decide import in_order
 from mmrewrite.engine.rewrite import rewrite_source
 
+pytestmark = pytest.mark.quick
+
 REGISTRY = Registry()
 
 

@@ -23,6 +23,8 @@ from mmrewrite.directives.vocabulary import (
 from mmrewrite.engine.rewrite import rewrite_source
 from mmrewrite.results import Rewrite
 
+pytestmark = pytest.mark.quick
+
 OFFLOAD = Directive(
     "offload",
     Role.LAYOUT,

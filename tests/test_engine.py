@@ -29,6 +29,8 @@ from mmrewrite.project.reach import Reach
 from mmrewrite.results import Edit, HintReference, Refusal, Rewrite
 from mmrewrite.source.text import SourceText
 
+pytestmark = pytest.mark.quick
+
 REGISTRY = Registry()
 
 HINTED = "def f(x):\n    return x\n\n\ny = f(1)  # mm: task(stage=0)\n"

@@ -23,6 +23,8 @@ from mmrewrite.engine.rewrite import rewrite_project
 from mmrewrite.results import Rewrite
 from mmrewrite.source.text import SourceText
 
+pytestmark = pytest.mark.quick
+
 CASES = sorted([*hint_cases("before"), *hint_cases("before.py")])
 NAMES = hint_cases("before_names.py")
 REGISTRY = Registry()

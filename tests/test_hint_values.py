@@ -11,6 +11,8 @@ from mmrewrite.engine.settings import HintSettings
 from mmrewrite.project.facts import SourceFile
 from mmrewrite.results import HintError, Rewrite
 
+pytestmark = pytest.mark.quick
+
 REGISTRY = Registry()
 
 PROGRAM = """\

@@ -12,6 +12,8 @@ from mmrewrite.directives.vocabulary import DIRECTIVES, kind_of
 from mmrewrite.engine.rewrite import rewrite_source
 from mmrewrite.project.facts import Facts, SourceFile, read_facts
 
+pytestmark = pytest.mark.quick
+
 REGISTRY = Registry()
 
 

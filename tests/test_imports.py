@@ -15,6 +15,8 @@ from layers import MAY_IMPORT, ORDER, ROOT, allowed_by, imports, row_of_file, ro
 
 from mmrewrite.codemod.registry import Registry
 
+pytestmark = pytest.mark.quick
+
 SOURCES = tree_of()
 PATH = os.pathsep.join(str(ROOT / part) for part in (".", "codemods", "runtime"))
 

@@ -24,6 +24,8 @@ from mmrewrite.project.uses import ModuleUses
 from mmrewrite.results import LeftAlone, Rewrite
 from mmrewrite.source.text import SourceText
 
+pytestmark = pytest.mark.quick
+
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "modernize"
 CASES = sorted(path.parent for path in FIXTURES.glob("*/*/before*"))
 REGISTRY = ModernizeRegistry()

@@ -9,6 +9,8 @@ import pytest
 from mmrewrite.directives.sizes import parse_size
 from mmrewrite.plan.fit import fit
 
+pytestmark = pytest.mark.quick
+
 KINDS = ("parameters", "optimizer_state", "inputs", "gradients", "activations", "received", "results", "temporary")
 
 

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 import mmruntime.schedules
 from mmruntime.schedules import Action, Auto, Schedule, custom, draw, html, make, names, simulate, svg
 
+pytestmark = pytest.mark.quick
+
 PATTERNS = [(0,), (0, 0), (0, 1, 0), (1, 0), (0, 1, 2, 1, 0), (0, 0, 1), (0, 1, 0, 1, 1, 0, 2)]
 ANY_PLACEMENT = ["gpipe", "1f1b", "wavefront", "looped-bfs", "zb-h1", "zb-h2", "zero-bubble-h2"]
 V_SHAPED = ["zb-v", "v-half", "v-min", "dualpipe-v"]

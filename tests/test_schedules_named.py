@@ -14,6 +14,8 @@ from mmruntime.schedules import _algorithms, make, simulate
 from mmruntime.schedules._named_schedule import ClosedForms, NamedSchedule
 from mmruntime.schedules._registry import NAMED_SCHEDULES
 
+pytestmark = pytest.mark.quick
+
 RECORDS = tuple(NAMED_SCHEDULES.values())
 COSTS = [(1, 1, 1), (2, 2, 2), (1, 2, 1), (2, 2, 1), (1, 1.2, 0.8)]
 CONDITIONS = {

@@ -19,6 +19,8 @@ from mmrewrite.values.flow import MOST_VALUES, ValueFlow
 from mmrewrite.values.uses import calls_of
 from mmrewrite.values.value import Unknown, Value
 
+pytestmark = pytest.mark.quick
+
 HERE = Path(__file__).parent
 MESH = "jax.sharding.Mesh(1, 2)"
 

@@ -7,6 +7,8 @@ from hinted_sites import loop_in, refusal_of, site_of
 
 from mmrewrite.analysis.loops.accumulation_loops import carried_names, refuse_cutting
 
+pytestmark = pytest.mark.quick
+
 
 def carried(body: str, before: str = "grads = loss = 0", after: str = "return grads, loss") -> list[str]:
     lines = "\n    ".join(body.split("\n"))

@@ -10,6 +10,8 @@ from mmrewrite.analysis.steps.gradients import find_gradient
 from mmrewrite.analysis.steps.losses import find_function
 from mmrewrite.codemod.site import HintMistake
 
+pytestmark = pytest.mark.quick
+
 LOSS = "def loss(params, batch, rng): ...\n"
 
 

@@ -19,6 +19,8 @@ from mmrewrite.analysis.loops.blocks import (
     targets,
 )
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.mark.parametrize(
     ("text", "lines"),

@@ -10,6 +10,8 @@ from hinted_sites import site_of
 from mmrewrite.analysis.steps.changed_arguments import ChangedArgument, changed_argument
 from mmrewrite.analysis.steps.gradients import find_gradient
 
+pytestmark = pytest.mark.quick
+
 HEAD = """\
 import jax, functools, operator
 import equinox as eqx

@@ -9,6 +9,8 @@ from mmrewrite.analysis.steps.closures import Closed, cannot_be_given, closed_ov
 from mmrewrite.analysis.steps.gradients import find_gradient
 from mmrewrite.analysis.steps.losses import find_function
 
+pytestmark = pytest.mark.quick
+
 SCALE = "scale = 2\n"
 
 

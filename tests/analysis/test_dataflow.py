@@ -7,6 +7,8 @@ from hinted_sites import facts_of, loop_in, statement_on
 
 from mmrewrite.analysis.loops.dataflow import Flow
 
+pytestmark = pytest.mark.quick
+
 
 def case(sentence: str, text: str, *expected: object) -> object:
     return pytest.param(text, *expected, id=sentence)

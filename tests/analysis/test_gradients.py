@@ -10,6 +10,8 @@ from hinted_sites import facts_of, refusal_of, site_of
 
 from mmrewrite.analysis.steps.gradients import Gradient, find_gradient, is_gradient_decorator
 
+pytestmark = pytest.mark.quick
+
 SCALED = (
     "`scale.value_and_grad` takes the gradient itself, and no microbatches can be put between; if it is that of a "
     "`DynamicScale`, take the gradient of the scaled loss with `jax.value_and_grad`, hint that, and give what it "

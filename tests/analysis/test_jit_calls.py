@@ -10,6 +10,8 @@ from hinted_sites import refusal_of, site_of
 from mmrewrite.analysis.steps.compilers import carried
 from mmrewrite.analysis.steps.jit_calls import jit_call, jit_decorator
 
+pytestmark = pytest.mark.quick
+
 HEAD = "import functools\nimport jax\nimport equinox as eqx\nfrom flax import nnx\n"
 
 

@@ -9,6 +9,8 @@ from hinted_sites import loop_in, refusal_of, site_of
 
 from mmrewrite.analysis.loops.layer_calls import callee_name, layer_call, refuse_carried_containers
 
+pytestmark = pytest.mark.quick
+
 HEAD = "import jax\nimport jax.numpy as jnp\n"
 
 

@@ -18,6 +18,8 @@ from mmrewrite.analysis.steps.losses import (
     names_one_key,
 )
 
+pytestmark = pytest.mark.quick
+
 HINT = "\n\nwanted(f)  # mm: task(stage=0)\n"
 
 

@@ -10,6 +10,8 @@ from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import rewrite_project
 from mmrewrite.project.facts import SourceFile
 
+pytestmark = pytest.mark.quick
+
 STEP = "step = jax.jit(f)  # mm: mjit\n"
 MESH = "mesh = mm.MultiMesh(axis_names=('stage',), axis_sizes=(2,))\n"
 HEAD = "import jax\nimport mmruntime as mm\n"

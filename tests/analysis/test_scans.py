@@ -10,6 +10,8 @@ from hinted_sites import site_of
 
 from mmrewrite.analysis.loops.scans import is_lifted_scan
 
+pytestmark = pytest.mark.quick
+
 HEAD = "import functools\nfrom flax import linen as nn\n"
 
 

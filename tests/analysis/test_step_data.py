@@ -9,6 +9,8 @@ from hinted_sites import site_of
 
 from mmrewrite.analysis.steps.step_data import StepData
 
+pytestmark = pytest.mark.quick
+
 HEAD = "import functools\nimport jax\nfrom typing import Callable\n"
 
 

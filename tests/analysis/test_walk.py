@@ -5,10 +5,14 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 from mmrewrite.source.functions import own_expressions
 from mmrewrite.source.names import read_names
 from mmrewrite.source.spans import first_line, on_line
 from mmrewrite.source.walk import children
+
+pytestmark = pytest.mark.quick
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,6 +6,8 @@ from jax.sharding import PartitionSpec as P
 import mmruntime as mm
 from mmruntime._core.logical_axes import normalize_pairs, spec_names, translate
 
+pytestmark = pytest.mark.quick
+
 MESH = {"x": 2, "y": 4}
 
 

@@ -13,6 +13,8 @@ import mmruntime as mm
 from mmruntime import schedules
 from tests.runtime.helpers import layer, normal, on, stages, weights
 
+pytestmark = pytest.mark.quick
+
 
 def chosen(group, backprop):
     return on(0)

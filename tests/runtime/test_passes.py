@@ -21,7 +21,7 @@ from mmruntime._partition.tracing.trace import trace
 from mmruntime._step import plan, step_state
 from tests.runtime.helpers import WIDTH, layer, normal, on, sgd, squares, stages, weights
 
-pytestmark = pytest.mark.family
+pytestmark = [pytest.mark.quick, pytest.mark.family]
 
 # A finished value may remember what was looked up in it, and `PropagatedLayouts` what was asked of a step's equations.
 MEMOS = ("_seen", "_reads", "_writes", "_known", "_plain", "forms", "contents", "plain")

@@ -9,6 +9,8 @@ from jax.sharding import PartitionSpec as P
 
 import mmruntime as mm
 
+pytestmark = pytest.mark.quick
+
 SUBMESH = mm.TaskMesh(devices=(0, 1), axis_sizes=(2,), axis_names=("x",))
 X = np.linspace(0.0, 1.0, 8, dtype=np.float32)
 

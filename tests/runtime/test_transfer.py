@@ -17,7 +17,7 @@ from mmruntime._execution.transfers.pieces import pieces_of
 from mmruntime._execution.transfers.transfer import DevicePutTransport, TransferSpec, same_tiling
 from tests.runtime.helpers import WIDTH, adam_state, adam_step, assert_equal, batches, four_layers, stages, weights
 
-pytestmark = pytest.mark.family
+pytestmark = [pytest.mark.quick, pytest.mark.family]
 
 SPECS = [(), ("x",), (None, "x"), (("x", "y"),), ("y", "x"), (None, ("x", "y"))]
 

@@ -13,7 +13,7 @@ from jax import lax
 
 from tests.runtime.exactness.checking import assert_exact, case_of
 
-pytestmark = pytest.mark.family
+pytestmark = [pytest.mark.quick, pytest.mark.family]
 
 RNG = np.random.default_rng(0)
 W = RNG.normal(size=(4, 3))
