@@ -77,7 +77,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave slow tests out, unless they are asked for by a mark or by name."""
+    """Leave out slow tests, and those that this compilation would fail, unless asked for by a mark or by name."""
     numbers: collections.Counter[str] = collections.Counter()
     for item in items:
         if hasattr(item, "callspec") and item.get_closest_marker("family") is not None:
@@ -87,9 +87,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             numbers[test] += 1
     if "slow" in config.getoption("markexpr") or any("::" in argument for argument in config.args):
         return
-    slow = [item for item in items if item.get_closest_marker("slow") is not None]
-    config.hook.pytest_deselected(items=slow)
-    items[:] = [item for item in items if item.get_closest_marker("slow") is None]
+    marks = ("slow",) if OPTIMIZED else ("slow", "optimized")
+    out = {item for item in items if any(map(item.get_closest_marker, marks))}
+    config.hook.pytest_deselected(items=list(out))
+    items[:] = [item for item in items if item not in out]
 
 
 def pytest_collection_finish() -> None:

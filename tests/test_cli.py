@@ -679,13 +679,6 @@ class TestHalfAProgram:
         put("train.py", followed)
         assert run("diff", "--strict").exit_code == 0
 
-    def test_an_optimizer_beside_steps_that_change_objects_needs_the_same_compiler(self) -> None:
-        head = "from flax import nnx\n\n# mm: mesh(stage=2)\n\n\n@nnx.jit  # mm: mjit\ndef gradients(model, x):\n"
-        body = "    return f(model, x)  # mm: task(stage=0)\n\n\ndef train(model, optimizer, x):\n"
-        put("train.py", f"{head}{body}    grads = gradients(model, x)\n    optimizer.update(model, grads)\n")
-        said = run("diff").stderr
-        assert "make this call in a function that `nnx.jit` compiles, with `# mm: mjit`" in said
-
     def test_of_two_steps_none_is_named(self) -> None:
         step = "@jax.jit\ndef {}(x):\n    return f(x)  # mm: task(stage=0)\n\n\n"
         put("train.py", f"import jax\n\n# mm: mesh(stage=2)\n{step.format('train')}{step.format('test')}")

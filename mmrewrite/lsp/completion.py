@@ -16,7 +16,7 @@ _WORD = re.compile(r"[ \t]*+(\w*)")
 _VALUE = re.compile(r"[ \t]*+(\w++)[ \t]*+=[ \t]*+([\"']?[\w.-]*)")
 _POSITIONAL = re.compile(r"[ \t]*+([\"'][\w.-]*)")
 # Where a program says what its axes are called, as far as that is written out.
-_DECLARED = re.compile(r"\b(mesh|axes)\(([^()\n]{0,2000}+)")
+_DECLARED = re.compile(r"\b(?:(mesh)|axes)\(([^()\n]{0,2000}+)")
 _AXIS_NAMES = re.compile(r"\baxis_names=\(([^()\n]{0,2000}+)")
 _KEYWORD = re.compile(r"(?<!\w)(\w++)[ \t]*+=(?!=)")
 _QUOTED = re.compile(r"[\"'](\w++)[\"']")
@@ -47,7 +47,7 @@ def axis_names(texts: Iterable[str], configured: Iterable[str] = ()) -> AxisName
     logical = dict.fromkeys(configured)
     for text in texts:
         for declared in _DECLARED.finditer(text):
-            names = mesh if declared[1] == "mesh" else logical
+            names = mesh if declared[1] else logical
             names.update(dict.fromkeys(_KEYWORD.findall(declared[2])))
         for listed in _AXIS_NAMES.finditer(text):
             mesh.update(dict.fromkeys(_QUOTED.findall(listed[1])))

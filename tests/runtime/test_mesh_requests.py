@@ -248,18 +248,3 @@ def test_ordered_effects_are_named_where_tasks_have_several_devices(hint: str, a
     text = program(REQUESTS["ordered effect"])
     text = text.replace("# mm: stages", f"# mm: {hint}").replace("mesh(stage=2, data=2)", f"mesh({axes})")
     assert [("keeps no order" in found.reason) for found in rewrite(text).refusals] == [True] * named
-
-
-def test_a_loss_of_another_module_is_followed() -> None:
-    inside = "def loss_fn(model, x):\n    return model(x)\n"
-    text = (
-        "from flax import nnx\nfrom losses import loss_fn\n\n# mm: mesh(stage=2)\n\n\n"
-        "def model(ws, x):\n    for w in ws:  # mm: stages\n        x = w(x)\n    return x\n\n\n"
-        "@nnx.jit  # mm: mjit\ndef step(state, x):\n    return model(state, x), state\n\n\n"
-        "evaluate = nnx.jit(loss_fn)\nx = 1\nloss, state = step(x, x)\nprint(evaluate(state, x))\n"
-    )
-    files = source_files({"before.py": text.encode(), "losses.py": inside.encode()})
-    results = rewrite_project(files, REGISTRY, load=lambda _: None)
-    assert [result.failure for result in results] == [None, None]
-    (found,) = [refusal for result in results for refusal in result.refusals]
-    assert "`step` (line 20) puts `state` on the devices of several stages" in found.reason

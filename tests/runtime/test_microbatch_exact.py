@@ -370,11 +370,9 @@ def test_a_loss_that_is_a_function_of_totals_is_named_with_its_gradients():
     """Each example's gradient needs the total before the loop ends."""
 
     def root(params, batch):
-        return jnp.sqrt(((batch @ params) ** 2).mean())
+        return jnp.sqrt(jnp.abs(batch @ params).max())
 
-    with pytest.raises(
-        ValueError, match=r"kept for result\[0\], result\[1\] of root: .*`sqrt` of a sum or mean over examples"
-    ):
+    with pytest.raises(ValueError, match=r"result\[0\], result\[1\] of root: .*`"):
         mm.microbatch(jax.value_and_grad(root), count=4, argnum=1, reduce="exact")(jnp.ones(3), jnp.ones((8, 3)))
 
 
@@ -390,8 +388,8 @@ def test_beside_a_function_of_totals_what_is_not_proved_is_named():
 @pytest.mark.parametrize(
     ("loss", "operation"),
     [
-        (lambda z: jnp.log((z**2).sum()), "log"),
-        (lambda z: (z**2).mean() ** 2, "integer_pow"),
+        (lambda z: jnp.log((z**2).max()), "log"),
+        (lambda z: (z**2).max() ** 2, "integer_pow"),
         (lambda z: z.max() - (z**2).min(), "sub"),
     ],
 )
@@ -515,6 +513,7 @@ OF_LATE_NUMBERS = {
     "mean of numbers": lambda p, b: jnp.nanmean(positive(p, b)),
     "root of a mean": lambda p, b: jnp.sqrt((predicted(p, b) ** 2).mean()),
     "logarithm of a mean": lambda p, b: jnp.log((predicted(p, b) ** 2).mean()),
+    "square of a mean": lambda p, b: (predicted(p, b) ** 2).mean() ** 2,
     "through a scan": scanned,
     "with a penalty": lambda p, b: jnp.nanmean(positive(p, b)) + 0.1 * jnp.sum(p["a"] ** 2),
     "with another mean": lambda p, b: jnp.nanmean(positive(p, b)) + (predicted(p, b) ** 2).mean(),
@@ -525,22 +524,25 @@ OF_LATE_NUMBERS = {
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
 @pytest.mark.parametrize("name", OF_LATE_NUMBERS)
 def test_gradients_that_are_multiples_of_late_numbers(name, dtype):
-    rng = np.random.default_rng(0)
     shapes = {"a": (5, 7), "b": (7, 2), "c": (5, 5)}
-    params = {key: jnp.asarray(rng.normal(size=shape), dtype) for key, shape in shapes.items()}
-    batch = {"x": jnp.asarray(rng.normal(size=(64, 5)), dtype)}
     gradient = jax.value_and_grad(OF_LATE_NUMBERS[name])
-    found = mm.microbatch(gradient, count=16, argnum=1, reduce="exact")(params, batch)
-    with jax.enable_x64(True):
-        true = gradient(*jax.tree.map(lambda leaf: leaf.astype(jnp.float64), (params, batch)))
-    # About as far from the truth as one device is.
-    error, own_error = (
-        np.sqrt(np.mean(np.concatenate([np.ravel(np.float64(one) - other) ** 2 for one, other in pairs])))
-        for pairs in (
-            list(zip(*map(jax.tree.leaves, (each, true)), strict=True)) for each in (found, gradient(params, batch))
-        )
-    )
-    assert error <= 1.6 * own_error + 1e-7
+    one = jax.jit(gradient)
+    loop = jax.jit(mm.microbatch(gradient, count=16, argnum=1, reduce="exact"))
+
+    def error(found, true):
+        pairs = zip(*map(jax.tree.leaves, (found, true)), strict=True)
+        return np.sqrt(np.mean(np.concatenate([np.ravel(np.float64(leaf) - other) ** 2 for leaf, other in pairs])))
+
+    ratios = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        params = {key: jnp.asarray(rng.normal(size=shape), dtype) for key, shape in shapes.items()}
+        batch = {"x": jnp.asarray(rng.normal(size=(64, 5)), dtype)}
+        with jax.enable_x64(True):
+            true = gradient(*jax.tree.map(lambda leaf: np.float64(leaf), (params, batch)))
+        ratios.append(error(loop(params, batch), true) / error(one(params, batch), true))
+    # As far from the truth as one device is.
+    assert np.exp(np.mean(np.log(ratios))) <= 1.3, ratios
 
 
 def test_a_mean_that_values_are_held_against_is_not_put_off():

@@ -69,17 +69,15 @@ def put_off(part: Any, whole: Any, env: Mapping[Any, AbstractValue], after: Coll
 
 
 def _factors(jaxpr: Any, env: Mapping[Any, AbstractValue], after: Collection[int]) -> list[Any]:
-    """The numbers that are known after the loop alone, and are read in it."""
-    return list(
-        dict.fromkeys(
-            atom
-            for index, eqn in enumerate(jaxpr.eqns)
-            if index not in after
-            for atom in eqn.invars
-            if _compat.is_var(atom) and env[atom].kind is Kind.AFTER
-            if not shape_of(atom) and jnp.issubdtype(atom.aval.dtype, jnp.floating)
-        )
+    """The numbers that are known after the loop alone, and are read in it; those of which nothing is a sum, first."""
+    read = dict.fromkeys(
+        atom
+        for index, eqn in enumerate(jaxpr.eqns)
+        if index not in after
+        for atom in eqn.invars
+        if _compat.is_var(atom) and not shape_of(atom) and jnp.issubdtype(atom.aval.dtype, jnp.floating)
     )
+    return [var for kind in (Kind.AFTER, Kind.SUM) for var in read if env[var].kind is kind]
 
 
 class _Multiplied:
