@@ -180,7 +180,7 @@ MAKE_NONE = (
     "jax.tree.map(lambda x: len(x) + 1, y)",
     "jax.tree.map(lambda x: np.asarray(x) + 1, y)",
     "jax.tree.map(lambda x: jax.device_get(x) + 1, y)",
-    "jax.tree.map(lambda x: x.tolist()[0] + 1, y)",
+    "jax.tree.map(lambda x: np.asarray(x).tolist()[0] + 1, y)",
     "jax.tree.map(lambda x: x.dtype == 'float32', y)",
     "jax.tree.map(lambda x: x is None or not x, y)",
     "jax.tree.map(lambda *xs: [np.asarray(x) for x in xs], y, y)",
@@ -220,3 +220,77 @@ def test_an_array_that_grows_in_place() -> None:
     assert style("count = 0\n        count += 1") == "set"
     assert style("y += 1") == "compat"
     assert style("global made\n        made += 1") == "compat"
+
+
+# One mesh, so that the context goes away, unless code that is not in view may look for its mesh.
+ONE_MESH = """
+import jax
+from jax.experimental.pjit import pjit
+from jax.sharding import Mesh, PartitionSpec as P
+
+mesh = Mesh(jax.devices(), ("d",))
+step = pjit(lambda x: x, in_axis_resources=P("d"), out_axis_resources=P("d"))
+
+LOGS = ([], {})
+
+
+class Loop:
+    def __init__(self, other):
+        self.losses, self.last, self.other = [], {}, other
+
+    def run(self, agent, x: jax.Array, name: "str | None", log: list, table: dict, *args, **options):
+        with mesh:
+            STATEMENT
+            return step(x)
+"""
+METHODS_OUT_OF_VIEW = (
+    "agent.update(x)",
+    "agent.get(1)",
+    "agent.apply(x)",
+    "agent.append(x)",
+    "agent.copy()",
+    "agent.sum()",
+    "agent.items.pop()",
+    "self.other.update(x)",
+    "log[0].update(x)",
+    "table.get(name)(x)",
+    "table.get(name).update(x)",
+    "options.get(name)(x)",
+    "[each.copy() for each in log]",
+    "log.sort(key=agent)",
+    "self.losses.sort(key=agent)",
+)
+METHODS_IN_VIEW = (
+    "x.sum()",
+    "x.at[0].set(1).block_until_ready()",
+    "step(x).mean()",
+    "self.losses.append(x)",
+    "self.last.update(x=x)",
+    "LOGS[0].append(x)",
+    "log.append(x)",
+    "log.sort(key=len)",
+    "table.get(name)",
+    "[value for key, value in table.items()]",
+    "options.update(x=x)",
+    "args.index(1)",
+    "name.split()[0].strip()",
+)
+
+
+def modernized(statement: str) -> bytes:
+    files = source_files({"a.py": ONE_MESH.replace("STATEMENT", statement).encode()})
+    (result,) = modernize_project(files, REGISTRY)
+    assert result.failure is None
+    assert not result.refusals
+    assert b"jax.jit" in result.result
+    return result.result
+
+
+@pytest.mark.parametrize("statement", METHODS_OUT_OF_VIEW)
+def test_a_method_of_what_is_not_seen_may_look_for_the_mesh(statement: str) -> None:
+    assert b"with compat.mesh_context(mesh):" in modernized(statement)
+
+
+@pytest.mark.parametrize("statement", METHODS_IN_VIEW)
+def test_methods_of_arrays_and_containers_look_for_no_mesh(statement: str) -> None:
+    assert b"with " not in modernized(statement)

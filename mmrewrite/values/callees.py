@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from mmrewrite.values.flow import ValueFlow
@@ -28,14 +28,17 @@ class Callees(NamedTuple):
     passed: list[ast.AST]
 
 
-def callees(flow: ValueFlow, value: Value) -> Callees:
-    """What runs where a value is called, gone through or entered, as its last step says."""
+def callees(flow: ValueFlow, value: Value, is_harmless: Callable[[Value], bool] = lambda _: False) -> Callees:
+    """What runs where a value is called, gone through or entered, as its last step says.
+
+    `is_harmless` says of which values it is known that nothing of the program runs.
+    """
     found = Callees([], [], [], [])
 
     def test(value: Value) -> str | None:
         if isinstance(value.head, ast.AST):
             found.passed.append(value.head)
-        return _kind_of(flow, value)
+        return "plain" if is_harmless(value) else _kind_of(flow, value)
 
     for kind, each in flow.walk(value, test):
         if isinstance(each, Unknown):
@@ -66,12 +69,15 @@ def _kind_of(flow: ValueFlow, value: Value) -> str | None:
     if isinstance(head, ast.ClassDef):
         return "definition" if first is By.CALL and len(path) == 1 else None
     if isinstance(head, str):
-        return None if flow.behind(value) else "outside"
+        # What `operator.add` gives may be anything, but it runs what `a + b` does.
+        is_operator = head.startswith("operator.") and all(isinstance(each, Unknown) for each in flow.behind(value))
+        return None if flow.behind(value) and not is_operator else "outside"
     if isinstance(head, _PLAIN) and first in (By.ELEMENT, By.REST) and len(path) == 1:
         return "plain"
     if isinstance(head, _PLAIN) and first is By.ATTRIBUTE:
-        # A method of a text or a container.
-        return None if flow.behind(value) else "plain"
+        # A method of a text or a container, whatever is in it.
+        is_method = [step.kind for step in path] == [By.ATTRIBUTE, By.CALL]
+        return "plain" if is_method or not flow.behind(value) else None
     if (
         isinstance(head, ast.BinOp)
         and isinstance(head.op, ast.Div)

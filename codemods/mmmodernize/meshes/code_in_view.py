@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from mmmodernize.meshes.mesh_contexts import run_now
-from mmmodernize.meshes.uncompiled_code import HARMLESS_METHODS
+from mmmodernize.types.array_annotations import classes_in
 from mmmodernize.types.libraries import is_known
-from mmrewrite.codemod.array_methods import ARRAY_METHODS
+from mmmodernize.types.value_classes import ARRAY_NAMES
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.values.callees import callees, given_functions
 from mmrewrite.values.flow import ValueFlow
@@ -36,7 +36,17 @@ _GO_THROUGH = frozenset(
 )
 # Their objects call whatever they were made with.
 _OBJECTS = frozenset(("equinox", "flax", "haiku", "optax", "transformers"))
-_HARMLESS = HARMLESS_METHODS | ARRAY_METHODS
+# Objects of these classes run nothing of the program, whatever is done to them; and those whose items may be anything.
+_PLAIN = ARRAY_NAMES | {
+    *(f"builtins.{name}" for name in ("bool", "bytes", "complex", "float", "int", "str")),
+    *("logging.Logger", "numpy.ndarray", "pathlib.Path"),
+}
+_CONTAINERS = frozenset(
+    (
+        *(f"builtins.{name}" for name in ("dict", "frozenset", "list", "set", "tuple")),
+        *(f"typing.{name}" for name in ("Dict", "FrozenSet", "List", "Set", "Tuple")),
+    )
+)
 
 
 class _EnteredCode(NamedTuple):
@@ -99,6 +109,9 @@ class CodeInView:
             case ast.Call(func=function):
                 call = self._flow.call_at(code.module, part, code.frame)
                 yield Value(code.module, function, (Access(By.CALL, call),), code.frame), "calls"
+                for keyword in part.keywords if isinstance(function, ast.Attribute) and function.attr == "sort" else ():
+                    called = Access(By.CALL, self._flow.no_arguments)
+                    yield Value(code.module, keyword.value, (called,), code.frame), "sorts by"
             case ast.For(iter=source) | ast.AsyncFor(iter=source) | ast.comprehension(iter=source):
                 yield self._gone_through(Value(code.module, source, (), code.frame)), "goes through"
             case ast.withitem(context_expr=source):
@@ -113,21 +126,38 @@ class CodeInView:
     ) -> Iterator[_EnteredCode]:
         """The code that is run, and of libraries the functions that they are given."""
         assert isinstance(value.head, ast.expr)
-        found = callees(self._flow, value)
+        found = callees(self._flow, value, self._is_plain)
         seen.update(each for each in found.passed if not isinstance(each, Function | ast.Lambda))
-        is_harmless = isinstance(value.head, ast.Attribute) and value.head.attr in _HARMLESS and text == "calls"
         libraries = [each for each in found.outside if is_known(f"{each.head}")]
         hidden = (
             [each for each in libraries if f"{each.head}".partition(".")[0] in _OBJECTS] if hides_in_objects else []
         )
         # What the project itself passes is seen.
         unknown = [each for each in found.unknown if not each.is_open]
-        if hidden or ((unknown or len(libraries) < len(found.outside)) and not is_harmless):
+        if hidden or unknown or len(libraries) < len(found.outside):
             raise _OutOfView(f"{self._place(code, part, value)} {text} `{ast.unparse(value.head)}`")
         for each in found.definitions:
             yield from self._code_of(each)
         for each in libraries:
             yield from self._handed_on(code, part, each, seen, hides_in_objects=hides_in_objects)
+
+    def _is_plain(self, value: Value) -> bool:
+        """Whether an annotation says that what is done to a parameter runs nothing of the program."""
+        module, parameter, path, _ = value
+        if not isinstance(parameter, ast.arg) or (path and path[0].kind is By.CALL):
+            return False
+        arguments = module.parents[parameter]
+        assert isinstance(arguments, ast.arguments)
+        names = {
+            module.facts.names.resolve(each, module.scope_of(parameter.annotation or parameter))
+            for each in classes_in(parameter.annotation)
+        }
+        if parameter in (arguments.vararg, arguments.kwarg):
+            names.add("builtins.dict")
+        if not names or not names <= _PLAIN | _CONTAINERS:
+            return False
+        steps = path[:-2] if path[-2:-1] == (attribute("__iter__"),) else path
+        return names <= _PLAIN or [step.kind for step in steps] in ([], [By.ATTRIBUTE, By.CALL])
 
     def _gone_through(self, value: Value) -> Value:
         return value.done(attribute("__iter__"), Access(By.CALL, self._flow.no_arguments))

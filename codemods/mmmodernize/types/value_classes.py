@@ -11,7 +11,7 @@ from mmrewrite.project.uses import ModuleUses
 from mmrewrite.values.value import Access, By, Path, Value
 
 ARRAY, WRAPPED, PMAPPED = "jax.Array", "jax.stages.Wrapped", "jax.pmap"
-_ARRAY_NAMES = frozenset((ARRAY, "jax.numpy.ndarray", "chex.Array", "jax.typing.ArrayLike"))
+ARRAY_NAMES = frozenset((ARRAY, "jax.numpy.ndarray", "chex.Array", "jax.typing.ArrayLike"))
 _MAKE_ARRAYS = ("jax.numpy.", "jax.random.", "jax.nn.", "jax.lax.")
 # Functions of these modules whose result is no array.
 _NO_ARRAYS = frozenset(
@@ -99,7 +99,7 @@ class ValueClasses:
 
     def _annotated(self, module: ModuleUses, annotation: ast.expr) -> str | None:
         name = self._flow.full_name(module, annotation)
-        return ARRAY if name in _ARRAY_NAMES else name
+        return ARRAY if name in ARRAY_NAMES else name
 
 
 _JITS = {"jax.jit": WRAPPED, "jax.experimental.pjit.pjit": WRAPPED, "jax.pmap": PMAPPED}
