@@ -74,6 +74,7 @@ class ValueFlow:
         self._merged: dict[tuple[object, ...], CallArguments] = {}
         self._bases: dict[ast.ClassDef, classes.Bases] = {}
         self._given: dict[ast.AST, tuple[Sequence[CallArguments], str | None]] = {}
+        self._replacing: dict[str, Sequence[tuple[Store, Path]]] = {}
 
     # Modules and names
 
@@ -276,6 +277,35 @@ class ValueFlow:
             return found is None or found[1] is definition
         return True
 
+    def _replaced(self, value: Value) -> Iterator[Value | Unknown]:
+        """What the project puts in the place of something of a library: `jax.sharding.Mesh = lock`."""
+        name = value.head
+        if not isinstance(name, str):
+            return
+        if name not in self._replacing:
+            # What the targets are may lead here again.
+            self._replacing[name] = ()
+            self._replacing[name] = [*self._stores_over(name)]
+        for store, rest in self._replacing[name]:
+            yield from self.stored(store, (*rest, *value.path), None)
+
+    def _stores_over(self, name: str) -> Iterator[tuple[Store, Path]]:
+        """The places that set a full name, or a module or class above it, each with the attributes that follow."""
+        parts = name.split(".")
+        for count in range(1, len(parts)):
+            owner, rest = ".".join(parts[:count]), tuple(map(attribute, parts[count + 1 :]))
+            for store in (*self.stores.of_modules(parts[count]), *self.stores.computed):
+                if store.holder is None and self._is_named(store, owner):
+                    yield store, rest
+
+    def _is_named(self, store: Store, name: str) -> bool:
+        """Whether the target of a store may be what has a full name out of the project."""
+        found = self.full_name(store.module, store.target)
+        if found is not None and not self.project.holds(found, store.module.facts):
+            return found == name
+        target = Value(store.module, store.target)
+        return bool(self.may(target, lambda value: True if value.outside == name else None).answers)
+
     # Texts
 
     def text(self, value: Value) -> str | None:
@@ -394,15 +424,12 @@ class ValueFlow:
         seen[value] = value
         for each in queue:
             answer = test(each)
-            if answer is not None:
-                yield answer, each
-                continue
-            behind = self.behind(each)
+            behind = self.behind(each) if answer is None else ()
             if not behind:
-                yield None, each
-            if also is not None:
+                yield answer, each
+            if also is not None and answer is None:
                 behind = [*behind, *also(each)]
-            for other in behind:
+            for other in (*behind, *self._replaced(each)):
                 named = [*self._of_name(other.value)] if by_name and isinstance(other, Unknown) else []
                 if isinstance(other, Unknown) and not named:
                     yield None, other

@@ -141,15 +141,13 @@ class Stores:
                         self._by_dictionary(module, call, call.args[0], named, computed)
                     elif head.id == "setattr" and call.args:
                         self._set(module, call, call.args, named, computed)
-            for _, node in self._methods(module, "__setattr__"):
+            for node in (node for node in module.nodes_of(ast.Attribute) if node.attr in ("__setattr__", "setattr")):
+                # Also `monkeypatch.setattr` of pytest.
                 call = module.parents[node]
                 if isinstance(call, ast.Call) and call.func is node and len(call.args) in (2, 3):
                     args = call.args if len(call.args) == 3 else [node.value, *call.args]
                     self._set(module, call, args, named, computed)
         return named, computed
-
-    def _methods(self, module: ModuleUses, name: str) -> list[tuple[ModuleUses, ast.Attribute]]:
-        return [(module, node) for node in module.nodes_of(ast.Attribute) if node.attr == name]
 
     def _set(
         self,
