@@ -77,7 +77,7 @@ class KeepDataAttributes(ModernizeCodemod):
 def _assigned(context: ModernizeContext, name: str, store: Store) -> ast.expr | None:
     """What a method of a module assigns to an attribute of `self`, None if that is declared or cannot be wrapped."""
     owner, module = store.holder, store.module
-    if owner is None or not is_nnx_module(module.facts, owner, context.project):
+    if owner is None or not is_nnx_module(context.analysis(SharedFlow), module, owner):
         return None
     for part in owner.body:
         if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name) and part.target.id == name:
@@ -124,7 +124,7 @@ def _kinds(context: ModernizeContext, items: Value, depth: int) -> Iterator[bool
             is_of_nnx = head.startswith(_NNX) and head.rpartition(".")[2][:1].isupper()
             yield True if is_of_nnx else None if head.startswith(_ARRAYS) else False
         elif isinstance(head, ast.ClassDef) and is_call:
-            yield is_nnx_module(value.module.facts, head, context.project)
+            yield is_nnx_module(flow, value.module, head)
     for each in found.unknown:
         if each.value is not None and any(step.kind is By.CALL for step in each.value.path) and not each.is_open:
             yield None
