@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from typing import ClassVar
 
 from mmmodernize.modules.passed_modules import ASK_ONLY, PassedModules
@@ -53,6 +53,16 @@ class HeldModules:
         module = self._flow.uses_of(facts)
         return {name for value in _looked_up_in(facts.names.tree.body) for name in self.of(module, value)}
 
+    def _looked_up_by(self, value: Value) -> Iterator[Value]:
+        """Where the `__getattr__` of a module or of an object looks names up: they may be read of that as well."""
+        places: Sequence[tuple[ModuleUses, ast.Module | ast.ClassDef]] = ()
+        if isinstance(value.head, ast.Module) and not value.path:
+            places = [(value.module, value.head)]
+        if value.is_made and isinstance(value.head, ast.ClassDef):
+            places = self._flow.bases(value.module, value.head).classes
+        for module, node in places:
+            yield from (Value(module, each) for each in _looked_up_in(node.body))
+
     def _test(self, value: Value) -> str | None:
         """The module that a value is; one may be imported by its name in a function that is given it."""
         head = value.head
@@ -60,7 +70,8 @@ class HeldModules:
         return name if isinstance(name, str) and name in self._homes else None
 
     def _also(self, value: Value) -> Iterator[Value]:
-        """What else a value may be: what a call of something out of view is given."""
+        """What else a value may be: where it looks names up, and what a call of something out of view is given."""
+        yield from self._looked_up_by(value)
         calls = [place for place, step in enumerate(value.path) if step.kind is not By.ATTRIBUTE][:1]
         may_give = self.may_give_what_is_given or value.head in PARTIALS
         if not calls or not may_give or value.head in ASK_ONLY:
@@ -80,7 +91,7 @@ class HeldModulesInView(HeldModules):
 
 
 def _looked_up_in(body: Iterable[ast.stmt]) -> Iterator[ast.expr]:
-    """Where the `__getattr__` of a module looks names up."""
+    """Where the `__getattr__` of a module or of a class looks names up."""
     for statement in body:
         if isinstance(statement, Function) and statement.name in _LOOKS_UP:
             for node in walk(statement):
