@@ -20,9 +20,11 @@ from typing import ClassVar
 
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_argument, name_argument
+from mmmodernize.sites.shared_flow import SharedFlow
 from mmmodernize.sites.site import Location, ModernizeContext
 from mmmodernize.types.value_classes import ValueClasses
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.values.value import Value
 
 _OPTIMIZER = "flax.nnx.Optimizer"
 
@@ -40,14 +42,14 @@ class KeepNnxOptimizers(ModernizeCodemod):
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Calls without `wrt`, or with it by position, or whose updates are given no model."""
-        is_old = any(map(_is_updated_without_model, _updates(module, context)))
         for use in module.uses((_OPTIMIZER,)):
             call = module.parents.get(use.node)
             if not isinstance(call, ast.Call) or call.func is not use.node:
                 continue
             names = {keyword.arg for keyword in call.keywords}
             hidden = None in names or any(isinstance(each, ast.Starred) for each in call.args)
-            if is_old or len(call.args) > 2 or ("wrt" not in names and not hidden):
+            is_old = len(call.args) > 2 or ("wrt" not in names and not hidden)
+            if is_old or context.analysis(_OldUpdates).is_seen:
                 yield Location(module, use.node, use)
 
     def rewrite(self) -> None:
@@ -64,14 +66,25 @@ class KeepNnxOptimizers(ModernizeCodemod):
         site.replace(self.use.node, site.spell("flax.nnx.ModelAndOptimizer"))
 
 
-def _updates(module: ModuleUses, context: ModernizeContext) -> Iterator[ast.Call]:
-    """The calls of `update` of what is seen to be an optimizer."""
-    for call in module.nodes_of(ast.Call):
-        is_update = isinstance(call.func, ast.Attribute) and call.func.attr == "update"
-        if is_update and context.analysis(ValueClasses).of(module, call.func.value) == _OPTIMIZER:  # type: ignore[attr-defined]
-            yield call
+class _OldUpdates:
+    """Whether the program updates an optimizer without a model anywhere, which today's class never allows."""
+
+    def __init__(self, context: ModernizeContext) -> None:
+        self._flow, self._classes = context.analysis(SharedFlow), context.analysis(ValueClasses)
+        self.is_seen = any(
+            isinstance(call, ast.Call) and _is_updated_without_model(call) and self._may_be_optimizer(module, call)
+            for module in context.modules.values()
+            for call in module.nodes_of(ast.Call)
+        )
+
+    def _may_be_optimizer(self, module: ModuleUses, call: ast.Call) -> bool:
+        assert isinstance(call.func, ast.Attribute)
+        owner = call.func.value
+        found = self._flow.may(Value(module, owner), lambda value: value.outside == f"{_OPTIMIZER}()" or None)
+        return bool(found.answers) or self._classes.of(module, owner) == _OPTIMIZER
 
 
 def _is_updated_without_model(call: ast.Call) -> bool:
+    is_update = isinstance(call.func, ast.Attribute) and call.func.attr == "update"
     has_both = any(keyword.arg in ("grads", "model", None) for keyword in call.keywords)
-    return len(call.args) == 1 and not isinstance(call.args[0], ast.Starred) and not has_both
+    return is_update and len(call.args) == 1 and not isinstance(call.args[0], ast.Starred) and not has_both
