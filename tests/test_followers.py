@@ -53,6 +53,23 @@ PARTIALS = {
     "mmrewrite/plan/read_calls.py": "calls that the tool itself has written",
     "mmrewrite/source/functions.py": "which function a decorator compiles, by its text",
 }
+# Who looks at an assignment in an expression (`a := b`).
+WALRUSES = {
+    "codemods/mmcodemods/values/gather_value.py": "which names an expression binds",
+    "codemods/mmmodernize/calls/called_back.py": "what a function is given, forward: to be moved to `Used`",
+    "codemods/mmmodernize/meshes/partition_specs.py": "the specs in it are edited at their places",
+    "codemods/mmmodernize/modules/passed_modules.py": "whether a module gets another name",
+    "codemods/mmmodernize/text/text_patterns.py": "which texts a program puts together, as patterns",
+    "codemods/mmmodernize/types/array_sources.py": "what holds arrays: containers and their parts at once; to be moved",
+    "mmrewrite/analysis/loops/dataflow.py": "what a statement of a loop writes and reads, not what it is",
+    "mmrewrite/analysis/objects/object_classes.py": "of which class an object is: follows values itself; to be moved",
+    "mmrewrite/analysis/steps/changed_arguments.py": "other names of an argument, forward: to be moved to `Used`",
+    "mmrewrite/analysis/steps/constructions.py": "which names hold objects that the program makes; to be moved",
+    "mmrewrite/codemod/imports.py": "names that may be unbound where a codemod would write them",
+    "mmrewrite/directives/calls.py": "which expressions need parentheses",
+    "mmrewrite/source/branches.py": "the sides of a choice, for those that edit each",
+    "mmrewrite/source/names.py": "the bindings of names, on which values rest",
+}
 
 
 def names_of(tree: ast.Module) -> set[str]:
@@ -83,3 +100,7 @@ def test_choices_are_followed_in_one_place() -> None:
 
 def test_partials_are_taken_apart_in_one_place() -> None:
     assert followers({"functools.partial", "jax.tree_util.Partial", "PARTIALS"}) == set(PARTIALS)
+
+
+def test_assignments_in_expressions_are_followed_in_one_place() -> None:
+    assert followers({"ast.NamedExpr"}) == set(WALRUSES)
