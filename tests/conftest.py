@@ -38,7 +38,7 @@ if importlib.util.find_spec("jax") is not None and importlib.metadata.version("j
     _quick += ["--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1"]
 OPTIMIZED = os.environ.get("MMREWRITE_TESTS_QUICK") != "1"
 
-# Of families of programs, with the mark `family`, every so many-eth case runs by default; the others are slow.
+# Of families of programs, with the mark `family`, one of so many cases runs by default, or as the mark says.
 FAMILY_STRIDE = 8
 
 _flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if "host_platform_device_count" not in flag]
@@ -80,9 +80,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out slow tests, and those that this compilation would fail, unless asked for by a mark or by name."""
     numbers: collections.Counter[str] = collections.Counter()
     for item in items:
-        if hasattr(item, "callspec") and item.get_closest_marker("family") is not None:
+        family = item.get_closest_marker("family") if hasattr(item, "callspec") else None
+        if family is not None:
             test = item.nodeid.partition("[")[0]
-            if numbers[test] % FAMILY_STRIDE and item.get_closest_marker("sample") is None:
+            if (
+                numbers[test] % (family.args[0] if family.args else FAMILY_STRIDE)
+                and item.get_closest_marker("sample") is None
+            ):
                 item.add_marker(pytest.mark.slow)
             numbers[test] += 1
     if "slow" in config.getoption("markexpr") or any("::" in argument for argument in config.args):

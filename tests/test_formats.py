@@ -50,6 +50,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.family(4)
 @pytest.mark.skipif(sys.platform != "linux", reason="no such names of files")
 @pytest.mark.parametrize("name", ["text", "json", "sarif", "github", "github-review", "markdown", "html"])
 def test_a_name_that_is_in_no_encoding(name: str) -> None:
@@ -267,6 +268,7 @@ def suggested(text: str, comments: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+@pytest.mark.slow
 def test_suggestions_give_what_apply_writes() -> None:
     texts = {}
     for case in hint_cases("after.py"):

@@ -48,6 +48,7 @@ def check(source: str) -> Rewrite:
     return first
 
 
+@pytest.mark.family(2)
 @seed(sys.version_info.minor)
 @settings(max_examples=100, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(programs())

@@ -116,6 +116,7 @@ def test_no_way_to_hold_a_function_hides_its_keywords(name: str) -> None:
 LOST = ("partial in one branch", "getattr", "static method")
 
 
+@pytest.mark.slow
 def test_no_function_is_passed_over() -> None:
     names = sorted(held_functions())
     assert len(names) > 200

@@ -71,6 +71,7 @@ def fixtures_in_one() -> dict[str, bytes]:
     return {f"{path.parent.parent.name}_{path.parent.name}.py": path.read_bytes() for path in paths}
 
 
+@pytest.mark.family(4)
 @pytest.mark.parametrize("jobs", [2, 4])
 @pytest.mark.parametrize("files", [REGION, fixtures_in_one()], ids=["region", "fixtures"])
 def test_results_are_those_of_one_process(started: list[int], files: dict[str, bytes], jobs: int) -> None:

@@ -62,6 +62,7 @@ def is_silent(modules: Mapping[str, str]) -> bool:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_no_form_is_passed_over(name: str) -> None:
     programs = {form: program(form, name) for form in FORMS}

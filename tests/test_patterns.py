@@ -150,6 +150,7 @@ def test_it_takes_linear_time(name: str) -> None:
     assert is_slow(pattern, searches) is None, pattern.pattern
 
 
+@pytest.mark.family(3)
 @pytest.mark.parametrize("pattern", [r"#[#:]*[ ]*x", r"\d+\.x", r"a.*b.*c"])
 def test_slow_patterns_are_found(pattern: str) -> None:
     assert is_slow(re.compile(pattern), True) is not None

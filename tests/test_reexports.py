@@ -304,6 +304,7 @@ def random_project(seed: int) -> tuple[dict[str, str], list[str]]:
     return files, [f"{prefix}{module}" for module in modules]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 400, 100))
 def test_random_projects_are_told_of_every_old_name(first: int) -> None:
     for seed in range(first, first + 100):

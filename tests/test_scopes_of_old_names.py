@@ -249,6 +249,7 @@ def test_a_name_has_the_meaning_of_its_scope(name: str) -> None:
     assert {item.line for item in (*result.refusals, *result.left)} == told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", range(0, 400, 100))
 def test_no_program_is_rewritten_wrongly_or_in_silence(start: int) -> None:
     tried = changed = lost = 0

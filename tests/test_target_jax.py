@@ -85,6 +85,7 @@ def since(name: str) -> str | None:
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_target_has_what_is_written(target: str) -> None:
     names = written(target)

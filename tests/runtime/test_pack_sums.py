@@ -73,6 +73,7 @@ def borders(step):
     return sum(len(i.args) + len(i.results) for i in program.instructions if isinstance(i, RunInstruction))
 
 
+@pytest.mark.family(16)
 @pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1", "dualpipe"])
 def test_the_same_bits_with_fewer_arguments(monkeypatch, schedule, devices):

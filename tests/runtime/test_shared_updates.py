@@ -183,6 +183,7 @@ def test_parameters_cut_over_devices_stay_so(monkeypatch):
     assert forms(shared) == 3
 
 
+@pytest.mark.slow
 @sample(6)
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=4))
 def test_any_depths_compute_the_same(depths):

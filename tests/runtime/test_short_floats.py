@@ -138,6 +138,7 @@ def near(step, mesh, loss, dtype, args, **options):
         assert float(found[0][1]["count"]) == float(reference[0][1]["count"])
 
 
+@pytest.mark.family(64)
 @pytest.mark.parametrize("dtype", [BFLOAT16, FLOAT16], ids=["bfloat16", "float16"])
 @pytest.mark.parametrize("name", CARRIERS)
 @pytest.mark.parametrize(("count", "schedule"), [(2, "1f1b"), (64, "zb-h1")])
@@ -147,12 +148,14 @@ def test_carriers(name, dtype, count, schedule):
     near(step, stages(4), tied_loss, dtype, arguments(dtype, 128), **options)
 
 
+@pytest.mark.family(32)
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "wavefront", "zb-h1", "auto"])
 def test_schedules(schedule):
     step = exact(tied_loss, 128, schedule)
     near(step, stages(2), tied_loss, BFLOAT16, arguments(BFLOAT16, 256))
 
 
+@pytest.mark.family(32)
 @pytest.mark.parametrize("equal", [False, True], ids=["random", "equal"])
 @pytest.mark.parametrize("dtype", [BFLOAT16, FLOAT16], ids=["bfloat16", "float16"])
 def test_a_thousand_microbatches(dtype, equal):
@@ -160,6 +163,7 @@ def test_a_thousand_microbatches(dtype, equal):
     near(exact(tied_loss, 1024, "1f1b"), stages(2), tied_loss, dtype, args)
 
 
+@pytest.mark.family(32)
 @pytest.mark.parametrize("loss", [tied_loss, stacked_loss])
 @pytest.mark.parametrize("options", [{}, {"sync": "microbatch"}], ids=["once per step", "in each microbatch"])
 def test_devices_that_share_the_examples(loss, options):

@@ -181,6 +181,7 @@ BY_DAY = (
 EXACT = {"a softmax", "numbers of the batch", "scaled up", "tokens", "a norm of tokens"}
 
 
+@pytest.mark.family(64)
 @pytest.mark.parametrize("name", of_the_night(MASKS, BY_DAY))
 def test_rows_that_a_mask_at_a_pole_hides_are_told_at_their_line(name):
     told = exact_or_told(MASKS[name], 3, with_positions())
@@ -337,6 +338,7 @@ ACCEPTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", of_the_night(ACCEPTED, ("layer norm of layers", "weights: softmax where")))
 def test_decoders_that_divide_by_norms_and_sums_are_exact(name):
     found, expected = in_slices(ACCEPTED[name], 3, arguments())

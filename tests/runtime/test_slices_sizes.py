@@ -101,6 +101,7 @@ DIVISIONS = {
 EXACT = {"shares of something else"}
 
 
+@pytest.mark.family(16)
 @pytest.mark.parametrize(
     "name", of_the_night(DIVISIONS, ("root mean square of masked", "a parameter that is made small"))
 )
@@ -198,6 +199,7 @@ ACCEPTED = {
 }
 
 
+@pytest.mark.family(64)
 @pytest.mark.parametrize(
     "name",
     of_the_night(

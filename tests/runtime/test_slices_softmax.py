@@ -270,6 +270,7 @@ def agree(loss, args, tolerance=1e-9):
 NAN_WITHOUT_OPTIMIZATION = "by hand, distances"
 
 
+@pytest.mark.family(32)
 @pytest.mark.parametrize("name", of_the_night(ACCEPTED, BY_DAY))
 def test_softmaxes_are_exact(name):
     if name == NAN_WITHOUT_OPTIMIZATION and os.environ.get("MMREWRITE_TESTS_QUICK") == "1":

@@ -172,6 +172,7 @@ REFUSED = {
 BY_DAY = ("integers", "in two steps", "subtracted", "a feature", "many features", "a head joined", "shown again")
 
 
+@pytest.mark.family(64)
 @pytest.mark.parametrize("name", of_the_night(REFUSED, BY_DAY))
 def test_rows_that_arithmetic_hides_are_told_at_their_line(name):
     loss, reason = REFUSED[name]
@@ -263,6 +264,7 @@ def random_scores(number):
     return scores
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [n if n in (1, 2) else pytest.param(n, marks=pytest.mark.slow) for n in range(60)])
 def test_random_biases_are_exact_or_told(number):
     exact_or_told(of_scores(random_scores(number)), 2 + number % 3, arguments())

@@ -151,6 +151,7 @@ class Layer(nn.Module):
         return x + nn.Dense(WIDTH)(nn.gelu(nn.Dense(HIDDEN)(nn.LayerNorm()(x)))), None
 
 
+@pytest.mark.family(2)
 @pytest.mark.parametrize("remat", [False, True])
 def test_layers_of_flax_scan(remat, inputs):
     scanned = nn.scan(

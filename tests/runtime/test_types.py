@@ -282,6 +282,7 @@ def complaints(command, programs, is_complaint):
     return [line for line in lines if "mistaken.py" not in line]
 
 
+@pytest.mark.slow
 def test_mypy_is_content_with_the_rewritten_programs(programs):
     pytest.importorskip("mypy")
     options = ["strict = True", f"mypy_path = {ROOT / 'runtime'}", "untyped_calls_exclude = jax"]

@@ -186,6 +186,7 @@ def run(*arguments):
     return CliRunner().invoke(cli, ["verify", *arguments], catch_exceptions=False)
 
 
+@pytest.mark.slow
 def test_a_package_in_a_source_folder():
     Path("src/tiny").mkdir(parents=True)
     Path("src/tiny/__init__.py").write_text("")
@@ -212,6 +213,7 @@ def test_a_package_in_a_source_folder():
     assert "result[0] has the paths, shapes and types of params: its gradients, or its new value" in check["notes"]
 
 
+@pytest.mark.slow
 def test_what_the_rewritten_program_warns_of_is_told():
     Path("train.py").write_text(WARNING)
     (check,) = json.loads(run("--format", "json").stdout)["checks"]
@@ -246,6 +248,7 @@ def test_a_script_whose_results_depend_on_where_it_runs():
     assert "NotImplementedError: one device only" in result.stdout
 
 
+@pytest.mark.family(2)
 def test_mixed_precision_is_judged_in_float64_throughout():
     Path("train.py").write_text(MIXED.replace("SCALE", "1"))
     result = run("train.py")
@@ -310,6 +313,7 @@ def example():
 """
 
 
+@pytest.mark.family(2)
 def test_mistakes_in_short_types_are_found():
     Path("train.py").write_text(PLANTED)
     result = run("train.py", "--format", "json")

@@ -88,6 +88,7 @@ def first_start(tmp_path_factory):
     return json.loads(run_script(TRAIN, cache)), cache
 
 
+@pytest.mark.family(2)
 def test_the_second_start_takes_its_programs_from_jaxs_cache(first_start):
     first, cache = first_start
     second, third = json.loads(run_script(TRAIN, cache)), json.loads(run_script(TRAIN, cache, "init"))
