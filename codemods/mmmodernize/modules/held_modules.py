@@ -14,7 +14,7 @@ from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.walk import walk
 from mmrewrite.values.arguments import given
 from mmrewrite.values.library import PARTIALS
-from mmrewrite.values.value import By, Function, Unknown, Value
+from mmrewrite.values.value import By, Function, Own, Unknown, Value
 
 _LOOKS_UP = ("__getattr__", "__getattribute__")
 
@@ -58,8 +58,10 @@ class HeldModules:
         places: Sequence[tuple[ModuleUses, ast.Module | ast.ClassDef]] = ()
         if isinstance(value.head, ast.Module) and not value.path:
             places = [(value.module, value.head)]
-        if value.is_made and isinstance(value.head, ast.ClassDef):
-            places = self._flow.bases(value.module, value.head).classes
+        is_self = isinstance(value.head, Own) and not value.head.is_class and not value.path
+        definition = value.head.definition if isinstance(value.head, Own) else value.head
+        if (is_self or value.is_made) and isinstance(definition, ast.ClassDef):
+            places = self._flow.bases(value.module, definition).classes
         for module, node in places:
             yield from (Value(module, each) for each in _looked_up_in(node.body))
 
@@ -97,3 +99,5 @@ def _looked_up_in(body: Iterable[ast.stmt]) -> Iterator[ast.expr]:
             for node in walk(statement):
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
                     yield from node.args[:1]
+                elif isinstance(node, ast.Attribute) and node.attr == "__dict__":
+                    yield node.value

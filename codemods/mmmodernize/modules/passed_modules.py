@@ -63,7 +63,8 @@ class PassedModules:
                 targets = holder.targets if isinstance(holder, ast.Assign) else [holder.target]
                 if any(names.resolve(each, module.scope_of(each)) != use.name for each in targets):
                     yield use.name
-            if isinstance(holder, ast.Call) and any(
+            is_table = isinstance(holder, ast.Attribute) and holder.attr == "__dict__"
+            if (isinstance(holder, ast.Call) or is_table) and any(
                 isinstance(each, ast.FunctionDef) and each.name in ("__getattr__", "__getattribute__")
                 for each in module.above(holder)
             ):
