@@ -39,7 +39,7 @@ if importlib.util.find_spec("jax") is not None and importlib.metadata.version("j
 OPTIMIZED = os.environ.get("MMREWRITE_TESTS_QUICK") != "1"
 
 # Of families of programs, with the mark `family`, one of so many cases runs by default, or as the mark says.
-FAMILY_STRIDE = 8
+FAMILY_STRIDE = 16
 
 _flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if "host_platform_device_count" not in flag]
 _flags += [] if OPTIMIZED else [flag for flag in _quick if flag not in _flags]
