@@ -106,11 +106,11 @@ class _Multiplied:
                 self.eqns.append(eqn)
 
         def product(value: Any, factor: Any) -> Any:
-            wide = jnp.promote_types(value.dtype, jnp.float32)
+            wide = _wide(value.dtype)
             return (value.astype(wide) * (factor.astype(wide) / stand_in)).astype(value.dtype)
 
         def affine(value: Any, other: Any, factor: Any) -> Any:
-            wide = jnp.promote_types(value.dtype, jnp.float32)
+            wide = _wide(value.dtype)
             return (value.astype(wide) * (factor.astype(wide) / stand_in) + other.astype(wide)).astype(value.dtype)
 
         outvars = []
@@ -147,6 +147,11 @@ class _Multiplied:
         target = _compat.new_var(aval)
         self.eqns += inlined(inner, atoms, [target], like)
         return target
+
+
+def _wide(dtype: Any) -> Any:
+    """Float32 for shorter floats; JAX promotes none of them where promotion is strict."""
+    return dtype if dtype.itemsize >= 4 else jnp.float32
 
 
 def _degrees_of(
