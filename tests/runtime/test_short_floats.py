@@ -330,6 +330,7 @@ def test_the_memory_of_sums_and_how_to_have_it_back():
     assert held["float32"] == 2 * held["parameter"]
 
 
+@pytest.mark.optimized
 def test_a_bound_on_memory_includes_sums_in_float32():
     args = arguments(BFLOAT16, 64)
 
