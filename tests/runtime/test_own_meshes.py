@@ -242,14 +242,12 @@ def mapped(mesh, axis):
     )
 
 
-@pytest.mark.optimized
 @pytest.mark.parametrize("around", [None, "scan", "cond", "jit"])
 def test_a_shard_map_over_the_same_axes_moves(around):
     function = mapped(SAME, "model") if around is None else AROUND[around](mapped(SAME, "model"))
     same_as_jit(function, plainly(around, lambda x: x - x.mean(1, keepdims=True)))
 
 
-@pytest.mark.optimized
 def test_a_shard_map_over_other_axes_is_an_error():
     with pytest.raises(
         ValueError, match=r"shard_map at .*:\d+ .*\(data=8\).*Write mm\.shard_map\(\.\.\.\) without mesh="

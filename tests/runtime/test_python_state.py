@@ -701,6 +701,34 @@ def test_state_of_a_library_is_its_own(monkeypatch) -> None:
     assert "`library.calls`" in refused(lambda it: library.calls.append(1), list)
 
 
+WRAPPER = """
+import functools
+def wrapped(fun, axes=()):
+    @functools.wraps(fun)
+    def wrapper(*args):
+        nonlocal axes
+        axes = (*axes, "data")
+        return fun(*args)
+    return wrapper
+"""
+
+
+@pytest.mark.parametrize("is_of_library", [True, False])
+def test_variables_of_a_wrapper_are_those_of_who_wrote_it(is_of_library, monkeypatch) -> None:
+    """`jax.shard_map` of JAX 0.12 fills in its axes, and looks like a function of the user by its name and module."""
+    home = types.ModuleType("a_library" if is_of_library else __name__)
+    if is_of_library:
+        home.__file__ = "/usr/lib/site-packages/a_library.py"
+        monkeypatch.setitem(sys.modules, "a_library", home)
+    exec(WRAPPER, vars(home))
+    meter = Meter()
+    scaled, counted = home.wrapped(lambda x: x), home.wrapped(lambda x: meter.values.append(x))
+
+    assert ("`axes`" in refused(lambda it: scaled(1), list)) is not is_of_library
+    # What a wrapper calls is followed.
+    assert "`meter.values`" in refused(lambda it: counted(1), list)
+
+
 def test_objects_whose_methods_fail_are_only_looked_at() -> None:
     class Closed:
         def __getattribute__(self, name):

@@ -105,10 +105,14 @@ class _StateObject:
 
 @dataclass(frozen=True, eq=False)
 class _View:
-    """What an object holds: its parts with what leads to them, and what else may be different afterwards."""
+    """What an object holds: its parts with what leads to them, and what else may be different afterwards.
+
+    `followed` leads to parts that a library may exchange.
+    """
 
     parts: Sequence[tuple[str, Any]] = ()
     content: object = None
+    followed: Sequence[tuple[str, Any]] = ()
 
     def changed(self, later: _View) -> Iterator[str]:
         """What leads to the parts that are others later: `.count`, a name; an empty text for the object itself."""
@@ -285,7 +289,7 @@ class PythonState:
         # What is in them is followed for the functions and objects of the program.
         is_private = is_cache or (each.is_private and issubclass(type(each.value), dict | list | tuple))
         reader = each.reader if is_library else _reader(each.value) or each.reader
-        parts = (part for part in view.parts if type(part[1]) not in _PLAIN)
+        parts = (part for part in (*view.followed, *view.parts) if type(part[1]) not in _PLAIN)
         for name, value in islice(parts, _MOST_OBJECTS):
             # What functions among the arguments read is not the argument's.
             is_given = each.is_given and type(each.value) is not types.FunctionType
@@ -295,7 +299,10 @@ class PythonState:
         # The class that an object says to have may be computed by its methods.
         kind = type(value)
         if kind is types.FunctionType:
-            return _View(tuple(self._of_function(value)))
+            # `functools.wraps` gives a library's function the user's module, but its variables are the library's.
+            is_wrapper = self._is_of_a_library(value.__globals__.get("__name__"))
+            cells, parts = tuple(self._cells_of(value)), tuple(self._of_function(value))
+            return _View(parts, followed=cells) if is_wrapper else _View((*cells, *parts))
         if issubclass(kind, type):
             attributes = () if self._is_of_a_library(value.__module__) else tuple(vars(value).items())
             names = ((f".{name}", each) for name, each in attributes if name not in _OF_PYTHON)
@@ -309,11 +316,14 @@ class PythonState:
             return None
         return _View(tuple(_parts_of(value)), _content_of(value))
 
-    def _of_function(self, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    def _cells_of(self, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
         is_library = self._is_of_a_library(function.__module__)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             value = _in_cell(cell)
             yield (_held_name(value, name) if is_library else name), value
+
+    def _of_function(self, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+        is_library = self._is_of_a_library(function.__module__)
         parameters, defaults = _parameters(function), function.__defaults__ or ()
         yield from zip(parameters[len(parameters) - len(defaults) :], defaults, strict=False)
         yield from (function.__kwdefaults__ or {}).items()
