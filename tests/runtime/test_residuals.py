@@ -140,7 +140,7 @@ def test_few_values_are_kept_and_gradients_are_the_same(residuals):
     assert 2 * sum(aval.size for aval in after) < sum(aval.size for aval in before)
 
 
-@pytest.mark.optimized
+@pytest.mark.usefixtures("double")
 def test_what_the_next_stage_reads_too_is_sent_as_before(residuals):
     def doubled(ws, x):
         def first(w, x):

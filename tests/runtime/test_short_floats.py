@@ -330,7 +330,6 @@ def test_the_memory_of_sums_and_how_to_have_it_back():
     assert held["float32"] == 2 * held["parameter"]
 
 
-@pytest.mark.optimized
 def test_a_bound_on_memory_includes_sums_in_float32():
     args = arguments(BFLOAT16, 64)
 
@@ -340,8 +339,10 @@ def test_a_bound_on_memory_includes_sums_in_float32():
         step(*args)
         return max(row.held.activations for row in step.explain().memory)
 
-    bound = 700
-    assert peak("float32", bound) < peak("parameter", bound)
+    # Which bound makes a difference hangs on what is kept, and so on the version of JAX.
+    peaks = [(peak("float32", bound), peak("parameter", bound)) for bound in (400, 700, 900)]
+    assert all(wide <= short for wide, short in peaks)
+    assert any(wide < short for wide, short in peaks)
 
 
 def test_what_a_program_adds_up_in_bfloat16_stays_as_it_is_written():
