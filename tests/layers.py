@@ -121,7 +121,7 @@ MAY_IMPORT = {
     "mmruntime._processes": "jax ._check ._compat",
     "mmruntime._core": "jax numpy ._check ._compat ._processes .schedules",
     "mmruntime._jaxpr": "jax numpy ._compat ._core",
-    "mmruntime._exactness": "jax numpy ._compat ._jaxpr",
+    "mmruntime._exactness": "jax numpy ._compat ._core ._jaxpr",
     "mmruntime._frontend": "jax numpy flax ._check ._compat ._processes .schedules ._core ._jaxpr ._exactness",
     "mmruntime._calling": "jax numpy flax ._check ._core ._frontend",
     "mmruntime._slices": "jax numpy ._compat ._jaxpr",

@@ -4,11 +4,13 @@ The gradient of `jnp.nanmean(loss)` is one over the number of losses that are nu
 makes of them. That number is known when all microbatches have run. But the backward pass is linear in it: each
 microbatch runs it with a number of the same magnitude, and what they make together is multiplied by the quotient of the
 two. Where that meets what does not depend on the factor, such as the gradient of another term of the loss, both are
-carried on by themselves and added up at the end.
+carried on by themselves and added up at the end. A backward pass in float16 or float8 is left as it is: its range is
+what the factor has to fit.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -18,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mmruntime import _compat
+from mmruntime._core.accumulators import accumulator_type
 from mmruntime._exactness.lattice import AbstractValue, Kind
 from mmruntime._exactness.rules.control import CALLS
 from mmruntime._exactness.rules.equation import shape_of
@@ -41,29 +44,29 @@ def put_off(part: Any, whole: Any, env: Mapping[Any, AbstractValue], after: Coll
     jaxpr, consts = _compat.split(part)
     other, whole_consts = _compat.split(whole)
     for factor in _factors(jaxpr, env, after):
-        readers = [
+        readers = {
             (index, position)
             for index, eqn in enumerate(jaxpr.eqns)
             if index not in after
             for position, atom in enumerate(eqn.invars)
             if atom is factor
-        ]
-        degrees = _degrees_of(jaxpr, set(readers), is_outermost=True)
-        kinds = [_degree(atom, degrees) for atom in jaxpr.outvars]
-        if _OTHER in kinds or {_LINEAR, _AFFINE}.isdisjoint(kinds):
+        }
+        degrees = _Degrees(jaxpr, readers, is_outermost=True)
+        kinds = [degrees.of(atom) for atom in jaxpr.outvars]
+        if degrees.acts or _OTHER in kinds or {_LINEAR, _AFFINE}.isdisjoint(kinds):
             continue
-        # Of the magnitude of one over what is averaged, so that cotangents are as large as without this.
+        # Of the magnitude of one over what is averaged, so that cotangents are about as large as without this.
         size = max(math.prod(shape_of(var)) for index, _ in readers for var in other.eqns[index].outvars)
         stand_in = 2.0 ** -round(math.log2(max(size, 1)))
-        twin = next(
-            two
-            for eqn, twin_eqn in zip(jaxpr.eqns, other.eqns, strict=True)
-            for one, two in zip(eqn.outvars, twin_eqn.outvars, strict=True)
-            if one is factor
-        )
+        twins = {
+            one: two
+            for eqn, twin in zip(jaxpr.eqns, other.eqns, strict=True)
+            for one, two in zip(eqn.outvars, twin.outvars, strict=True)
+        }
+        whole_degrees = _Degrees(other, readers, is_outermost=True)
         return (
-            _compat.with_consts(_Multiplied(jaxpr, factor, readers, stand_in).jaxpr, consts),
-            _compat.with_consts(_Multiplied(other, twin, readers, stand_in).jaxpr, whole_consts),
+            _compat.with_consts(_Multiplied(jaxpr, factor, degrees, stand_in).jaxpr, consts),
+            _compat.with_consts(_Multiplied(other, twins[factor], whole_degrees, stand_in).jaxpr, whole_consts),
         )
     return None
 
@@ -76,6 +79,7 @@ def _factors(jaxpr: Any, env: Mapping[Any, AbstractValue], after: Collection[int
         if index not in after
         for atom in eqn.invars
         if _compat.is_var(atom) and not shape_of(atom) and jnp.issubdtype(atom.aval.dtype, jnp.floating)
+        if not _is_narrow(atom)
     )
     return [var for kind in (Kind.AFTER, Kind.SUM) for var in read if env[var].kind is kind]
 
@@ -86,42 +90,37 @@ class _Multiplied:
     Args:
         jaxpr: The jaxpr.
         factor: The variable.
-        readers: The operands at which it is read in the loop.
+        degrees: How its variables depend on it.
         stand_in: The number.
     """
 
-    def __init__(self, jaxpr: Any, factor: Any, readers: Sequence[tuple[int, int]], stand_in: float) -> None:
+    def __init__(self, jaxpr: Any, factor: Any, degrees: _Degrees, stand_in: float) -> None:
         self.eqns: list[Any] = []
         # Of a sum, what the factor is in and what it is not in.
         self.terms: dict[Any, tuple[Any, Any]] = {}
-        degrees = _degrees_of(jaxpr, set(readers), is_outermost=True)
         number = _compat.Literal(np.asarray(stand_in, factor.aval.dtype)[()], factor.aval)
         for index, eqn in enumerate(jaxpr.eqns):
-            invars = [number if (index, k) in readers else atom for k, atom in enumerate(eqn.invars)]
-            eqn = eqn.replace(invars=invars)
-            if any(degrees[var] == _AFFINE for var in eqn.outvars):
-                ins = [_LINEAR if atom is number else _degree(atom, degrees) for atom in invars]
-                self._two_terms(eqn, ins)
+            invars = [number if (index, k) in degrees.readers else atom for k, atom in enumerate(eqn.invars)]
+            instead = eqn.replace(invars=invars)
+            if any(degrees.of(var) == _AFFINE for var in eqn.outvars):
+                self._two_terms(instead, degrees.of_operands(index, eqn))
             else:
-                self.eqns.append(eqn)
+                self.eqns.append(instead)
 
-        def product(value: Any, factor: Any) -> Any:
-            wide = _wide(value.dtype)
-            return (value.astype(wide) * (factor.astype(wide) / stand_in)).astype(value.dtype)
+        def together(factor: Any, value: Any, *rest: Any) -> Any:
+            wide = accumulator_type(value.dtype)
+            product = value.astype(wide) * (factor.astype(wide) / stand_in)
+            return functools.reduce(_compat.add_any_p.bind, (each.astype(wide) for each in rest), product).astype(
+                value.dtype
+            )
 
-        def affine(value: Any, other: Any, factor: Any) -> Any:
-            wide = _wide(value.dtype)
-            return (value.astype(wide) * (factor.astype(wide) / stand_in) + other.astype(wide)).astype(value.dtype)
-
-        outvars = []
         producers = {var: eqn for eqn in jaxpr.eqns for var in eqn.outvars}
-        for atom in jaxpr.outvars:
-            degree = _degree(atom, degrees)
-            if degree == _LINEAR:
-                atom = self._computed(product, [atom, factor], atom.aval, producers[atom])
-            elif degree == _AFFINE:
-                atom = self._computed(affine, [*self.terms[atom], factor], atom.aval, producers[atom])
-            outvars.append(atom)
+        outvars = list(jaxpr.outvars)
+        for position, atom in enumerate(outvars):
+            degree = degrees.of(atom)
+            if degree in (_LINEAR, _AFFINE):
+                terms = self.terms[atom] if degree == _AFFINE else (atom,)
+                outvars[position] = self._computed(together, [factor, *terms], atom.aval, producers[atom])
         self.jaxpr = jaxpr.replace(eqns=self.eqns, outvars=outvars)
 
     def _two_terms(self, eqn: Any, ins: Sequence[int]) -> None:
@@ -149,18 +148,7 @@ class _Multiplied:
         return target
 
 
-def _wide(dtype: Any) -> Any:
-    """Float32 for shorter floats; JAX promotes none of them where promotion is strict."""
-    return dtype if dtype.itemsize >= 4 else jnp.float32
-
-
-def _degrees_of(
-    jaxpr: Any,
-    readers: Collection[tuple[int, int]] = (),
-    given: Sequence[int] | None = None,
-    *,
-    is_outermost: bool = False,
-) -> dict[Any, int]:
+class _Degrees:
     """How the variables of an open jaxpr depend on the factor.
 
     Args:
@@ -168,28 +156,53 @@ def _degrees_of(
         readers: The operands that are the factor itself, by equation and position.
         given: How its arguments depend on it; not at all if left out.
         is_outermost: Whether its sums may be carried on as two terms.
+
+    Attributes:
+        acts: Whether an equation that depends on it does more than compute, such as print.
     """
-    degrees: dict[Any, int] = dict(zip(jaxpr.invars, given or [_FREE] * len(jaxpr.invars), strict=True))
-    for index, eqn in enumerate(jaxpr.eqns):
-        ins = [
-            _LINEAR if (index, position) in readers else _degree(atom, degrees)
-            for position, atom in enumerate(eqn.invars)
-        ]
-        found = _results(eqn, ins)
-        # Terms of a loss meet as cotangents. What a forward pass subtracts, such as a mean from its values, it has to
-        # subtract before it is rounded.
-        may_meet = is_outermost and (_AFFINE in ins or ("transpose", True) in _compat.scopes(eqn))
-        if _AFFINE in found and not may_meet:
-            found = [_OTHER] * len(found)
-        degrees.update(zip(eqn.outvars, found, strict=True))
-    return degrees
+
+    def __init__(
+        self,
+        jaxpr: Any,
+        readers: Collection[tuple[int, int]] = (),
+        given: Sequence[int] | None = None,
+        *,
+        is_outermost: bool = False,
+    ) -> None:
+        self.readers = readers
+        self._found: dict[Any, int] = dict(zip(jaxpr.invars, given or [_FREE] * len(jaxpr.invars), strict=True))
+        self.acts = False
+        for index, eqn in enumerate(jaxpr.eqns):
+            ins = self.of_operands(index, eqn)
+            self.acts = self.acts or (_compat.acts(eqn) and not {_FREE, _ZERO}.issuperset(ins))
+            found = _results(eqn, ins)
+            # Terms of a loss meet as cotangents, which JAX adds up in a way of its own. What a program subtracts, such
+            # as a mean from its values, it has to subtract before it is rounded.
+            may_meet = is_outermost and (_AFFINE in ins or eqn.primitive is _compat.add_any_p)
+            for var, degree in zip(eqn.outvars, found, strict=True):
+                is_lost = (degree == _AFFINE and not may_meet) or (degree in (_LINEAR, _AFFINE) and _is_narrow(var))
+                self._found[var] = _OTHER if is_lost else degree
+
+    def of(self, atom: Any) -> int:
+        """How an atom depends on it."""
+        if _compat.is_var(atom):
+            return self._found.get(atom, _FREE)
+        is_zero = not np.shape(atom.val) and not np.any(np.asarray(atom.val))
+        return _ZERO if is_zero else _FREE
+
+    def of_operands(self, index: int, eqn: Any) -> list[int]:
+        """How the operands of an equation of the jaxpr depend on it."""
+        return [_LINEAR if (index, k) in self.readers else self.of(atom) for k, atom in enumerate(eqn.invars)]
 
 
-def _degree(atom: Any, degrees: Mapping[Any, int]) -> int:
-    if _compat.is_var(atom):
-        return degrees.get(atom, _FREE)
-    is_zero = not np.shape(atom.val) and not np.any(np.asarray(atom.val))
-    return _ZERO if is_zero else _FREE
+def _is_narrow(var: Any) -> bool:
+    """Whether a float has a range of fewer powers of two than float32.
+
+    Loss scales keep cotangents in the range of float16. They may be in the factor, and are not in the stand-in.
+    """
+    finfo: Any = jnp.finfo
+    dtype = var.aval.dtype
+    return bool(jnp.issubdtype(dtype, jnp.floating) and finfo(dtype).minexp > finfo(jnp.float32).minexp)
 
 
 def _results(eqn: Any, ins: Sequence[int]) -> list[int]:
@@ -197,6 +210,8 @@ def _results(eqn: Any, ins: Sequence[int]) -> list[int]:
     count, name = len(eqn.outvars), eqn.primitive.name
     if _OTHER in ins:
         return [_OTHER] * count
+    if not eqn.outvars:
+        return []
     depends = _LINEAR in ins or _AFFINE in ins
     if depends and _compat.inner_jaxprs(eqn):
         return [_OTHER] * count if _AFFINE in ins else _inner_results(eqn, name, ins)
@@ -241,8 +256,7 @@ def _inner_results(eqn: Any, name: str, ins: Sequence[int]) -> list[int]:
 
 def _body_results(body: Any, ins: Sequence[int]) -> list[int]:
     jaxpr, _ = _compat.split(body)
-    degrees = _degrees_of(jaxpr, given=ins)
-    return [_degree(atom, degrees) for atom in jaxpr.outvars]
+    return list(map(_Degrees(jaxpr, given=ins).of, jaxpr.outvars))
 
 
 def _joined(each: Sequence[int]) -> int:

@@ -151,7 +151,7 @@ def prove(
     own_sizes: bool = False,
     waits: bool = False,
     parameters: Collection[int] = (),
-    late_factors: int = 3,
+    late_factors: int = 0,
 ) -> Proof:
     """Prove how results for microbatches make up the results for the whole batch.
 
@@ -210,7 +210,7 @@ def prove(
             raise ValueError(f"Argument {position} has shape {shape_of(other)} in the whole batch, not {expected}.")
     outs, edits = run.run(part, whole, ins, hoists=not as_written)
     found = [_verdict(value, can_hoist=not as_written) for value in outs]
-    if waits and late_factors and run.outermost is not None and not all(verdict.is_proved for verdict in found):
+    if late_factors and run.outermost is not None and not all(verdict.is_proved for verdict in found):
         deferred = put_off(part, whole, run.outermost.env, run.outermost.after)
         if deferred is not None:
             proof = prove(
