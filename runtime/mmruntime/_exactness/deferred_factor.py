@@ -243,7 +243,7 @@ def _inner_results(eqn: Any, name: str, ins: Sequence[int]) -> list[int]:
         found = [_body_results(branch, ins[1:]) for branch in params["branches"]]
         return [_joined(each) for each in zip(*found, strict=True)]
     if name == "scan":
-        num_consts, num_carry = params["num_consts"], params["num_carry"]
+        num_consts, num_carry = _compat.scan_counts(eqn)
         carry, rest = list(ins[num_consts : num_consts + num_carry]), ins[num_consts + num_carry :]
         while True:
             outs = _body_results(params["jaxpr"], [*ins[:num_consts], *carry, *rest])
