@@ -155,7 +155,7 @@ MAY_IMPORT = {
         "._partition.pipeline ._execution ._inspect"
     ),
     "mmruntime._old_jax": "jax numpy ._compat",
-    "mmruntime.flax": "jax numpy flax optax ._check ._core ._frontend ._execution ._step",
+    "mmruntime.flax": "jax numpy flax optax ._check ._compat ._core ._frontend ._execution ._step",
     "mmruntime.orbax": "jax orbax ._processes",
     "mmruntime._commands": "jax numpy ml_dtypes ._inspect ._step",
     "mmruntime.compat": "._core ._step ._old_jax",

@@ -408,6 +408,21 @@ def test_mistakes_are_told_of_the_users_function(place, free_promotion):
         assert text.count("JAX_TRACEBACK_FILTERING=off") == 1, text
 
 
+@pytest.mark.parametrize("module", [mm, mm.compat, pytest.param("mmruntime.flax", id="flax")])
+def test_errors_of_public_functions_leave_our_frames_out(module):
+    module = pytest.importorskip(module) if isinstance(module, str) else module
+    raised = 0
+    for name in module.__all__:
+        for args, keywords in (((), {}), ((object(),), {}), ((object(), object()), {}), ((), {"nonsense": 1})):
+            try:
+                getattr(module, name)(*args, **keywords)
+            except Exception as error:
+                raised += 1
+                frames = traceback.extract_tb(error.__traceback__)
+                assert not [frame for frame in frames if "mmruntime" in frame.filename], (name, args, keywords)
+    assert raised > len(module.__all__)
+
+
 def test_a_flag_of_jax_shows_our_frames():
     jax.config.update("jax_traceback_filtering", "off")
     try:

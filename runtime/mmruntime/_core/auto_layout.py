@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jax.sharding import Mesh
 
-from mmruntime import _check
+from mmruntime import _check, _compat
 
 
 class AUTO:
@@ -17,6 +17,7 @@ class AUTO:
         TypeError: If `mesh` is none.
     """
 
+    @_compat.api_boundary
     def __init__(self, mesh: Mesh) -> None:
         if not isinstance(mesh, Mesh):
             raise _check.wrong("AUTO", "mesh", "a mm.MultiMesh or a jax.sharding.Mesh", mesh)

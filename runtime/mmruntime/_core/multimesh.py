@@ -59,6 +59,7 @@ class MultiMesh(Mesh):
 
     # JAX's own class is made in `__new__` too, which gives equal meshes one object; registrations are not shared.
     @_compat.api_boundary
+    @_compat.api_boundary
     def __new__(
         cls,
         *,
@@ -242,6 +243,7 @@ def device_list(what: str, devices: Any) -> list[Any]:
     return flat
 
 
+@_compat.api_boundary
 def slice_global_mesh(**indices: int) -> TaskMesh:
     """The submesh of the `MultiMesh` in use at the given indices, with ids relative to it.
 

@@ -163,6 +163,7 @@ class replicate_parameters_smaller_than_num_elements:
         ValueError: If `num_elements` is negative or not an integer.
     """
 
+    @_compat.api_boundary
     def __init__(self, num_elements: int) -> None:
         if isinstance(num_elements, bool) or not isinstance(num_elements, int) or num_elements < 0:
             raise ValueError(

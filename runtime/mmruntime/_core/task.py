@@ -145,6 +145,7 @@ class Task:
     split_backprop: tuple[str, str] | None = None
     loop_dependent_mesh_slice: Callable[[int], Mapping[str, int]] | None = None
 
+    @_compat.api_boundary
     def __post_init__(self) -> None:
         if self.name is not None:
             _check.text("Task", "name", self.name)

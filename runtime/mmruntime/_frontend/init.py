@@ -30,6 +30,7 @@ _WITHOUT_EFFECT = {
 }
 
 
+@_compat.api_boundary
 def init(
     disable_gc: bool | None = None,
     cpus: int | None = None,
@@ -155,6 +156,7 @@ def init(
     start_processes(arguments, os.environ, cpus=cpus, gpus=gpus, batch=batch)
 
 
+@_compat.api_boundary
 def init_test() -> None:
     """`init` with what the command line of a test says, as MultiMesh's own tests are run.
 

@@ -8,9 +8,11 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, Mesh
 
+from mmruntime import _compat
 from mmruntime._old_jax.renamed_arguments import OMITTED, choose
 
 
+@_compat.api_boundary
 def make_mesh(
     axis_shapes: Any = OMITTED,
     axis_names: Any = OMITTED,

@@ -135,6 +135,7 @@ class mesh_context(contextlib.ContextDecorator):
         return None
 
 
+@_compat.api_boundary
 def assign_mesh(mesh: Mesh) -> None:
     """Put a mesh in context until a surrounding or a later `mesh_context` is left.
 

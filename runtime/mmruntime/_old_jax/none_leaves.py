@@ -8,7 +8,10 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from mmruntime import _compat
 
+
+@_compat.api_boundary
 def replicate_none(specs: Any, mesh: Mesh | None = None) -> Any:
     """Replace every `None` in a tree of partition specs by `PartitionSpec()`.
 
@@ -26,6 +29,7 @@ def replicate_none(specs: Any, mesh: Mesh | None = None) -> Any:
     return jax.tree.map(explicit, specs, is_leaf=lambda spec: spec is None or isinstance(spec, PartitionSpec))
 
 
+@_compat.api_boundary
 def tree_map(function: Callable[..., Any], tree: Any, *rest: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
     """`jax.tree.map`, except that a `None` in `tree` matches any subtree in `rest` and stays `None`.
 

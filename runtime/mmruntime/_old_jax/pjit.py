@@ -12,6 +12,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
+from mmruntime import _compat
 from mmruntime._old_jax.mesh_context import compiled_for, current_mesh
 from mmruntime._old_jax.renamed_arguments import OMITTED, choose
 from mmruntime._old_jax.specs_in_context import resolve
@@ -77,6 +78,7 @@ def _on(mesh: Mesh | AbstractMesh) -> AbstractContextManager[None]:
     return compiled_for(mesh) if isinstance(mesh, Mesh) and not mesh.empty else nullcontext()
 
 
+@_compat.api_boundary
 def pjit(
     fun: Callable[..., Any],
     in_shardings: Any = OMITTED,

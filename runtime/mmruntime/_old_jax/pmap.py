@@ -333,6 +333,7 @@ def _check_axes(word: str, axes: Any) -> None:
             )
 
 
+@_compat.api_boundary
 def pmap(
     fun: Callable[..., Any],
     axis_name: Any = None,

@@ -7,7 +7,10 @@ from typing import Any
 
 import jax
 
+from mmruntime import _compat
 
+
+@_compat.api_boundary
 def shard_map(
     f: Callable[..., Any],
     mesh: Any,

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
+from mmruntime import _compat
 from mmruntime._old_jax.mesh_context import current_mesh
 from mmruntime._old_jax.renamed_arguments import OMITTED, choose
 
@@ -46,6 +47,7 @@ def resolve(specs: Any, mesh: Mesh | AbstractMesh, where: str) -> Any:
     return jax.tree.map(place, specs, is_leaf=lambda spec: spec is None or isinstance(spec, PartitionSpec))
 
 
+@_compat.api_boundary
 def with_sharding_constraint(x: Any, shardings: Any = OMITTED, *, axis_resources: Any = OMITTED) -> Any:
     """`jax.lax.with_sharding_constraint` with specs for the mesh in context at the time of the trace or call.
 

@@ -9,7 +9,10 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from mmruntime import _compat
 
+
+@_compat.api_boundary
 def device_put_replicated(x: Any, devices: Sequence[Any]) -> Any:
     """Copy every array of the tree `x` to each device, stacked: shape `(len(devices), ...)`, row i on device i.
 
@@ -25,6 +28,7 @@ def device_put_replicated(x: Any, devices: Sequence[Any]) -> Any:
     return device_put_sharded([x] * len(devices), devices)
 
 
+@_compat.api_boundary
 def device_put_sharded(shards: Sequence[Any], devices: Sequence[Any]) -> Any:
     """Stack the trees `shards` leaf by leaf: shape `(len(devices), ...)`, row i on device i.
 
@@ -55,6 +59,7 @@ def device_put_sharded(shards: Sequence[Any], devices: Sequence[Any]) -> Any:
     return jax.tree.map(put, *shards)
 
 
+@_compat.api_boundary
 def pmap_sharding(
     shape: Sequence[int], sharded_dim: int | None = 0, devices: Sequence[Any] | None = None
 ) -> NamedSharding:

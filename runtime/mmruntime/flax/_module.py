@@ -12,7 +12,7 @@ from flax import linen as nn
 from flax import nnx
 from flax.core.scope import subtract_filters
 
-from mmruntime import _check
+from mmruntime import _check, _compat
 from mmruntime._core.task import Task
 from mmruntime._frontend import task_call as _call
 from mmruntime._frontend.shown_signature import names_keywords
@@ -25,6 +25,7 @@ _BY_PARENT = ("parent", "name")
 _PLACES = ("mesh", "devices", "mesh_slice", "loop_dependent_mesh_slice")
 
 
+@_compat.api_boundary
 @names_keywords(_call.TASK_KEYWORDS)
 def task(
     model: type[M], name: str | None = None, *, task: Task | None = None, keep_paths: bool = False, **fields: Any
@@ -158,6 +159,7 @@ def _unavailable(title: str, attribute: str) -> Callable[..., Any]:
     return method
 
 
+@_compat.api_boundary
 def shard_axes(*axis_names: str | None, init: Callable[..., Any] | None = None) -> Callable[..., Any]:
     """An initializer whose parameter carries logical axis names.
 

@@ -12,7 +12,7 @@ from flax import linen as nn
 from flax.training.train_state import TrainState
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from mmruntime import _check
+from mmruntime import _check, _compat
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._execution.host_values import unshared
 from mmruntime._frontend.constraint import with_sharding_constraint
@@ -50,6 +50,7 @@ def parallelize_step(
 ) -> tuple[Step, TrainState, MultiMesh]: ...
 
 
+@_compat.api_boundary
 def parallelize_step(
     model: nn.Module,
     optimizer: optax.GradientTransformation,
