@@ -31,7 +31,6 @@ PARTIALS = {
     "codemods/mmmodernize/calls/call_forms.py": "edits keywords in the text of a partial",
     "codemods/mmmodernize/calls/reach.py": "functions that `pjit` compiles, by their text",
     "codemods/mmmodernize/doubts/held_functions.py": "calls with keywords for what they are given first",
-    "codemods/mmmodernize/meshes/device_grids.py": "forward: to be moved to `Used`",
     "codemods/mmmodernize/meshes/mapped_gradients.py": "forward: to be moved to `Used`",
     "codemods/mmmodernize/meshes/mesh_extents.py": "decorators of contexts, by their text",
     "codemods/mmmodernize/meshes/partition_specs.py": "edits specs in the text of a partial",
