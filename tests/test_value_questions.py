@@ -45,11 +45,24 @@ QUESTIONS = {
         "nnx.Optimizer(model, tx, wrt=nnx.Param)",
         "({}).update(grads)",
     ),
+    "variable": ("from flax import nnx\n", "nnx.Param(1)", "({}).tag = 1"),
+    "annotation of a variable": ("from flax import nnx\n", "nnx.Param(1, sharding=('a',))", "({}).sharding"),
+    "sharding": ("from jax import sharding\n", "sharding.PositionalSharding(devices)", "({}).reshape(4, 2)"),
+    "specs": (
+        "from jax.sharding import PartitionSpec as P\nfrom jax.experimental.pjit import pjit\n",
+        "P('d')",
+        "pjit(f, in_axis_resources={}, out_axis_resources=None)",
+    ),
+    "function of pjit": (
+        "from jax.sharding import PartitionSpec as P\nfrom jax.experimental.pjit import pjit\n",
+        "pjit(lambda x: x, in_axis_resources=P('d'), out_axis_resources=None)",
+        "({}).clear_cache()",
+    ),
 }
 
 
 # Questions whose edits stand where the value is made.
-AT_VALUE = {"optimizer"}
+AT_VALUE = {"optimizer", "sharding", "function of pjit"}
 
 
 def asked(question: str, form: str) -> tuple[dict[str, bytes], dict[str, set[int]]]:

@@ -10,27 +10,28 @@ became `sharding_names` and then `out_sharding`.
 To check: the program was written for a Flax before 0.12.
 
 Refused: modules that use `out_sharding`, `sharding_names` or eager sharding, since they may mean what Flax does today;
-a `target-jax` before 0.10, on which that Flax does not install.
+attributes that the program sets on variables or deletes, which raises since Flax 0.12; a `target-jax` before 0.10, on
+which that Flax does not install.
 See https://flax.readthedocs.io/en/latest/flip/4844-var-eager-sharding.html
 """
 
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from typing import ClassVar
 
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_argument
 from mmmodernize.sites.site import Location, ModernizeContext
+from mmmodernize.types.nnx_variables import NnxVariables
 from mmrewrite.project.uses import ModuleUses
 
-_VARIABLES = tuple(
-    f"flax.nnx.{name}"
-    for name in ("Variable", "Param", "LoRAParam", "BatchStat", "Cache", "Intermediate", "Perturbation")
-)
-_TODAY = re.compile(r"\b(?:out_sharding|sharding_names|eager_sharding|use_eager_sharding)\b")
+_TODAY = frozenset(("out_sharding", "sharding_names", "eager_sharding", "use_eager_sharding"))
+# Attributes that can be set still.
+_SETTABLE = frozenset(("value", "raw_value"))
+_METADATA = {False: "set by `{}.set_metadata({}=...)`", True: 'deleted by `{}.del_metadata("{}")`'}
+_SETTERS = frozenset(("builtins.setattr", "builtins.delattr"))
 
 
 class KeepVariableAnnotations(ModernizeCodemod):
@@ -45,19 +46,56 @@ class KeepVariableAnnotations(ModernizeCodemod):
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
-        """Calls that make a variable with `sharding=`."""
-        for use in module.uses(_VARIABLES):
-            call = module.parents.get(use.node)
-            if isinstance(call, ast.Call) and call.func is use.node and _keyword(call) is not None:
-                yield Location(module, use.node, use)
+        """Calls that make a variable with `sharding=`, reads of that, and attributes that are set on variables."""
+        if not any(item.name.partition(".")[0] == "flax" for item in module.imported):
+            return
+        variables, is_of_today = context.analysis(NnxVariables), _is_of_today(module)
+        for call in module.nodes_of(ast.Call):
+            assert isinstance(call, ast.Call)
+            if _keyword(call) is not None and variables.is_class(module, call.func):
+                yield Location(module, call.func)
+            elif _changes(module, call) is not None and variables.has(module, call.args[0]) is not False:
+                yield Location(module, call)
+        for node in module.nodes_of(ast.Attribute):
+            assert isinstance(node, ast.Attribute)
+            if isinstance(node.ctx, ast.Load):
+                is_read = node.attr == "sharding" and not is_of_today
+                if is_read and variables.has(module, node.value, annotated=True) is not False:
+                    yield Location(module, node)
+            elif _changes(module, node) is not None and variables.has(module, node.value) is not False:
+                yield Location(module, node)
 
     def rewrite(self) -> None:
-        """Rewrite one call."""
-        call = self.site.call
-        keyword = None if call is None else _keyword(call)
-        assert call is not None
-        assert keyword is not None
-        if _TODAY.search(self.site.source.text):
+        """Rewrite one call or one read."""
+        node, variables = self.site.node, self.site.context.analysis(NnxVariables)
+        assert isinstance(node, ast.expr)
+        call = self.site.module.parents.get(node)
+        keyword = _keyword(call) if isinstance(call, ast.Call) and call.func is node else None
+        if isinstance(call, ast.Call) and keyword is not None:
+            self._rename(call, keyword)
+            return
+        changed = _changes(self.site.module, node)
+        if changed is not None:
+            owner = (
+                node.args[0] if isinstance(node, ast.Call) else node.value if isinstance(node, ast.Attribute) else node
+            )
+            advice = f"since Flax 0.12 attributes of variables are {_METADATA[_is_deletion(node)]}".format(
+                self.site.text(owner), "out_sharding" if changed == "sharding" else changed or "name"
+            )
+            if variables.has(self.site.module, owner) is None:
+                self.site.leave(f"{advice}, if this is one")
+            self.refuse(advice)
+        assert isinstance(node, ast.Attribute)
+        if variables.has(self.site.module, node.value, annotated=True) is None:
+            self.site.leave(
+                "since Flax 0.12 `sharding` of a variable is the sharding of its array; if its annotation is meant, "
+                "write `out_sharding`"
+            )
+        self.site.needs_package("flax", "0.12", "`out_sharding`", jax="0.10")
+        self.site.rename_attribute(node, "out_sharding")
+
+    def _rename(self, call: ast.Call, keyword: ast.keyword) -> None:
+        if _is_of_today(self.site.module):
             self.refuse(
                 "`sharding=` was an annotation alone, and is `out_sharding=` today, by which Flax lays the variable "
                 "out when it is made; this module uses names of today, so write `out_sharding=`, and "
@@ -67,6 +105,35 @@ class KeepVariableAnnotations(ModernizeCodemod):
         self.site.needs_package("flax", "0.12", "`out_sharding=`", jax="0.10")
         self.site.rename_keyword(keyword, "out_sharding")
         append_argument(self.site, call, "eager_sharding=False")
+
+
+def _is_of_today(module: ModuleUses) -> bool:
+    """Whether code of a module uses names of today; what texts and comments say is no evidence."""
+    return any(
+        (node.arg if isinstance(node, ast.keyword) else getattr(node, "attr", None)) in _TODAY
+        for node in module.nodes_of(ast.keyword, ast.Attribute)
+    )
+
+
+def _changes(module: ModuleUses, node: ast.expr) -> str | None:
+    """The attribute that a node sets or deletes, "" if its name is computed; None if it is none that matters."""
+    match node:
+        case ast.Attribute(value=value, attr=name, ctx=ast.Store() | ast.Del()):
+            is_own = isinstance(value, ast.Name) and value.id in ("self", "cls")
+            return None if name in _SETTABLE or is_own else name
+        case ast.Call(func=function, args=[ast.expr(), key, *_]) if (
+            module.facts.names.resolve(function, module.scope_of(function)) in _SETTERS
+        ):
+            text = key.value if isinstance(key, ast.Constant) else ""
+            return None if text in _SETTABLE else str(text)
+        case _:
+            return None
+
+
+def _is_deletion(node: ast.expr) -> bool:
+    if isinstance(node, ast.Attribute):
+        return isinstance(node.ctx, ast.Del)
+    return isinstance(node, ast.Call) and len(node.args) == 2
 
 
 def _keyword(call: ast.Call) -> ast.keyword | None:

@@ -1,0 +1,84 @@
+"""Which values are variables of Flax's nnx, and which of these have an annotation of their sharding."""
+
+from __future__ import annotations
+
+import ast
+from functools import cached_property
+
+from mmmodernize.sites.shared_flow import SharedFlow
+from mmmodernize.sites.site import ModernizeContext
+from mmmodernize.types.value_classes import ValueClasses
+from mmrewrite.project.uses import ModuleUses
+from mmrewrite.values.value import By, Value
+
+VARIABLES = tuple(
+    f"flax.nnx.{name}"
+    for name in ("Variable", "Param", "LoRAParam", "BatchStat", "Cache", "Intermediate", "Perturbation")
+)
+_PARTITIONING = "flax.nnx.with_partitioning"
+_OF_LAYERS = frozenset(("kernel", "bias", "scale", "embedding", "mean", "var", "lora_a", "lora_b", "count"))
+
+
+class NnxVariables:
+    """The variables of a project."""
+
+    def __init__(self, context: ModernizeContext) -> None:
+        self._modules = context.modules
+        self._flow, self._classes = context.analysis(SharedFlow), context.analysis(ValueClasses)
+
+    def is_class(self, module: ModuleUses, node: ast.expr) -> bool:
+        """Whether an expression is a class of variables: of nnx, or one of the project that derives from it."""
+        found = self._flow.class_at(module, node)
+        return (
+            self._flow.full_name(module, node) in VARIABLES
+            if found is None
+            else not set(self._flow.bases(*found).outside).isdisjoint(VARIABLES)
+        )
+
+    def has(self, module: ModuleUses, node: ast.expr, *, annotated: bool = False) -> bool | None:
+        """Whether a value is a variable, or one with an annotation; None if it may be one."""
+        is_declared = self._classes.of(module, node) in VARIABLES
+        if is_declared and not annotated:
+            return True
+        found = self._flow.may(Value(module, node), self._kind, by_name=True)
+        kinds = {"annotated"} if annotated else {"annotated", "plain", "layer"}
+        if annotated and self._partitions:
+            kinds.add("layer")
+        if kinds.isdisjoint(found.answers):
+            return None if is_declared and self._is_annotated else False
+        is_one = kinds.issuperset(found.answers) and "layer" not in found.answers
+        is_sure = is_one and not (found.others or found.unknown)
+        return True if is_sure and self._flow.must(Value(module, node), self._is_annotated_one) is not None else None
+
+    @cached_property
+    def _is_annotated(self) -> bool:
+        """Whether the program annotates some variable."""
+        return self._partitions or any(
+            any(word.arg == "sharding" for word in call.keywords) and self.is_class(module, call.func)
+            for module in self._modules.values()
+            for call in module.nodes_of(ast.Call)
+            if isinstance(call, ast.Call)
+        )
+
+    @cached_property
+    def _partitions(self) -> bool:
+        return any(True for module in self._modules.values() for _ in module.uses((_PARTITIONING,)))
+
+    def _is_annotated_one(self, value: Value) -> bool | None:
+        return None if self._kind(value) is None else True
+
+    def _kind(self, value: Value) -> str | None:
+        steps = [step.kind for step in value.path]
+        if steps == [By.CALL]:
+            if not isinstance(value.head, str | ast.ClassDef):
+                return None
+            if isinstance(value.head, str):
+                is_variable = value.head in VARIABLES
+            else:
+                is_variable = not set(self._flow.bases(value.module, value.head).outside).isdisjoint(VARIABLES)
+            words = {word for word, _ in value.path[0].what.keywords}
+            return ("annotated" if "sharding" in words else "plain") if is_variable else None
+        is_layer = isinstance(value.head, str) and value.head.startswith("flax.nnx.")
+        if is_layer and steps == [By.CALL, By.ATTRIBUTE] and value.path[1].what in _OF_LAYERS:
+            return "layer"
+        return None
