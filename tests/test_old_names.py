@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib.metadata
 import json
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from fixture_files import source_files, told_lines
@@ -282,3 +287,33 @@ def test_imports_of_what_a_gone_module_held_are_told(statement: str) -> None:
     files = {f"{module}.py": f"{statement.format(module)}\n".encode() for module in modules}
     results = modernize_project(source_files(files), REGISTRY)
     assert [[*told_lines(result)] for result in results] == [[1]] * len(modules)
+
+
+def test_what_is_said_to_be_the_same_is_there_and_is() -> None:
+    pytest.importorskip("jax")
+    for name, row in old_names().items():
+        if row.instead is None or "which is the same" not in row.advice:
+            continue
+        new, release = row.instead
+        if not _is_installed(new, release):
+            continue
+        found, old = _at(new), _at(name)
+        assert found is not None, (name, new)
+        # A module that is there still is named by it in `jax` alone.
+        assert old is None or old is found or isinstance(found, ModuleType), (name, new)
+
+
+def _is_installed(name: str, release: str) -> bool:
+    package = name.partition(".")[0]
+    version = importlib.metadata.version({"orbax": "orbax-checkpoint"}.get(package, package))
+    return tuple(map(int, version.split(".")[:3])) >= tuple(map(int, release.split(".")))
+
+
+def _at(name: str) -> object | None:
+    parts = name.split(".")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for length in range(len(parts), 0, -1):
+            with contextlib.suppress(ImportError, AttributeError):
+                return functools.reduce(getattr, parts[length:], importlib.import_module(".".join(parts[:length])))
+    return None

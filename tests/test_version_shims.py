@@ -62,3 +62,23 @@ def test_nothing_guards_a_use_whose_import_fails_before(text: str, is_left: bool
     (result,) = modernize_project(source_files({"a.py": text.encode()}), ModernizeRegistry())
     assert is_left == any("already" in item.reason for item in result.left)
     assert is_left != (result.changed or bool(result.refusals))
+
+
+@pytest.mark.parametrize(
+    ("test", "taken"),
+    [
+        ("jax.__version_info__ >= (0, 4, 26)", True),
+        ("jax.__version_info__ < (0, 4, 26)", False),
+        ("versiontuple(jax.__version__) > (0, 5)", True),
+        ("Version(jax.__version__) < Version('0.5.1')", False),
+        ("jax.__version_info__ >= (0, 13)", False),
+        ("jax.__version_info__ >= (0, 12, 1)", None),
+        ("jax.__version__ >= '0.4.26'", None),
+        ("jax.__version_info__ >= (0, 4, 26) and x", None),
+    ],
+)
+def test_a_branch_that_todays_jax_takes_is_rewritten(test: str, taken: bool | None) -> None:
+    text = f"import jax\nif {test}:\n    f = jax.tree_map\nelse:\n    f = jax.tree_multimap\n"
+    (result,) = modernize_project(source_files({"a.py": text.encode()}), ModernizeRegistry())
+    left = {item.line for item in result.left}
+    assert left == ({3, 5} if taken is None else {5} if taken else {3})

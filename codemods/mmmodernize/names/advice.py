@@ -62,6 +62,8 @@ ADVICE = {
     "jax.core.NamedShape": "shapes have no names since `xmap` is gone; use the tuple",
     "jax.sharding.AxisTypes": "write `jax.sharding.AxisType`",
     "jax.sharding.use_mesh": "write `jax.set_mesh`",
+    "jax.experimental.pallas.dot": "write `jax.lax.dot(x, y, preferred_element_type=jnp.float32)`, as it gave float32",
+    "jax.xla": "it was internal; devices are `jax.Device`, and programs `jax.jit(f).lower(...)`",
     "jax.spmd_mode": "arrays over several processes may be computed with anywhere; leave it out",
     "jax.lax.tie_in": "it returned its second argument; write that",
     "jax.lax.pdot": "write `jax.lax.psum(jnp.dot(x, y), axis_name)`",
@@ -85,6 +87,7 @@ ADVICE = {
     "flax.nnx.graph": "write `flax.nnx`, which has what is public of it",
     "flax.config": "import `flax`, and write `flax.config`",
     "flax.linen.ConvLSTM": "write `flax.linen.ConvLSTMCell`",
+    "flax.nnx.with_sharding_constraint": "write `jax.lax.with_sharding_constraint`, with a sharding or under a mesh",
     "flax.nnx.field": "write `nnx.static()` for what is no part of the tree, `nnx.data()` for what is",
 }
 

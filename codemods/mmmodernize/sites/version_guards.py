@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import operator
 import re
+from collections.abc import Sequence
 
 from mmmodernize.names.name_index import TITLES, old_names
 from mmmodernize.names.private_index import private_name
@@ -51,7 +53,7 @@ def _guard_around(module: ModuleUses, node: ast.AST) -> str | None:
             branches = holder.body if isinstance(holder.body, list) else [holder.body]
             others = holder.orelse if isinstance(holder.orelse, list) else [holder.orelse]
             asked = _asked(module, holder.test) if inner in (*branches, *others) else None
-            if asked is not None:
+            if asked is not None and _takes(module, holder.test) is not (inner in branches):
                 return f"the `if` of line {holder.lineno} already chooses by the version of {asked}"
         inner = holder
     return None
@@ -70,6 +72,38 @@ def _is_shim(statement: ast.Try) -> bool:
 # What the packages are called, with that of JAX's binaries.
 _TITLES = {**{package.partition(".")[0]: title for package, title in TITLES.items()}, "jaxlib": "JAX"}
 _VERSION = re.compile(rf"({'|'.join(_TITLES)})\.(?:checkpoint\.)?(?:__version|version)")
+
+
+# Of each package a release that programs of today run on. What is asked about that release itself decides nothing.
+_TODAY = {"jax": (0, 12), "jaxlib": (0, 12), "flax": (0, 12)}
+_ORDER = {ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge}
+
+
+def _takes(module: ModuleUses, test: ast.expr) -> bool | None:
+    """Whether a condition about a version alone holds today; None if the source does not say."""
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1:
+        return None
+    scope, order = module.scope_of(test), _ORDER.get(type(test.ops[0]))
+    left, right = test.left, test.comparators[0]
+    asked = left.args[0] if isinstance(left, ast.Call) and len(left.args) == 1 and not left.keywords else left
+    name = module.facts.names.resolve(asked, scope) if isinstance(asked, ast.Name | ast.Attribute) else None
+    package, _, member = (name or "").partition(".")
+    is_version = member == "__version_info__" if asked is left else member in ("__version__", "version.__version__")
+    today, bound = _TODAY.get(package), _release(right)
+    if order is None or not is_version or today is None or bound is None or bound[:2] == today:
+        return None
+    return order(today, bound)
+
+
+def _release(node: ast.expr) -> tuple[int, ...] | None:
+    """A release that is written: `(0, 4, 26)`, or `Version("0.4.26")`."""
+    texts: Sequence[object] = ()
+    if isinstance(node, ast.Tuple):
+        texts = [each.value if isinstance(each, ast.Constant) else None for each in node.elts]
+    elif isinstance(node, ast.Call) and len(node.args) == 1 and isinstance(node.args[0], ast.Constant):
+        texts = str(node.args[0].value).split(".")
+    numbers = [int(f"{each}") for each in texts if f"{each}".isdigit()]
+    return tuple(numbers) if len(numbers) == len(texts) and len(numbers) > 1 else None
 
 
 def _asked(module: ModuleUses, test: ast.expr) -> str | None:

@@ -24,7 +24,7 @@ from typing import ClassVar
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_argument
 from mmmodernize.sites.site import Location, ModernizeContext
-from mmmodernize.types.nnx_variables import NnxVariables
+from mmmodernize.types.nnx_variables import VARIABLES, NnxVariables
 from mmrewrite.project.uses import ModuleUses
 
 _TODAY = frozenset(("out_sharding", "sharding_names", "eager_sharding", "use_eager_sharding"))
@@ -50,10 +50,11 @@ class KeepVariableAnnotations(ModernizeCodemod):
         if not any(item.name.partition(".")[0] == "flax" for item in module.imported):
             return
         variables, is_of_today = context.analysis(NnxVariables), _is_of_today(module)
+        uses = {use.node: use for use in module.uses(VARIABLES)}
         for call in module.nodes_of(ast.Call):
             assert isinstance(call, ast.Call)
             if _keyword(call) is not None and variables.is_class(module, call.func):
-                yield Location(module, call.func)
+                yield Location(module, call.func, uses.get(call.func))
             elif _changes(module, call) is not None and variables.has(module, call.args[0]) is not False:
                 yield Location(module, call)
         for node in module.nodes_of(ast.Attribute):
