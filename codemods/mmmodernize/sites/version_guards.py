@@ -92,7 +92,7 @@ def _takes(module: ModuleUses, test: ast.expr) -> bool | None:
     today, bound = _TODAY.get(package), _release(right)
     if order is None or not is_version or today is None or bound is None or bound[:2] == today:
         return None
-    return order(today, bound)
+    return bool(order(today, bound))
 
 
 def _release(node: ast.expr) -> tuple[int, ...] | None:
