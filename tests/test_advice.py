@@ -313,6 +313,8 @@ def test_advice_that_is_followed_to_the_letter(case: str, at: str, edits: list[l
 # Kinds of refusals whose advice the tests above follow, or `tests/runtime/test_gather.py` in the rewritten program
 # (`jax.set_mesh`); that of all others is in `advice_followed.toml`.
 FOLLOWED_ABOVE = (
+    "a `lambda` is no array",
+    "`nn.scan` scans a function here",
     "more than one argument could be the batch",
     "the loss takes `_`, which looks like a random key",
     "the loss closes over",
@@ -343,3 +345,45 @@ def test_each_advice_of_a_fixture_is_followed() -> None:
     assert not [part for part in FOLLOWED_ABOVE if not any(part in kind for kind in kinds)]
     rest = {kind: at for kind, at in kinds.items() if kind not in followed_kinds}
     assert [at for kind, at in rest.items() if not any(part in kind for part in FOLLOWED_ABOVE)] == []
+
+
+FUNCTION_FOR_LAMBDA = """import jax.numpy as jnp
+
+# mm: mesh(stage=2, data=2); axes(batch="data")
+
+
+# mm: shard(out=("batch", None))
+def layer(p, x):
+    return jnp.tanh(x @ p)
+"""
+MODULE_FOR_FUNCTION = """import jax
+from flax import linen as nn
+
+# mm: mesh(stage=2)
+
+
+class Block(nn.Module):
+    @nn.compact
+    def __call__(self, x, _):
+        return x + nn.Dense(x.shape[-1])(nn.gelu(x)), None
+
+
+class Model(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        # mm: stages
+        x, _ = nn.scan(Block, variable_axes={"params": 0}, split_rngs={"params": True}, length=4)()(x, None)
+        return x
+
+
+@jax.jit  # mm: mjit
+def step(params, batch):
+    return Model().apply(params, batch)
+"""
+
+
+@pytest.mark.parametrize("text", [FUNCTION_FOR_LAMBDA, MODULE_FOR_FUNCTION])
+def test_a_definition_takes_the_place_of_a_function_that_is_refused(text: str) -> None:
+    (result,) = rewrite_project(source_files({"main.py": text.encode()}), REGISTRY)
+    assert [each.reason for each in result.refusals if "no step is compiled" not in each.reason] == []
+    assert b"# mm:" not in result.result

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+
 import libcst as cst
 
 from mmrewrite.codemod.base import MeshCodemod, spaced
+from mmrewrite.directives.collect import Argument
 
 WRAPPER = "with_sharding_constraint"
 
@@ -41,3 +44,11 @@ def _without_parentheses(value: cst.BaseExpression) -> cst.BaseExpression:
     if not all(isinstance(space, cst.SimpleWhitespace) for space in spaces):
         return value
     return value.with_changes(lpar=[], rpar=[])
+
+
+def names_alone(argument: Argument) -> str:
+    """The layout in an argument without the brackets around it, as `shard` takes it: one name for each dimension."""
+    value = argument.value
+    if isinstance(value, ast.Tuple | ast.List):
+        return ", ".join(ast.unparse(each).replace("'", '"') for each in value.elts)
+    return argument.text

@@ -59,12 +59,14 @@ class Reach:
         return self._names_of(reached.facts, self._walk(reached), self._scope(reached))
 
     def _names_of(self, facts: Facts, nodes: Iterable[ast.AST], scope: Scope) -> Iterator[Reached]:
-        seen: set[str] = set()
+        seen: set[tuple[str, Scope]] = set()
         for node in nodes:
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-                if node.id not in seen:
-                    seen.add(node.id)
-                    yield from self._of_name(facts, node.id, scope)
+                # A class holds methods, whose parameters are no names of the module.
+                inner = facts.names.read_in.get(node, scope)
+                if (node.id, inner) not in seen:
+                    seen.add((node.id, inner))
+                    yield from self._of_name(facts, node.id, inner)
             elif isinstance(node, ast.Attribute):
                 dotted = dotted_name(node)
                 if dotted is not None:

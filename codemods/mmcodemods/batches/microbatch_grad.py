@@ -41,6 +41,7 @@ from mmrewrite.analysis.meshes.searched_schedule import runtime_arguments
 from mmrewrite.analysis.objects.annotations import annotation_of, is_fully_annotated
 from mmrewrite.analysis.steps.batch_arguments import choose_batch
 from mmrewrite.analysis.steps.changed_arguments import changed_argument
+from mmrewrite.analysis.steps.closures import lambda_assignment
 from mmrewrite.analysis.steps.gradients import find_gradient
 from mmrewrite.analysis.steps.losses import (
     Loss,
@@ -113,9 +114,16 @@ class MicrobatchGrad(MeshCodemod):
             self.site.transform(use.statement, self)
         if self.batch.appended and loss is not None:
             if isinstance(loss.node, ast.Lambda):
+                named = lambda_assignment(loss)
                 function = self.target.args[0].value if self.target is not None and self.target.args else None
-                if self.gradient.by_name or not isinstance(function, cst.Lambda):
-                    self.refuse("the loss is a `lambda` made elsewhere; write it as a `def`")
+                if named is not None:
+                    simple = self.site.fragment(named).node
+                    function = next(each.value for each in simple.body if isinstance(each, cst.Assign))
+                    self.site.transform(named, self)
+                elif self.gradient.by_name:
+                    function = None
+                if not isinstance(function, cst.Lambda):
+                    self.refuse("the loss is a `lambda` within another expression; write it as a `def`")
                 self.function = function
             else:
                 if is_fully_annotated(loss.node):

@@ -23,7 +23,7 @@ from typing import NoReturn
 from mmcodemods._layer_loop import stage_details
 from mmcodemods._task import TaskCodemod
 from mmrewrite.analysis.loops.made_modules import SEQUENTIALS, is_sequential
-from mmrewrite.analysis.loops.scans import is_lifted_scan, is_nnx_scan
+from mmrewrite.analysis.loops.scans import is_lifted_scan, is_nnx_scan, lifts_function
 from mmrewrite.directives.vocabulary import FOR, KIND_WORDS, STATEMENT
 
 _SCANS = frozenset(("jax.lax.scan",))
@@ -64,6 +64,14 @@ class StageScan(TaskCodemod):
             self.refuse(
                 "`functools.reduce` hides the call of the layer; write `for block in blocks: x = block(x)` and hint "
                 "that"
+            )
+        lifted = next((call for call in calls if lifts_function(self.site, call)), None)
+        if lifted is not None:
+            self.refuse(
+                "`nn.scan` scans a function here, and stages are dealt out of a class of modules; write a module whose "
+                "`__call__(self, x, _)` returns `x, None`, scan that by `nn.scan(Block, ...)()(x, None)`, and hint the "
+                "call",
+                lifted,
             )
         made = next((call for call in calls if self.site.resolve(call.func) in SEQUENTIALS), None)
         if made is not None:

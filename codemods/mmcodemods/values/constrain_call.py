@@ -23,7 +23,7 @@ import ast
 
 import libcst as cst
 
-from mmcodemods._constraint import WRAPPER, ConstraintCodemod
+from mmcodemods._constraint import WRAPPER, ConstraintCodemod, names_alone
 from mmrewrite.codemod.base import expression
 from mmrewrite.directives.vocabulary import CALL, STATEMENT, kind_of
 from mmrewrite.project.axis_names import RESHARD, layout_argument, sharding_keywords, stray_names
@@ -57,7 +57,8 @@ class ConstrainCall(ConstraintCodemod):
         elif self.hint.named:
             name, argument = self.hint.named[0]
             self.site.error(
-                f"`{name}=` names a parameter, and this is a call; write the layout alone: `shard(x, {argument.text})`",
+                f"`{name}=` names a parameter, and this is a call; write the layout alone: `shard(x, "
+                f"{names_alone(argument)})`",
                 argument,
             )
         self.site.check_logical_names(self.hint.arguments)

@@ -15,7 +15,7 @@ import ast
 
 import libcst as cst
 
-from mmcodemods._constraint import ReturnConstraintCodemod
+from mmcodemods._constraint import ReturnConstraintCodemod, names_alone
 
 
 class ConstrainValue(ReturnConstraintCodemod):
@@ -29,7 +29,8 @@ class ConstrainValue(ReturnConstraintCodemod):
         if self.hint.named:
             name, argument = self.hint.named[0]
             message = (
-                f"`{name}=` names a parameter, and this is no `def`; write the layout alone: `shard({argument.text})`"
+                f"`{name}=` names a parameter, and this is no `def`; write the layout alone: "
+                f"`shard({names_alone(argument)})`"
             )
             self.site.error(message, argument)
         statement = self.site.statement
@@ -38,6 +39,13 @@ class ConstrainValue(ReturnConstraintCodemod):
         value = statement.value
         if value is None:
             self.refuse("`shard` is about a value, and this statement has none")
+        if isinstance(value, ast.Lambda):
+            layout = f"({', '.join(argument.text for argument in self.hint.arguments)},)"
+            layout = layout if len(self.hint.arguments) == 1 else f"{layout[:-2]})"
+            self.refuse(
+                f"a `lambda` is no array; write it as a `def`, and `# mm: shard(out={layout})` above that, "
+                "which lays out its result"
+            )
         if isinstance(value, ast.Yield | ast.YieldFrom | ast.Tuple | ast.List | ast.Dict | ast.Starred):
             self.refuse(f"`{self.site.text(value)}` is not one array; bind the array to a name and hint there")
         targets = statement.targets if isinstance(statement, ast.Assign) else []

@@ -37,6 +37,17 @@ def is_nnx_scan(site: Site, node: ast.expr, scope: Scope | None = None) -> bool:
     return isinstance(binding.value, ast.Call) and is_nnx_scan(site, binding.value, owner)
 
 
+def lifts_function(site: Site, call: ast.Call) -> bool:
+    """Whether a call is `nn.scan` of a function rather than of a class of modules."""
+    function = call.args[0] if call.args and site.resolve(call.func) in _LIFTED else None
+    if isinstance(function, ast.Name):
+        binding = site.facts.names.binding(function.id, site.scope)
+        return binding is not None and (
+            isinstance(binding.node, ast.FunctionDef) or isinstance(binding.value, ast.Lambda)
+        )
+    return isinstance(function, ast.Lambda)
+
+
 def _makes_scan(site: Site, node: ast.expr, scope: Scope) -> bool:
     """Whether an expression is the class that `nn.scan(Block, ...)` returns, or a class that it decorates."""
     if isinstance(node, ast.Call):

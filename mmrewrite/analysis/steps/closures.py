@@ -81,9 +81,14 @@ def cannot_be_given(site: Site, gradient: Gradient, loss: Loss, names: list[str]
             # As a parameter it would be another name, which code outside of the loss does not see changed.
             return f"the loss assigns `{name}`, which it declares `nonlocal` or `global`"
     if isinstance(node, ast.Lambda):
-        return None if node is gradient.function else "the loss is a `lambda` that has a name; write it as a `def`"
-    outside = site.facts.scope_of(node)
-    for decorator in node.decorator_list:
+        if node is gradient.function:
+            return None
+        if lambda_assignment(loss) is None:
+            return "the loss is a `lambda` within another expression; write it as a `def`"
+    outside = site.facts.names.scope
+    if not isinstance(node, ast.Lambda):
+        outside = site.facts.scope_of(node)
+    for decorator in getattr(node, "decorator_list", ()):
         if not is_gradient_decorator(site.facts.names, decorator, outside) and not keeps_values(
             site.facts, decorator, outside
         ):
@@ -91,21 +96,37 @@ def cannot_be_given(site: Site, gradient: Gradient, loss: Loss, names: list[str]
     if is_used_elsewhere(site, gradient, loss):
         changed = next((name for name in names if not _is_set_above(loss, name)), None)
         if changed is not None:
-            return f"`{node.name}` is used elsewhere, too, and `{changed}` changes below it"
+            return f"`{_name(loss)}` is used elsewhere, too, and `{changed}` changes below it"
     return None
+
+
+def lambda_assignment(loss: Loss) -> ast.Assign | None:
+    """The statement `loss = lambda ...` of a loss that is a lambda with one name."""
+    for statement in loss.facts.names.scopes:
+        match statement:
+            case ast.Assign(targets=[ast.Name()], value=value) if value is loss.node:
+                return statement
+    return None
+
+
+def _name(loss: Loss) -> str:
+    if not isinstance(loss.node, ast.Lambda):
+        return loss.node.name
+    statement = lambda_assignment(loss)
+    return ast.unparse(statement.targets[0]) if statement is not None else "lambda"
 
 
 def is_used_elsewhere(site: Site, gradient: Gradient, loss: Loss) -> bool:
     """Whether a loss is used otherwise than by the gradient; new parameters then need defaults."""
-    node = loss.node
-    if isinstance(node, ast.Lambda):
+    defined: ast.stmt | None = lambda_assignment(loss) if isinstance(loss.node, ast.Lambda) else loss.node
+    if defined is None:
         return False
     decorated = (
         isinstance(gradient.function, ast.Name)
         and gradient.by_name
         and any(use.call.func is gradient.function for use in gradient.uses)
     )
-    return _loads(site, node.name, site.facts.scope_of(node)) != 1 and not decorated
+    return _loads(site, _name(loss), site.facts.scope_of(defined)) != 1 and not decorated
 
 
 def _is_set_above(loss: Loss, name: str) -> bool:

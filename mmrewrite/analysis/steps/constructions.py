@@ -113,7 +113,7 @@ def _may_call(project: Project, facts: Facts, call: ast.Call, scope: Scope, made
     if not isinstance(function, ast.Attribute) and _may_be_object(project, facts, function, scope, made):
         return True
     dotted = dotted_name(function) or ""
-    if dotted.partition(".")[0] in made:
+    if dotted.partition(".")[0] in made or _is_of_instance(project, facts, dotted, scope):
         return True
     full = facts.names.resolve_dotted(dotted, scope) or ""
     if full in _READING or full.rpartition(".")[0] in _READING_MODULES:
@@ -122,6 +122,25 @@ def _may_call(project: Project, facts: Facts, call: ast.Call, scope: Scope, made
     return "class" not in _kinds(project, facts, function, scope) and any(
         _has_module(project, facts, argument, scope, made) for argument in arguments
     )
+
+
+def _is_of_instance(project: Project, facts: Facts, dotted: str, scope: Scope) -> bool:
+    """Whether a method is one of an object that a class of the project makes for a name: `model.apply`."""
+    root, _, method = dotted.partition(".")
+    owner = scope.owner(root) if method else None
+    for binding in owner.bindings[root] if owner is not None else ():
+        where, around, value = facts, owner or scope, binding.value
+        if binding.target is not None:
+            found = project.definition(facts.names.follow(binding.target), facts)
+            if found is None:
+                continue
+            where, around, value = found[0], found[0].names.scope, found[1].value
+        if isinstance(value, ast.Call):
+            kinds = _kinds(project, where, value.func, around)
+            # What a function of the project gives may be an optimizer, too, which has no `apply`.
+            if "class" in kinds or ("function" in kinds and method == "apply"):
+                return True
+    return False
 
 
 def _may_be_object(project: Project, facts: Facts, node: ast.expr, scope: Scope, made: set[str]) -> bool:
