@@ -313,8 +313,8 @@ def test_advice_that_is_followed_to_the_letter(case: str, at: str, edits: list[l
 # Kinds of refusals whose advice the tests above follow, or `tests/runtime/test_gather.py` in the rewritten program
 # (`jax.set_mesh`); that of all others is in `advice_followed.toml`.
 FOLLOWED_ABOVE = (
-    "a `lambda` is no array",
-    "`nn.scan` scans a function here",
+    "a `_` is no array",
+    "`_` scans a function here",
     "more than one argument could be the batch",
     "the loss takes `_`, which looks like a random key",
     "the loss closes over",
