@@ -7,7 +7,6 @@ import ast
 import libcst as cst
 
 from mmrewrite.codemod.base import MeshCodemod, spaced
-from mmrewrite.directives.collect import Argument
 
 WRAPPER = "with_sharding_constraint"
 
@@ -46,9 +45,8 @@ def _without_parentheses(value: cst.BaseExpression) -> cst.BaseExpression:
     return value.with_changes(lpar=[], rpar=[])
 
 
-def names_alone(argument: Argument) -> str:
-    """The layout in an argument without the brackets around it, as `shard` takes it: one name for each dimension."""
-    value = argument.value
+def names_alone(value: ast.expr, text: str) -> str:
+    """A layout without the brackets around it, as `shard` takes it, one name for each dimension; else its text."""
     if isinstance(value, ast.Tuple | ast.List):
         return ", ".join(ast.unparse(each).replace("'", '"') for each in value.elts)
-    return argument.text
+    return text

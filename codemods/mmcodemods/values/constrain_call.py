@@ -58,7 +58,7 @@ class ConstrainCall(ConstraintCodemod):
             name, argument = self.hint.named[0]
             self.site.error(
                 f"`{name}=` names a parameter, and this is a call; write the layout alone: `shard(x, "
-                f"{names_alone(argument)})`",
+                f"{names_alone(argument.value, argument.text)})`",
                 argument,
             )
         self.site.check_logical_names(self.hint.arguments)

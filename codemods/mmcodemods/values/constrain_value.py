@@ -30,7 +30,7 @@ class ConstrainValue(ReturnConstraintCodemod):
             name, argument = self.hint.named[0]
             message = (
                 f"`{name}=` names a parameter, and this is no `def`; write the layout alone: "
-                f"`shard({names_alone(argument)})`"
+                f"`shard({names_alone(argument.value, argument.text)})`"
             )
             self.site.error(message, argument)
         statement = self.site.statement
