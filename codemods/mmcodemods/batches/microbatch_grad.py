@@ -117,8 +117,14 @@ class MicrobatchGrad(MeshCodemod):
                 named = lambda_assignment(loss)
                 function = self.target.args[0].value if self.target is not None and self.target.args else None
                 if named is not None:
-                    simple = self.site.fragment(named).node
-                    function = next(each.value for each in simple.body if isinstance(each, cst.Assign))
+                    line = self.site.fragment(named).node
+                    assert isinstance(line, cst.SimpleStatementLine)
+                    # Another statement may stand on the line.
+                    parts = [each for each in line.body if isinstance(each, cst.Assign)]
+                    name = ast.unparse(named.targets[0])
+                    function = next(
+                        each.value for each in parts if getattr(each.targets[0].target, "value", None) == name
+                    )
                     self.site.transform(named, self)
                 elif self.gradient.by_name:
                     function = None
