@@ -38,6 +38,7 @@ MAY_IMPORT = {
     "mmrewrite.launch": "",
     "mmrewrite.mirror": ".results .tracking .source .engine .files .launch",
     "mmrewrite.plan": "mmruntime.schedules .results .source .directives .project .files .mirror",
+    "mmrewrite.suggest": "mmruntime.schedules .results .directives .files .mirror",
     "mmrewrite.verify": ".results .project .files .launch .mirror .plan",
     "mmrewrite.testing": (".results .project .codemod .engine"),
     "mmrewrite.cli.libcst_tool": ("libcst .results .project .codemod .engine .files"),
@@ -47,7 +48,7 @@ MAY_IMPORT = {
     ),
     "mmrewrite.cli": (
         "click pygls mmrewrite .results .tracking .source .directives .codemod .engine "
-        ".files .mirror .plan .verify .launch .cli.config .lsp"
+        ".files .mirror .plan .suggest .verify .launch .cli.config .lsp"
     ),
     "mmrewrite.__main__": "mmrewrite .cli",
     "mmcodemods._task": "libcst mmrewrite.directives mmrewrite.codemod",
@@ -146,7 +147,7 @@ MAY_IMPORT = {
         "._partition.layouts ._partition.pipeline"
     ),
     "mmruntime._inspect": (
-        "jax .schedules ._compat ._processes ._core ._jaxpr ._partition.placement ._partition.programs "
+        "jax .schedules ._compat ._processes ._core ._jaxpr ._frontend ._partition.placement ._partition.programs "
         "._partition.layouts ._partition.sums ._partition.pipeline ._execution"
     ),
     "mmruntime._step": (
@@ -157,7 +158,7 @@ MAY_IMPORT = {
     "mmruntime._old_jax": "jax numpy ._compat",
     "mmruntime.flax": "jax numpy flax optax ._check ._compat ._core ._frontend ._execution ._step",
     "mmruntime.orbax": "jax orbax ._processes",
-    "mmruntime._commands": "jax numpy ml_dtypes ._inspect ._step",
+    "mmruntime._commands": "jax numpy ml_dtypes .schedules ._core ._inspect ._step",
     "mmruntime.compat": "._core ._step ._old_jax",
     "mmruntime.test_util": "jax numpy absl ._core ._step",
     "mmruntime": "._core ._frontend ._step",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -36,6 +36,7 @@ from mmrewrite.cli.terminal.output import print_output, say
 
 if TYPE_CHECKING:
     from mmrewrite.cli.session import Session
+    from mmrewrite.mirror.limits import ProgramLimits
 
 
 # What shells report for a process that SIGINT ends.
@@ -228,6 +229,7 @@ def build(out: str | None, **options: Any) -> None:
 @limit_options
 @click.option("--measure", is_flag=True, help="Run the step of --entry and time each of its programs.")
 @click.option("--memory", metavar="SIZE", help="Of each device, such as 80GiB; exit with 1 if --entry does not fit.")
+@click.option("--suggest", "device", metavar="DEVICE", help="Compare meshes, counts and schedules on h100, v5p, ...")
 @click.option("--html", type=click.Path(), help="Also write --format html to this file.")
 @click.option("--svg", type=click.Path(), help="Also write --format svg, the timeline alone, to this file.")
 def plan(
@@ -237,6 +239,7 @@ def plan(
     devices: int | None,
     measure: bool,
     memory: str | None,
+    device: str | None,
     time_limit: float,
     memory_limit: float | None,
     output_limit: float,
@@ -252,6 +255,13 @@ def plan(
 
     if (entry is None) != (arguments is None):
         raise click.UsageError(ENTRY_AND_ARGS)
+    if device is not None:
+        if entry is None or arguments is None:
+            raise click.UsageError("--suggest compares plans of the step of --entry; give that and --args.")
+        if measure or html is not None or svg is not None or microbatches is not None:
+            raise click.UsageError("--suggest runs and draws nothing; leave --measure, --microbatches and files out.")
+        limits = program_limits(time_limit, memory_limit, output_limit)
+        _compare_plans(device, entry, arguments, devices, memory, limits, options)
     if entry is None and (measure or memory or devices is not None):
         raise click.UsageError("--measure, --memory and --devices are about the step of --entry; give that and --args.")
     try:
@@ -285,6 +295,48 @@ def plan(
     session.show("plan", planned)
     session.print_messages("would change")
     session.exit(found=planned.fit is not None and not planned.fit.fits)
+
+
+def _compare_plans(
+    device: str,
+    entry: str,
+    arguments: str,
+    devices: int | None,
+    memory: str | None,
+    limits: ProgramLimits,
+    options: Mapping[str, Any],
+) -> NoReturn:
+    """`plan --suggest`."""
+    import dataclasses
+
+    from mmrewrite.directives.sizes import parse_size
+    from mmrewrite.mirror.child_process import NotRun
+    from mmrewrite.suggest.devices import find_device
+    from mmrewrite.suggest.output import as_json, as_text
+    from mmrewrite.suggest.traced import Wanted, suggest
+
+    output_format = options["output_format"]
+    if output_format not in ("text", "json"):
+        raise click.UsageError("--suggest has the formats text and json.")
+    try:
+        record = find_device(device)
+        if memory is not None:
+            record = dataclasses.replace(record, memory=float(parse_size(memory)))
+    except ValueError as problem:
+        raise click.UsageError(f"{problem}.") from None
+    session = _session(options)
+    try:
+        with session.progress.phase("trace"):
+            suggested = suggest(
+                Wanted(entry, arguments, record, devices, limits), session.paths, session.rules, session.results
+            )
+    except NotRun as problem:
+        if session.options.verbose and problem.details:
+            say(problem.details)
+        session.fail(str(problem))
+    print_output(as_json(suggested) if output_format == "json" else as_text(suggested), output_format)
+    session.print_messages("would change")
+    session.exit(found=suggested.found.verdict == "nothing")
 
 
 @cli.command(short_help="Replace old names of JAX; needs no hints.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,7 +11,9 @@ from jax.sharding import Mesh
 
 from mmruntime import _check, _compat
 from mmruntime._core import mesh as _mesh
+from mmruntime._core.layer_trial import layer_trial
 from mmruntime._core.logical_axes import normalize_pairs
+from mmruntime.schedules._cut import cut as cut
 
 if TYPE_CHECKING:
     from mmruntime._core.mesh import TaskMesh
@@ -69,50 +70,6 @@ class StageSlice:
         """The position along an axis of so many slices that runs a stage, with stages numbered through all rounds."""
         chunk, position = divmod(stage, slices)
         return slices - 1 - position if self.placement == "v" and chunk % 2 else position
-
-
-def cut(weights: Sequence[float], parts: int) -> tuple[int, ...]:
-    """Cut a sequence into contiguous non-empty parts whose heaviest one is as light as it can be.
-
-    Dynamic programming over (items, parts), the linear partition problem (Skiena, The Algorithm Design
-    Manual, section 10.7). Among equally good cuts, the parts' sizes are kept as even as possible.
-
-    Args:
-        weights: Cost of each item, any unit, not negative.
-        parts: How many parts, at most `len(weights)`.
-
-    Returns:
-        `parts + 1` bounds: part k holds items `bounds[k]:bounds[k + 1]`.
-    """
-    return _cut(tuple(weights), parts)
-
-
-# Every layer of a model asks for the same cut.
-@functools.lru_cache(maxsize=128)
-def _cut(weights: tuple[float, ...], parts: int) -> tuple[int, ...]:
-    count = len(weights)
-    total = [0.0]
-    for weight in weights:
-        total.append(total[-1] + weight)
-    # best[k][i]: (heaviest part, sum of squared sizes) of the first i items in k parts.
-    best: list[dict[int, tuple[float, int]]] = [{0: (0.0, 0)}]
-    back: list[dict[int, int]] = [{}]
-    for k in range(1, parts + 1):
-        row: dict[int, tuple[float, int]] = {}
-        source: dict[int, int] = {}
-        for i in range(k, count - (parts - k) + 1):
-            for j, (heaviest, squares) in best[k - 1].items():
-                if j >= i:
-                    continue
-                value = (max(heaviest, total[i] - total[j]), squares + (i - j) ** 2)
-                if i not in row or value < row[i]:
-                    row[i], source[i] = value, j
-        best.append(row)
-        back.append(source)
-    bounds = [count]
-    for k in range(parts, 0, -1):
-        bounds.append(back[k][bounds[-1]])
-    return tuple(reversed(bounds))
 
 
 # Not `eq=True`: the hash that a dataclass generates would fail on the dict in `mesh_slice`.
@@ -264,6 +221,10 @@ def stage(
     rounds = _check.optional_integer("stage", "chunks", chunks, 1) or (1 if placement is None else 2)
     if placement is not None and rounds < 2:
         raise ValueError(f"stage: placement={placement!r} folds two rounds or more, got {chunks=}. Leave chunks out.")
+    if (trial := layer_trial()) is not None:
+        trial.layers.add((axis, count))
+        trial.rounds.add((rounds, placement))
+        weights, rounds, placement = None, 1, None
     piece = StageSlice(index, count, axis, weights, rounds, placement)
     mesh = _mesh.current_mesh()
     if mesh is None or isinstance(weights, str):

@@ -45,7 +45,7 @@ from mmruntime._partition.placement.pulled_state import warn_of_pulled_state
 from mmruntime._partition.placement.tasks_inside import warn_of_tasks_inside
 from mmruntime._partition.placement.variants import expand_replicas, expand_variants
 from mmruntime._partition.programs.residuals import recompute_residuals
-from mmruntime._partition.programs.segment import Segments
+from mmruntime._partition.programs.segment import Segments, segment
 from mmruntime._partition.programs.shared_updates import share_updates
 from mmruntime._partition.programs.single_program import compute_results
 from mmruntime._partition.stacks.cut_stacks import Stacks, cut_stacks
@@ -255,6 +255,30 @@ def make_plan(
             state.delayed,
             anywhere,
         )
+
+
+def placed_step(
+    fun: Callable[..., Any], call: Call, multimesh: MultiMesh, donate: Container[int] = ()
+) -> tuple[Step, Placement, Segments]:
+    """A step traced and placed for one input signature, and its programs: nothing is laid out or compiled.
+
+    Args:
+        fun: The step.
+        call: Its arguments, or `jax.ShapeDtypeStruct`s in their place.
+        multimesh: The mesh to place it on.
+        donate: Positions of the arguments that the caller gives up.
+    """
+    with _compat.no_mesh(), _without_garbage_collection():
+        names = [argument_name(path, ()) for path, _ in paths(call.tree)]
+        traced, out_tree = _trace(fun, call, multimesh, names)
+        traced = replace(traced, carried=carried_state(call.tree, out_tree, traced, donate))
+        step, _, placement = _place_parts(cut_layers(traced, multimesh), multimesh, {}, names)
+        segments = segment(step, placement)
+        after = recompute_residuals(step, placement, segments)
+        if after != (step, placement):
+            step, placement = after
+            segments = segment(step, placement)
+        return step, placement, segments
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ Nothing here imports JAX or any other part of `mmruntime`: `mmrewrite plan` draw
 
 from mmruntime.schedules._action import Action as Action
 from mmruntime.schedules._custom import custom as custom
+from mmruntime.schedules._cut import cut as cut
 from mmruntime.schedules._drawing.page import html as html
 from mmruntime.schedules._drawing.page import svg as svg
 from mmruntime.schedules._drawing.text_timeline import draw as draw

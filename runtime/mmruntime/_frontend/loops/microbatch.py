@@ -14,6 +14,7 @@ import numpy as np
 
 from mmruntime import _check, _compat, schedules
 from mmruntime._core.accumulators import FLOAT32, PARAMETER
+from mmruntime._core.layer_trial import layer_trial
 from mmruntime._core.marks import LOOPS, LoopSpec, Rows
 from mmruntime._core.mesh import current_platform
 from mmruntime._core.switches import transforms_ignored
@@ -469,6 +470,10 @@ def _slice(
             f"Choose a divisor of {length}, or pad the batch."
         )
     num = length // each if size is not None else each
+    if (trial := layer_trial()) is not None:
+        trial.counts.append(num)
+        trial.batches.append(length)
+        num = trial.count or num
     leaves, tree = jax.tree.flatten(batch)
     return jax.tree.unflatten(tree, [cut(leaf, dim, num) for leaf, dim in zip(leaves, dims, strict=True)]), num
 

@@ -1,0 +1,82 @@
+"""What the layers of a step cost for any number of rows: the runtime's document, read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Line:
+    """A figure that has a part for each row of a microbatch, and a constant one, as masks and weights do not grow."""
+
+    constant: float
+    each: float
+
+    def at(self, rows: float) -> float:
+        """The figure for so many rows."""
+        return max(self.constant + self.each * rows, 0.0)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer, on all devices of its stage together.
+
+    Attributes:
+        passes: Of the forward pass and the two halves of the backward pass, products by type and bytes moved.
+        kept: Bytes from the forward to the whole backward pass.
+        late: Bytes that the input half leaves for the weight half.
+        edge: Bytes that it sends to the next layer.
+        parameters: Bytes.
+        optimizer_state: Bytes.
+        gradients: Bytes.
+        inputs: Bytes of the batch and of captured arrays.
+    """
+
+    passes: tuple[tuple[Mapping[str, Line], Line], ...]
+    kept: Line
+    late: Line
+    edge: Line
+    parameters: float
+    optimizer_state: float
+    gradients: float
+    inputs: float
+
+
+def read_layers(document: Mapping[str, Any]) -> list[Layer]:
+    """The layers of a document of `mmruntime._commands.suggest`."""
+    traces = document["traces"]
+    rows = [document["batch"] / trace["count"] for trace in traces]
+
+    def line(values: list[float]) -> Line:
+        if len(values) == 1:
+            return Line(0.0, values[0] / rows[0])
+        each = (values[0] - values[1]) / (rows[0] - rows[1])
+        return Line(values[0] - each * rows[0], each)
+
+    layers = []
+    count = len(traces[0]["layers"])
+    for index in range(count):
+        found = [trace["layers"][index] for trace in traces]
+        passes = []
+        for name in ("forward", "inputs", "weights"):
+            kinds = sorted({kind for each in found for kind in each[name]["products"]})
+            products = {kind: line([each[name]["products"].get(kind, 0.0) for each in found]) for kind in kinds}
+            passes.append((products, line([each[name]["moved"] for each in found])))
+        following = str(index + 1)
+        first = found[0]
+        layers.append(
+            Layer(
+                tuple(passes),
+                # The passes of the last layer are one program, which keeps nothing in between that a trace shows.
+                line([trace["layers"][max(count - 2, 0) if index == count - 1 else index]["kept"] for trace in traces]),
+                line([each["late"] for each in found]),
+                line([each["sent"].get(following, 0.0) for each in found]),
+                first["parameters"],
+                first["optimizer_state"],
+                first["gradients"],
+                first["inputs_held"],
+            )
+        )
+    return layers

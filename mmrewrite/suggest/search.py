@@ -1,0 +1,163 @@
+"""Compare all plans of a step, and say whether a pipeline pays."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mmrewrite.suggest.devices import LAUNCH
+from mmrewrite.suggest.model import CostModel, PlanChoice, Priced
+from mmruntime import schedules
+
+# Plans closer than this are taken for equal, and the simplest wins; closer than the other is within the model's error.
+SAME, ERROR = 0.02, 0.1
+# One device is enough for what lasts no longer than so many calls.
+_FEW_LAUNCHES = 5
+_MOST_ACTIONS = 20000
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A plan for `jax.jit` alone: "one device", "data" or "fsdp", with its microbatches and its price."""
+
+    kind: str
+    devices: int
+    count: int
+    seconds: float
+    memory: float
+
+
+@dataclass(frozen=True)
+class ComparedPlans:
+    """What a search has found.
+
+    Attributes:
+        verdict: "one", "plain", "pipeline" or "nothing".
+        best: The best pipeline that fits, if any does.
+        plain: The best plain plan that fits, if any does.
+        others: The best pipeline of each other mesh, the fastest first; those that do not fit come last.
+        priced: How many plans were simulated.
+    """
+
+    verdict: str
+    best: Priced | None
+    plain: Plain | None
+    others: tuple[Priced, ...]
+    priced: int
+
+
+def shapes(model: CostModel, devices: int, held: int, *, data: bool) -> Iterator[tuple[int, int, int]]:
+    """Stages, devices of the data axis and microbatches that divide what they must."""
+    for stages in range(2, min(len(model.layers), devices // held) + 1):
+        if devices % (stages * held):
+            continue
+        width = devices // stages // held
+        if width > 1 and not data:
+            continue
+        for count in range(1, model.batch + 1):
+            if model.batch % count == 0 and (model.batch // count) % width == 0:
+                yield stages, width, count
+
+
+@functools.lru_cache(maxsize=4096)
+def named(name: str, stages: int, count: int, chunks: int) -> schedules.Schedule | None:
+    """A named schedule; None where it does not suit these sizes."""
+    try:
+        made = schedules.make(name, stages, count, None if chunks == 1 else chunks)
+    except ValueError:
+        return None
+    fits = made.num_stages == stages * chunks and not made.replicas
+    return made if fits else None
+
+
+def find_plans(model: CostModel, devices: int, held: int, *, data: bool, is_exhaustive: bool = False) -> ComparedPlans:
+    """The plans for so many devices; the first place is that of an exhaustive search.
+
+    Args:
+        model: Prices them.
+        devices: How many accelerators.
+        held: How many of them the other axes of the mesh take.
+        data: Whether rows can be cut over a data axis.
+        is_exhaustive: Whether to simulate all plans, for tests.
+    """
+    room = model.device.room
+    table: dict[tuple[int, int], Priced] = {}
+    ordered = sorted(
+        shapes(model, devices, held, data=data), key=lambda each: (model.bound(each[0], each[1], held, each[2]), each)
+    )
+    best: Priced | None = None
+    fitting: list[Priced] = []
+    priced = 0
+    for stages, width, count in ordered:
+        bound = model.bound(stages, width, held, count)
+        if best is not None and bound > best.seconds * (1 + SAME) and not is_exhaustive and (stages, width) in table:
+            continue
+        for chunks in (1, 2, 4):
+            if stages * chunks > len(model.layers) or 6 * stages * chunks * count > _MOST_ACTIONS:
+                continue
+            for name in schedules.names():
+                made = named(name, stages, count, chunks)
+                if made is None:
+                    continue
+                for by_cost in (False, True):
+                    found = model.price(PlanChoice(stages, width, held, count, name, chunks, by_cost), made)
+                    priced += 1
+                    known = table.get((stages, width))
+                    if known is None or _order(found, room) < _order(known, room):
+                        table[stages, width] = found
+                    if found.memory <= room:
+                        fitting.append(found)
+                        if best is None or found.seconds < best.seconds:
+                            best = found
+    if best is not None:
+        limit = best.seconds * (1 + SAME)
+        best = min((each for each in fitting if each.seconds <= limit), key=_simplicity)
+    plain = best_plain(model, devices)
+    others = sorted(
+        (each for key, each in table.items() if best is None or key != (best.choice.stages, best.choice.data)),
+        key=lambda each: _order(each, room),
+    )
+    return ComparedPlans(_verdict(best, plain), best, plain, tuple(others), priced)
+
+
+def best_plain(model: CostModel, devices: int) -> Plain | None:
+    """The best plan without stages that fits."""
+    found = []
+    for kind, number in (("one device", 1), ("data", devices), ("fsdp", devices)):
+        for count in range(1, model.batch + 1):
+            if model.batch % count or (model.batch // count) % number:
+                continue
+            seconds, memory = model.plain(number, count, sharded=kind == "fsdp")
+            if memory <= model.device.room:
+                found.append(Plain(kind, number, count, seconds, memory))
+    if not found:
+        return None
+    best = min(found, key=lambda each: each.seconds)
+    alone = min((each for each in found if each.devices == 1), key=lambda each: each.seconds, default=None)
+    return alone if alone is not None and _will_do(alone, best.seconds) else best
+
+
+def _will_do(alone: Plain, seconds: float) -> bool:
+    """Whether nobody would use several devices for what these make of a step: too little, or of too short a one."""
+    return alone.seconds <= 1.2 * seconds or alone.seconds < _FEW_LAUNCHES * LAUNCH
+
+
+def _order(priced: Priced, room: float) -> tuple[bool, float]:
+    return priced.memory > room, priced.seconds if priced.memory <= room else priced.memory
+
+
+def _simplicity(priced: Priced) -> tuple[object, ...]:
+    choice = priced.choice
+    rank = schedules.names().index(choice.schedule)
+    return choice.data > 1, choice.chunks, rank, choice.by_cost, priced.memory, choice.stages, choice.count
+
+
+def _verdict(best: Priced | None, plain: Plain | None) -> str:
+    if best is None and plain is None:
+        return "nothing"
+    if plain is None:
+        return "pipeline"
+    if plain.devices == 1:
+        return "one" if best is None or _will_do(plain, best.seconds) else "pipeline"
+    return "plain" if best is None or best.seconds > plain.seconds * (1 - ERROR) else "pipeline"

@@ -1,0 +1,178 @@
+"""What each layer of a step costs for one microbatch, from a trace in which every layer is a stage of its own.
+
+What stands before the first layer counts for that, what stands behind the last one for that.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mmruntime import _compat
+from mmruntime._compat import Var
+from mmruntime._frontend.constraint import constraint_p
+from mmruntime._jaxpr import flops as _cost
+from mmruntime._jaxpr.ir import Op, Step, num_bytes
+from mmruntime._partition.pipeline.loop_schedule import activation_bytes, input_bytes
+from mmruntime._partition.pipeline.pipeline_stages import dependencies, pipeline_stages
+from mmruntime._partition.placement.place import Placement
+from mmruntime._partition.programs.segment import Segments
+from mmruntime._partition.programs.split_backward import halves_of
+
+# Products, and what reads or writes all of its operands; everything else is taken to be fused with these.
+_PRODUCTS = ("dot_general", "conv_general_dilated")
+_MOVING = (*_PRODUCTS, "gather", "scatter", "scatter-add", "reduce_sum", "reduce_max", "sort", "cumsum")
+
+
+@dataclass
+class PassCost:
+    """One pass of a layer: operations, those of products by type, and bytes of operands and results."""
+
+    flops: float = 0.0
+    products: dict[str, float] = field(default_factory=dict)
+    moved: float = 0.0
+
+    def add(self, eqn: Any, times: float = 1.0, *, whole: bool = True) -> None:
+        """Count an equation that runs so many times, with what is inside of it."""
+        if whole:
+            self.flops += _cost.flops(eqn) * times
+        inner = _compat.inner_jaxprs(eqn)
+        name = eqn.primitive.name
+        if inner:
+            again = times * (eqn.params.get("length", 1) if eqn.primitive is _compat.scan_p else 1)
+            for jaxpr in inner[:1] if name == "cond" else inner:
+                for each in jaxpr.eqns:
+                    self.add(each, again, whole=False)
+            return
+        if name in _PRODUCTS:
+            kind = str(eqn.invars[0].aval.dtype)
+            self.products[kind] = self.products.get(kind, 0.0) + _cost.flops(eqn) * times
+        if name in _MOVING:
+            self.moved += times * sum(num_bytes(atom) for atom in (*eqn.invars, *eqn.outvars))
+
+
+@dataclass
+class LayerCost:
+    """One layer, for one microbatch, on all devices of its stage together.
+
+    Attributes:
+        forward: Its forward pass.
+        inputs: The input half of its backward pass.
+        weights: The weight half.
+        kept: Bytes from its forward to its whole backward; 0 for the last, whose passes are one program.
+        late: Bytes that the input half leaves for the weight half.
+        again: Bytes that are kept where its forward pass runs once more.
+        parameters: Bytes of carried state that tasks or loops read.
+        optimizer_state: Bytes of other carried state.
+        inputs_held: Bytes of what else the step is given.
+        gradients: Bytes of what the loop adds up.
+        sent: Bytes to other layers, by their numbers, in the forward pass.
+        sent_back: The same in the backward pass.
+    """
+
+    forward: PassCost = field(default_factory=PassCost)
+    inputs: PassCost = field(default_factory=PassCost)
+    weights: PassCost = field(default_factory=PassCost)
+    kept: float = 0.0
+    late: float = 0.0
+    again: float = 0.0
+    parameters: float = 0.0
+    optimizer_state: float = 0.0
+    inputs_held: float = 0.0
+    gradients: float = 0.0
+    sent: dict[int, float] = field(default_factory=dict)
+    sent_back: dict[int, float] = field(default_factory=dict)
+
+
+def layer_costs(step: Step, placement: Placement, segments: Segments) -> list[LayerCost]:
+    """The costs of each stage of the loop that has most to do, in order.
+
+    Raises:
+        ValueError: If no stage stands in a microbatch loop.
+    """
+    loops = [index for index, region in enumerate(step.regions) if region.loop is not None]
+    if not loops:
+        raise ValueError("no layer stands in a microbatch loop")
+    index = max(loops, key=lambda each: sum(_cost.flops(op.eqn) for op in step.regions[each].ops))
+    region = step.regions[index]
+    first = [each for each in segments.by_region[index] if each.variant == 0]
+    stages, others = pipeline_stages(first, dependencies(first, segments.made_on))
+    number = {stage.forward.submesh: position for position, stage in enumerate(stages)}
+    found = [LayerCost() for _ in stages]
+    programs = [(each, at) for at, stage in enumerate(stages) for each in _programs(stage)]
+    programs += [(each, number[each.submesh]) for each in others if each.submesh in number]
+    for each, at in programs:
+        for half in halves_of(each, region, segments) if each.backward else [each]:
+            for op in half.ops:
+                _pass_of(found[at], op, half.part).add(op.eqn)
+    kept, _ = activation_bytes(stages, region, segments, split=False)
+    _, late = activation_bytes(stages, region, segments, split=True)
+    again = input_bytes(stages, kept, step, region, segments)
+    for cost, whole, left, most in zip(found, kept, late, again, strict=True):
+        cost.kept, cost.late, cost.again = whole, left, most
+    _add_state(found, step, placement, segments, number)
+    for total, _ in region.sums:
+        for where in segments.made_on.get(total, ()):
+            if where in number:
+                found[number[where]].gradients += num_bytes(total)
+    _add_edges(found, region.ops, first, segments, number)
+    return found
+
+
+def row_names(ops: Iterable[Op]) -> list[str]:
+    """The logical names that constraints of a loop give the first dimension of values."""
+    names: dict[str, None] = {}
+    left = [op.eqn for op in ops]
+    while left:
+        eqn = left.pop()
+        left += [inner for jaxpr in _compat.inner_jaxprs(eqn) for inner in jaxpr.eqns]
+        if eqn.primitive is constraint_p and eqn.params["names"]:
+            leading = eqn.params["names"][0]
+            for name in leading if isinstance(leading, tuple) else (leading,):
+                if isinstance(name, str):
+                    names[name] = None
+    return sorted(names)
+
+
+def _programs(stage: Any) -> Sequence[Any]:
+    return (stage.forward, *stage.backward, *stage.weights)
+
+
+def _pass_of(cost: LayerCost, op: Op, part: str) -> PassCost:
+    if part == "W":
+        return cost.weights
+    return cost.inputs if op.backward else cost.forward
+
+
+def _add_state(
+    found: list[LayerCost], step: Step, placement: Placement, segments: Segments, number: dict[int, int]
+) -> None:
+    read = {var for each in segments if each.tasks or step.regions[each.region].loop is not None for var in each.reads}
+    for position, var in enumerate(step.invars):
+        where = placement.homes.get(var)
+        if where is None or where not in number or not var.aval.shape:
+            continue
+        cost = found[number[where]]
+        if position not in step.carried:
+            cost.inputs_held += num_bytes(var)
+        elif var in read:
+            cost.parameters += num_bytes(var)
+        else:
+            cost.optimizer_state += num_bytes(var)
+
+
+def _add_edges(
+    found: list[LayerCost], ops: Sequence[Op], programs: Sequence[Any], segments: Segments, number: dict[int, int]
+) -> None:
+    made = {var: op.backward for op in ops for var in op.writes()}
+    sizes: dict[tuple[int, int, bool], dict[Var, int]] = defaultdict(dict)
+    for each in programs:
+        for var in each.reads:
+            places = segments.made_on.get(var, ())
+            if var in made and places and each.submesh not in places and places[0] in number and each.submesh in number:
+                sizes[number[places[0]], number[each.submesh], made[var]][var] = num_bytes(var)
+    for (source, target, backward), values in sizes.items():
+        sent = found[source].sent_back if backward else found[source].sent
+        sent[target] = sent.get(target, 0.0) + sum(values.values())
