@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -84,7 +85,7 @@ class CostModel:
         times = self.passes(rows, choice.held)
         weights = [sum(each) for each in times] if choice.by_cost else [1.0] * len(times)
         bounds = schedules.cut(weights, schedule.num_stages)
-        parts = [range(start, end) for start, end in zip(bounds, bounds[1:], strict=False)]
+        parts = [range(start, end) for start, end in itertools.pairwise(bounds)]
         forward = [sum(times[k][0] for k in part) + LAUNCH for part in parts]
         first = [sum(times[k][1] for k in part) + LAUNCH for part in parts]
         second = [sum(times[k][2] for k in part) for part in parts]

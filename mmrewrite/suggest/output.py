@@ -99,9 +99,7 @@ def _verdict(suggested: Suggested) -> str:
             f" (predicted, not measured){faster}."
         )
     assert found.plain is not None
-    what = (
-        "One device will do" if found.verdict == "one" else f"{_plain(found.plain)} is simpler, and as fast or faster"
-    )
+    what = "One device will do" if found.verdict == "one" else f"{_plain(found.plain)} is simpler and no slower"
     return f"{what}: about {_seconds(found.plain.seconds)} a step (predicted, not measured)."
 
 
