@@ -59,7 +59,6 @@ class MultiMesh(Mesh):
 
     # JAX's own class is made in `__new__` too, which gives equal meshes one object; registrations are not shared.
     @_compat.api_boundary
-    @_compat.api_boundary
     def __new__(
         cls,
         *,

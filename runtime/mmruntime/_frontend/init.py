@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import warnings
 from collections.abc import Sequence
 
 import jax
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from mmruntime import _check, _compat
+from mmruntime._core.warn import warn
 from mmruntime._processes.scheduling import wants_batch
 from mmruntime._processes.start import ProcessArguments, start_processes
 from mmruntime._processes.transports import VARIABLE, check_transport
@@ -124,10 +124,9 @@ def init(
     given_idle = {name: value for name, value in locals().items() if name in _WITHOUT_EFFECT}
     idle = [name for name, value in given_idle.items() if value != _WITHOUT_EFFECT[name]]
     if idle:
-        warnings.warn(
+        warn(
             f"init: {', '.join(idle)} configured MultiMesh's own runtime and have no effect here: JAX manages memory, "
-            "networks and threads itself. Leave them out.",
-            stacklevel=2,
+            "networks and threads itself. Leave them out."
         )
     cpus = _check.optional_integer("init", "cpus", cpus, 0)
     gpus = _check.optional_integer("init", "gpus", gpus, 0)
@@ -199,7 +198,7 @@ def _set_cache(cache: str | os.PathLike[str]) -> None:
 def _set_dump(dump: str | None, dump_all_passes: bool) -> None:
     if dump is None:
         if dump_all_passes:
-            warnings.warn("init: dump_all_passes has no effect without dump=.", stacklevel=3)
+            warn("init: dump_all_passes has no effect without dump=.")
         return
     if _compat.backends_started():
         raise RuntimeError(

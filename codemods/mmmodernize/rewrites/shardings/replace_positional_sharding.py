@@ -9,6 +9,8 @@ JAX no longer has a sharding that is reshaped, transposed and replicated like an
 `NamedSharding` which does, whatever shapes the program computes and wherever it passes a sharding, so that every device
 holds the same part of an array as before. In new code, write a `NamedSharding` of a mesh of these devices.
 
+To check: the program has `mmrewrite[runtime]` where it runs, as it imports `mmruntime.compat`.
+
 Refused: a `target-jax` before 0.10, on which the runtime does not install.
 See https://docs.jax.dev/en/latest/notebooks/Distributed_arrays_and_automatic_parallelization.html
 """
