@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hinted_sites import site_of
 
-from mmrewrite.analysis.steps.closures import Closed, cannot_be_given, closed_over
+from mmrewrite.analysis.steps.closures import Closed, cannot_be_given, closed_over, is_used_elsewhere
 from mmrewrite.analysis.steps.gradients import find_gradient
 from mmrewrite.analysis.steps.losses import find_function
 
@@ -128,3 +128,24 @@ def test_why_a_value_cannot_be_an_argument(loss: str, step: str, expected: str |
     found = find_function(site, gradient.function, site.facts, site.scope)
     assert found is not None
     assert cannot_be_given(site, gradient, found, ["batch"]) == expected
+
+
+@pytest.mark.parametrize("loss", ["    def loss(p):\n        return p - batch\n", "    loss = lambda p: p - batch\n"])
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        pytest.param(CALLED, False, id="in the gradient alone"),
+        pytest.param(
+            "    g = jax.grad(loss)\n    return g(params)  # mm: microbatch(size=2)\n", False, id="made above"
+        ),
+        pytest.param(f"    loss(params)\n{CALLED}", True, id="called"),
+        pytest.param(f"    f = loss\n{CALLED.replace('loss', 'f')}", True, id="by another name"),
+        pytest.param(f"    f = loss\n    f(params)\n{CALLED.replace('loss', 'f')}", True, id="called by another name"),
+    ],
+)
+def test_uses_besides_the_gradient(loss: str, step: str, expected: bool) -> None:
+    site = site_of(program(loss, step))
+    gradient = find_gradient(site)
+    found = find_function(site, gradient.function, site.facts, site.scope)
+    assert found is not None
+    assert is_used_elsewhere(site, gradient, found) is expected

@@ -126,7 +126,10 @@ def is_used_elsewhere(site: Site, gradient: Gradient, loss: Loss) -> bool:
         and gradient.by_name
         and any(use.call.func is gradient.function for use in gradient.uses)
     )
-    return _loads(site, _name(loss), site.facts.scope_of(defined)) != 1 and not decorated
+    reads = _reads(site, _name(loss), site.facts.scope_of(defined))
+    # Another name for the loss is a read that is not the gradient's, and may be called.
+    alone = len(reads) == 1 and any(node is reads[0] for node in ast.walk(gradient.function))
+    return not alone and not decorated
 
 
 def _is_set_above(loss: Loss, name: str) -> bool:
@@ -141,11 +144,12 @@ def _is_set_above(loss: Loss, name: str) -> bool:
     )
 
 
-def _loads(site: Site, name: str, outside: Scope) -> int:
+def _reads(site: Site, name: str, outside: Scope) -> list[ast.Name]:
     owner = outside.owner(name)
-    return sum(
-        isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
+    return [
+        node
         for statement, scope in site.facts.names.scopes.items()
         if scope.owner(name) is owner
         for node in own_expressions(statement)
-    )
+        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
+    ]
