@@ -7,7 +7,9 @@ import pytest
 from mmrewrite.suggest.costs import Layer, Line
 from mmrewrite.suggest.devices import find_device
 from mmrewrite.suggest.model import CostModel
+from mmrewrite.suggest.output import as_text
 from mmrewrite.suggest.search import find_plans
+from mmrewrite.suggest.traced import Suggested, Wanted
 
 
 def _layers(count: int, width: int = 4096, head: float = 1.0) -> list[Layer]:
@@ -61,3 +63,25 @@ def test_what_fits_nowhere_is_said() -> None:
 def test_an_unknown_device_names_the_nearest() -> None:
     with pytest.raises(ValueError, match="did you mean h100"):
         find_device("H100")
+
+
+@pytest.mark.parametrize(
+    ("devices", "logical_axes", "expected"),
+    [
+        (8, {"hidden": "model", "batch": None}, '; axes(hidden="model", batch="data")'),
+        (8, {"hidden": "model"}, '; axes(hidden="model", batch="data")'),
+        (8, {"batch": ["data"], "heads": ["model", "data"]}, '; axes(batch="data", heads=("model", "data"))'),
+        (2, {"hidden": "model", "batch": "data"}, '; axes(hidden="model", batch=None)'),
+        (2, {"hidden": "model"}, '; axes(hidden="model")'),
+        (2, {}, ""),
+    ],
+)
+def test_all_axes_of_the_hint_are_written(devices: int, logical_axes: dict[str, object], expected: str) -> None:
+    device = find_device("h100")
+    found = find_plans(CostModel(_layers(2, 1024), 8, device, donates=True), devices, 1, data=True)
+    assert found.best is not None
+    assert (found.best.choice.data > 1) == (devices > 2)
+    wanted = Wanted("m:step", "m:example", device, devices)
+    text = as_text(Suggested(wanted, devices, 8, 2, "stage", "data", "batch", logical_axes, {}, None, devices, found))
+    written = next(line for line in text.splitlines() if "mm: mesh(" in line)
+    assert written.partition(")")[2] == expected

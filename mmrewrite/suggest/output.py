@@ -52,7 +52,7 @@ def _lines(suggested: Suggested) -> Iterator[str]:
     yield _verdict(suggested)
     if best is not None:
         yield f"The best pipeline on {suggested.devices} devices: {_named(suggested, best.choice)}, {_price(best)}"
-        yield "What to change in its hints"
+        yield "What to change in its hints: `count` takes the place of `size`, and their other arguments stay"
         yield from (f"  # mm: {hint}" for hint in _hints(suggested, best.choice))
     yield ""
     yield f"{'Plans':52}  {'step':>8}  {'memory':>10}"
@@ -122,7 +122,6 @@ def _mesh(suggested: Suggested, choice: PlanChoice) -> str:
 
 def _hints(suggested: Suggested, choice: PlanChoice) -> list[str]:
     """The arguments to write into the hints that are there; others of these hints stay."""
-    axes = f'; axes({suggested.row_name}="{suggested.data_axis}")' if choice.data > 1 else ""
     arguments = []
     if choice.chunks > 1:
         arguments.append('placement="v"' if _is_v(choice) else f"chunks={choice.chunks}")
@@ -130,10 +129,25 @@ def _hints(suggested: Suggested, choice: PlanChoice) -> list[str]:
         arguments.append('weights="auto"')
     stages = f"stages({', '.join(arguments)})" if arguments else "stages"
     return [
-        f"mesh({_mesh(suggested, choice)}){axes}",
+        f"mesh({_mesh(suggested, choice)}){_axes(suggested, choice)}",
         f'microbatch(count={choice.count}, schedule="{choice.schedule}")',
         stages,
     ]
+
+
+def _axes(suggested: Suggested, choice: PlanChoice) -> str:
+    """The whole `axes` of the mesh hint: today's, with the rows of a batch over the data axis if there is one."""
+    pairs = dict(suggested.logical_axes)
+    if suggested.row_name is not None and (choice.data > 1 or pairs.get(suggested.row_name) is not None):
+        pairs[suggested.row_name] = suggested.data_axis if choice.data > 1 else None
+    written = ", ".join(f"{name}={_device_axes(device)}" for name, device in pairs.items())
+    return f"; axes({written})" if written else ""
+
+
+def _device_axes(device: Any) -> str:
+    if isinstance(device, list):
+        return f"({', '.join(map(_device_axes, device))}{',' if len(device) == 1 else ''})"
+    return "None" if device is None else f'"{device}"'
 
 
 def _is_v(choice: PlanChoice) -> bool:

@@ -45,6 +45,7 @@ class Suggested:
         axis: The axis of stages.
         data_axis: The axis that rows are cut over, by name; None if no constraint names the rows.
         row_name: The logical name of the rows.
+        logical_axes: The device axes of each logical axis today, as `axes` has them; None is "whole".
         held: The other axes, which stay as they are.
         today: The program's own plan, priced on its own mesh; None if it has a schedule that is not one of the named.
         today_devices: The devices of that mesh.
@@ -58,6 +59,7 @@ class Suggested:
     axis: str
     data_axis: str | None
     row_name: str | None
+    logical_axes: Mapping[str, Any]
     held: Mapping[str, int]
     today: Priced | None
     today_devices: int
@@ -116,5 +118,16 @@ def _compared(wanted: Wanted, document: Mapping[str, Any]) -> Suggested:
         choice = PlanChoice(stages, axes.get(data_axis or "", 1), width, int(today["count"]), schedule, chunks)
         priced = model.price(choice, made)
     return Suggested(
-        wanted, devices, batch, len(layers), document["axis"], data_axis, row_name, held, priced, own, found
+        wanted,
+        devices,
+        batch,
+        len(layers),
+        document["axis"],
+        data_axis,
+        row_name,
+        dict(pairs),
+        held,
+        priced,
+        own,
+        found,
     )
