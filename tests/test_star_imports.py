@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
+from mmmodernize.registry import ModernizeRegistry
+from mmmodernize.rewrite import modernize_project
 from mmrewrite.cli.commands import cli
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import rewrite_project
@@ -161,3 +163,21 @@ def test_a_mesh_hides_no_name_where_all_names_are_imported() -> None:
     reasons = [refusal.reason for refusal in result.refusals]
     assert any("another thing of this name is where `import *` takes it" in reason for reason in reasons)
     assert rewrite_project(files[:2], REGISTRY)[0].changed
+
+
+@pytest.mark.parametrize(
+    ("main", "is_kept"),
+    [
+        ("from other import *\nfrom jax.sharding import PositionalSharding\n\ns = PositionalSharding\n", False),
+        ("from other import *\n\ns = PositionalSharding\n", True),
+        ("from other import *\n\nr = PositionalSharding\nfrom jax.sharding import PositionalSharding\n", True),
+        ("from jax.sharding import PositionalSharding\nfrom other import *\n\ns = PositionalSharding\n", True),
+    ],
+)
+def test_an_old_import_is_kept_for_those_that_take_it_by_a_star(main: str, is_kept: bool) -> None:
+    other = "import jax\nfrom jax.sharding import PositionalSharding\n\nr = PositionalSharding(jax.devices())\n"
+    texts = {"main.py": main, "other.py": other}
+    files = [SourceFile(path, text.encode(), path.removesuffix(".py")) for path, text in texts.items()]
+    found = modernize_project(files, ModernizeRegistry())
+    assert [each.failure for each in found] == [None, None]
+    assert (b"from jax.sharding import PositionalSharding" in found[1].result) == is_kept

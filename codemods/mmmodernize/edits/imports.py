@@ -339,7 +339,7 @@ class ImportEdits:
         ):
             return True
         by_star = (other for other, home in self.context.importing("*") if id(other.facts) in giving)
-        if any(other is not self.module and local in other.facts.names.identifiers for other in by_star):
+        if any(other is not self.module and _takes_by_star(other, local) for other in by_star):
             return True
         is_gone = any(self._is_gone(item) for item in self.module.imported if item.local == local)
         if any(
@@ -474,3 +474,16 @@ def _and_above(name: str) -> Iterator[str]:
     while "." in name:
         yield name
         name = name.rpartition(".")[0]
+
+
+def _takes_by_star(module: ModuleUses, name: str) -> bool:
+    """Whether a module with `import *` may read a name that this gives, rather than what it binds to it below."""
+    names = module.facts.names
+    if name not in names.identifiers:
+        return False
+    below = [
+        binding.statement.lineno
+        for binding in names.scope.bindings.get(name, ())
+        if binding.statement in names.tree.body and binding.statement.lineno > max(star.lineno for star in names.stars)
+    ]
+    return not below or any(node.lineno < min(below) for node in module.heads.get(name, ()))
