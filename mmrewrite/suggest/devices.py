@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
+
+from mmrewrite.directives.vocabulary import closest
 
 # Parts of peaks and of memory that programs get, seconds to issue a program and for a message: assumed, not measured.
 EFFICIENCY, RESERVE, LAUNCH, NEAR_LATENCY, FAR_LATENCY = 0.55, 0.06, 60e-6, 10e-6, 20e-6
@@ -59,7 +60,7 @@ def find_device(name: str) -> Accelerator:
     """
     records = tomllib.loads(resources.files("mmrewrite.suggest").joinpath("devices.toml").read_text("utf-8"))
     if name not in records:
-        near = difflib.get_close_matches(name.lower(), records, n=1)
-        advice = f"did you mean {near[0]}? " if near else ""
+        near = closest(name.lower(), records)
+        advice = "" if near is None else f"did you mean {near}? "
         raise ValueError(f"no device is called {name}; {advice}There are: {', '.join(records)}")
     return Accelerator(name, **records[name])

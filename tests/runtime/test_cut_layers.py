@@ -10,9 +10,9 @@ import pytest
 
 import mmruntime as mm
 from mmruntime import schedules
-from mmruntime._core.task import cut
 from mmruntime._partition.pipeline import cut_layers
 from mmruntime._partition.pipeline.cut_layers import LayerWork
+from mmruntime.schedules import cut
 
 
 def best_cut(work, stages, times):

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import pytest
 
 import mmruntime as mm
-from mmruntime._core.task import cut
+from mmruntime.schedules import cut
 
 
 @pytest.mark.parametrize(("count", "parts"), [(4, 4), (8, 4), (7, 3), (5, 2), (12, 5)])

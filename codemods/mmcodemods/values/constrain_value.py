@@ -40,8 +40,8 @@ class ConstrainValue(ReturnConstraintCodemod):
         if value is None:
             self.refuse("`shard` is about a value, and this statement has none")
         if isinstance(value, ast.Lambda):
-            layout = f"({', '.join(argument.text for argument in self.hint.arguments)},)"
-            layout = layout if len(self.hint.arguments) == 1 else f"{layout[:-2]})"
+            names = [argument.text for argument in self.hint.arguments]
+            layout = f"({names[0]},)" if len(names) == 1 else f"({', '.join(names)})"
             self.refuse(
                 f"a `lambda` is no array; write it as a `def`, and `# mm: shard(out={layout})` above that, "
                 "which lays out its result"

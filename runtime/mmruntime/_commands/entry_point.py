@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TextIO
 
+from mmruntime._step.mesh_function import MeshFunction
+
 ERROR = 2
 _RUNTIME = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
@@ -72,6 +74,21 @@ def find(named: FunctionName) -> Any:
             advice = f"did you mean `{near[0]}`?" if near else _AT_TOP_LEVEL
             raise BadEntryPoint(f"{named}: `{named.module}` has no `{named.name}`; {advice}") from None
     return found
+
+
+def find_step(entry: FunctionName) -> MeshFunction[..., Any]:
+    """The compiled step that an entry names.
+
+    Raises:
+        BadEntryPoint: If it cannot be imported, or is no compiled step.
+    """
+    step = find(entry)
+    if not isinstance(step, MeshFunction):
+        raise BadEntryPoint(
+            f"{entry}: `{entry.name}` is of type {type(step).__name__}, not a step that mmruntime.mjit compiled; "
+            "name the function that has the hint `mjit`, and see whether that hint was refused"
+        )
+    return step
 
 
 def _imported(named: FunctionName) -> ModuleType:

@@ -19,7 +19,7 @@ from mmruntime._commands.entry_point import (
     FunctionName,
     arguments_for,
     failure,
-    find,
+    find_step,
     parser_for,
     print_document,
 )
@@ -34,12 +34,7 @@ def plan(entry: FunctionName, arguments: FunctionName, measured: bool) -> dict[s
     Raises:
         BadEntryPoint: If the step cannot be imported, planned or measured.
     """
-    step = find(entry)
-    if not isinstance(step, MeshFunction):
-        raise BadEntryPoint(
-            f"{entry}: `{entry.name}` is of type {type(step).__name__}, not a step that mmruntime.mjit compiled; "
-            "name the function that has the hint `mjit`, and see whether that hint was refused"
-        )
+    step = find_step(entry)
     example = arguments_for(entry, arguments)
     try:
         report = step.plan(*example)

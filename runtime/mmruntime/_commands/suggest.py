@@ -20,7 +20,7 @@ from mmruntime._commands.entry_point import (
     FunctionName,
     arguments_for,
     failure,
-    find,
+    find_step,
     parser_for,
     print_document,
 )
@@ -46,12 +46,7 @@ def costs(entry: FunctionName, arguments: FunctionName) -> dict[str, Any]:
     Raises:
         BadEntryPoint: If the step cannot be imported or traced, or has no layers or no microbatches.
     """
-    step = find(entry)
-    if not isinstance(step, MeshFunction):
-        raise BadEntryPoint(
-            f"{entry}: `{entry.name}` is of type {type(step).__name__}, not a step that mmruntime.mjit compiled; "
-            "name the function that has the hint `mjit`, and see whether that hint was refused"
-        )
+    step = find_step(entry)
     example = arguments_for(entry, arguments)
 
     def tried(trial: LayerTrial, sizes: dict[str, int], take: Callable[..., Any]) -> Any:
@@ -59,7 +54,7 @@ def costs(entry: FunctionName, arguments: FunctionName) -> dict[str, Any]:
             axes = {**dict.fromkeys(mesh.axis_names, 1), **sizes}
             other = MultiMesh(axis_sizes=tuple(axes.values()), axis_names=tuple(axes), logical_axes=mesh.logical_axes)
             other.context.registrations = list(mesh.context.registrations)
-            raise _Seen(take(*placed_step(fun, call, other, donate), bool(donate)))
+            raise _Seen(take(placed_step(fun, call, other, donate), bool(donate)))
 
         MeshFunction.look = look
         try:
@@ -85,9 +80,9 @@ def costs(entry: FunctionName, arguments: FunctionName) -> dict[str, Any]:
     if count > len(jax.devices()):
         raise BadEntryPoint(f"{entry}: {count} layers need as many virtual devices; write --devices {count}")
 
-    def taken(step: Any, placement: Any, segments: Any, donates: bool) -> dict[str, Any]:
-        loops = [region for region in step.regions if region.loop is not None]
-        layers = layer_costs(step, placement, segments)
+    def taken(made: Any, donates: bool) -> dict[str, Any]:
+        loops = [region for region in made.step.regions if region.loop is not None]
+        layers = layer_costs(made.step, made.placement, made.segments)
         names = row_names(op for region in loops for op in region.ops)
         schedule = loops[0].loop.schedule
         return {

@@ -13,7 +13,7 @@ from mmruntime import _check, _compat
 from mmruntime._core import mesh as _mesh
 from mmruntime._core.layer_trial import layer_trial
 from mmruntime._core.logical_axes import normalize_pairs
-from mmruntime.schedules._cut import cut as cut
+from mmruntime.schedules._cut import cut
 
 if TYPE_CHECKING:
     from mmruntime._core.mesh import TaskMesh

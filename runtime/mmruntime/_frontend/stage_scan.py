@@ -12,10 +12,11 @@ import jax
 from mmruntime import _check, _compat
 from mmruntime._core import mesh as _mesh
 from mmruntime._core.switches import transforms_ignored
-from mmruntime._core.task import Task, cut, stage
+from mmruntime._core.task import Task, stage
 from mmruntime._frontend import task_call as _call
 from mmruntime._frontend.loops.find_scan import Scan, replace_scan
 from mmruntime._frontend.stateful_calls import writes_state
+from mmruntime.schedules import cut
 
 P = ParamSpec("P")
 R = TypeVar("R")

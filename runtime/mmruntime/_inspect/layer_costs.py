@@ -15,7 +15,7 @@ from mmruntime._compat import Var
 from mmruntime._frontend.constraint import constraint_p
 from mmruntime._jaxpr import flops as _cost
 from mmruntime._jaxpr.ir import Op, Step, num_bytes
-from mmruntime._partition.pipeline.loop_schedule import activation_bytes, input_bytes
+from mmruntime._partition.pipeline.loop_schedule import activation_bytes
 from mmruntime._partition.pipeline.pipeline_stages import dependencies, pipeline_stages
 from mmruntime._partition.placement.place import Placement
 from mmruntime._partition.programs.segment import Segments
@@ -63,7 +63,6 @@ class LayerCost:
         weights: The weight half.
         kept: Bytes from its forward to its whole backward; 0 for the last, whose passes are one program.
         late: Bytes that the input half leaves for the weight half.
-        again: Bytes that are kept where its forward pass runs once more.
         parameters: Bytes of carried state that tasks or loops read.
         optimizer_state: Bytes of other carried state.
         inputs_held: Bytes of what else the step is given.
@@ -77,7 +76,6 @@ class LayerCost:
     weights: PassCost = field(default_factory=PassCost)
     kept: float = 0.0
     late: float = 0.0
-    again: float = 0.0
     parameters: float = 0.0
     optimizer_state: float = 0.0
     inputs_held: float = 0.0
@@ -109,9 +107,8 @@ def layer_costs(step: Step, placement: Placement, segments: Segments) -> list[La
                 _pass_of(found[at], op, half.part).add(op.eqn)
     kept, _ = activation_bytes(stages, region, segments, split=False)
     _, late = activation_bytes(stages, region, segments, split=True)
-    again = input_bytes(stages, kept, step, region, segments)
-    for cost, whole, left, most in zip(found, kept, late, again, strict=True):
-        cost.kept, cost.late, cost.again = whole, left, most
+    for cost, whole, left in zip(found, kept, late, strict=True):
+        cost.kept, cost.late = whole, left
     _add_state(found, step, placement, segments, number)
     for total, _ in region.sums:
         for where in segments.made_on.get(total, ()):

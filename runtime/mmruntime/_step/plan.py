@@ -38,6 +38,7 @@ from mmruntime._partition.layouts.stack_homes import astray_stacks, parts_laid_o
 from mmruntime._partition.pipeline.cut_layers import cut_layers
 from mmruntime._partition.pipeline.effect_order import check_effects
 from mmruntime._partition.pipeline.instructions import Program, build, build_whole
+from mmruntime._partition.pipeline.layer_bytes import Trial, programs_of
 from mmruntime._partition.pipeline.loop_schedule import check_custom_schedules, schedule_loops
 from mmruntime._partition.placement.argument_homes import argument_homes, may_follow, warn_of_copies
 from mmruntime._partition.placement.place import Placement, place
@@ -45,7 +46,7 @@ from mmruntime._partition.placement.pulled_state import warn_of_pulled_state
 from mmruntime._partition.placement.tasks_inside import warn_of_tasks_inside
 from mmruntime._partition.placement.variants import expand_replicas, expand_variants
 from mmruntime._partition.programs.residuals import recompute_residuals
-from mmruntime._partition.programs.segment import Segments, segment
+from mmruntime._partition.programs.segment import Segments
 from mmruntime._partition.programs.shared_updates import share_updates
 from mmruntime._partition.programs.single_program import compute_results
 from mmruntime._partition.stacks.cut_stacks import Stacks, cut_stacks
@@ -257,9 +258,7 @@ def make_plan(
         )
 
 
-def placed_step(
-    fun: Callable[..., Any], call: Call, multimesh: MultiMesh, donate: Container[int] = ()
-) -> tuple[Step, Placement, Segments]:
+def placed_step(fun: Callable[..., Any], call: Call, multimesh: MultiMesh, donate: Container[int] = ()) -> Trial:
     """A step traced and placed for one input signature, and its programs: nothing is laid out or compiled.
 
     Args:
@@ -273,12 +272,7 @@ def placed_step(
         traced, out_tree = _trace(fun, call, multimesh, names)
         traced = replace(traced, carried=carried_state(call.tree, out_tree, traced, donate))
         step, _, placement = _place_parts(cut_layers(traced, multimesh), multimesh, {}, names)
-        segments = segment(step, placement)
-        after = recompute_residuals(step, placement, segments)
-        if after != (step, placement):
-            step, placement = after
-            segments = segment(step, placement)
-        return step, placement, segments
+        return programs_of(step, placement)
 
 
 @contextlib.contextmanager

@@ -16,11 +16,12 @@ from dataclasses import dataclass, replace
 
 from mmruntime import schedules
 from mmruntime._core.multimesh import MultiMesh
-from mmruntime._core.task import StageSlice, Task, cut
+from mmruntime._core.task import StageSlice, Task
 from mmruntime._jaxpr import flops as _cost
 from mmruntime._jaxpr.ir import Op, Region, Step
 from mmruntime._partition.pipeline.layer_bytes import LayerBytes, Trial, layer_bytes, trial
 from mmruntime._partition.pipeline.loop_schedule import Sizes, best_choice
+from mmruntime.schedules import cut
 
 # All cuts are compared where there are at most so many; else neighbours of the best one so far.
 _ALL = 300

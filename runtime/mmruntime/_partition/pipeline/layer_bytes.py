@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from mmruntime._compat import Var
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._jaxpr.ir import Op, Step, num_bytes
-from mmruntime._partition.placement.place import place
+from mmruntime._partition.placement.place import Placement, place
 from mmruntime._partition.placement.variants import expand_replicas, expand_variants
 from mmruntime._partition.programs.residuals import recompute_residuals
 from mmruntime._partition.programs.segment import Segments, segment
@@ -72,16 +72,21 @@ class Trial:
     """A step as the passes behind the cut of layers leave it, up to its programs."""
 
     step: Step
+    placement: Placement
     segments: Segments
 
 
 def trial(step: Step, multimesh: MultiMesh) -> Trial:
     """Place a step whose layers are cut in some way, and choose what it keeps."""
     parts, _ = cut_stacks(step, multimesh, set())
-    placed = place(expand_replicas(expand_variants(parts, multimesh), multimesh), multimesh)
-    segments = segment(*placed)
-    after = recompute_residuals(*placed, segments)
-    return Trial(after[0], segments if after == placed else segment(*after))
+    return programs_of(*place(expand_replicas(expand_variants(parts, multimesh), multimesh), multimesh))
+
+
+def programs_of(step: Step, placement: Placement) -> Trial:
+    """The programs of a step that is placed, with what it is to keep chosen."""
+    segments = segment(step, placement)
+    after = recompute_residuals(step, placement, segments)
+    return Trial(*after, segments if after == (step, placement) else segment(*after))
 
 
 def layer_bytes(made: Trial, index: int, layer_of: Callable[[Op], int | None], count: int) -> LayerBytes:

@@ -66,7 +66,7 @@ def make_schedule(index: int, step: Step, placed: Placement, every: Segments) ->
     assert isinstance(requested, schedules.Auto)
     if requested.memory_bytes is not None:
         requested = replace(requested, memory_bytes=_left_by_sums(requested.memory_bytes, index, step, placed, used))
-    costs = [stage_cost(stage, region, placed, every) for stage in stages]
+    costs = [_stage_cost(stage, region, placed, every) for stage in stages]
 
     def searched(wish: schedules.Auto, sizes: Sizes) -> schedules.Choice:
         is_bounded = wish.memory_bytes is not None and wish.recompute
@@ -79,7 +79,7 @@ def make_schedule(index: int, step: Step, placed: Placement, every: Segments) ->
             backward_weight=[cost.backward_weight for cost in costs],
             activation_bytes=sizes[0],
             weight_activation_bytes=sizes[1],
-            input_bytes=input_bytes(stages, sizes[0], step, region, every) if is_bounded else None,
+            input_bytes=_input_bytes(stages, sizes[0], step, region, every) if is_bounded else None,
         )
 
     in_halves = activation_bytes(stages, region, every, requested.split)
@@ -267,7 +267,7 @@ class _StageFlops:
     backward_weight: float
 
 
-def stage_cost(stage: Stage, region: Region, placed: Placement, every: Segments) -> _StageFlops:
+def _stage_cost(stage: Stage, region: Region, placed: Placement, every: Segments) -> _StageFlops:
     """The cost of the stage's programs, as if the backward pass were split.
 
     An input half in the program of the forward pass, as on the last stage, counts as forward.
@@ -306,7 +306,7 @@ def activation_bytes(
     return whole, kept
 
 
-def input_bytes(
+def _input_bytes(
     stages: Sequence[Stage], whole: Sequence[float], step: Step, region: Region, every: Segments
 ) -> list[float]:
     """Bytes that one microbatch of each stage holds until its forward pass runs again; all, if it may not."""
