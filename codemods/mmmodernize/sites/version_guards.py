@@ -7,7 +7,7 @@ import operator
 import re
 from collections.abc import Sequence
 
-from mmmodernize.names.name_index import TITLES, old_names
+from mmmodernize.names.name_index import TITLES, last_releases, numbers, old_names
 from mmmodernize.names.private_index import private_name
 from mmrewrite.project.uses import ModuleUses
 
@@ -74,8 +74,8 @@ _TITLES = {**{package.partition(".")[0]: title for package, title in TITLES.item
 _VERSION = re.compile(rf"({'|'.join(_TITLES)})\.(?:checkpoint\.)?(?:__version|version)")
 
 
-# Of each package a release that programs of today run on. What is asked about that release itself decides nothing.
-_TODAY = {"jax": (0, 12), "jaxlib": (0, 12), "flax": (0, 12)}
+# Whose last release, in the index, programs of today run on. What is asked about that release decides nothing.
+_TODAY = {"jax": "jax", "jaxlib": "jax", "flax": "flax"}
 _ORDER = {ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge}
 
 
@@ -89,10 +89,11 @@ def _takes(module: ModuleUses, test: ast.expr) -> bool | None:
     name = module.facts.names.resolve(asked, scope) if isinstance(asked, ast.Name | ast.Attribute) else None
     package, _, member = (name or "").partition(".")
     is_version = member == "__version_info__" if asked is left else member in ("__version__", "version.__version__")
-    today, bound = _TODAY.get(package), _release(right)
-    if order is None or not is_version or today is None or bound is None or bound[:2] == today:
+    bound = _release(right)
+    if order is None or not is_version or package not in _TODAY or bound is None:
         return None
-    return bool(order(today, bound))
+    today = numbers(last_releases()[_TODAY[package]])[:2]
+    return None if bound[:2] == today else bool(order(today, bound))
 
 
 def _release(node: ast.expr) -> tuple[int, ...] | None:
