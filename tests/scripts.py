@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def load_script(place: str) -> ModuleType:
-    """The program at a place in the repository, such as `docs/make_codemods.py`, run as a module."""
+    """The program at a place in the repository, such as `tools/make_codemods.py`, run as a module."""
     path = ROOT / place
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None

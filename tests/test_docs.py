@@ -81,8 +81,8 @@ def test_the_readme_shows_what_diff_prints() -> None:
 
 @pytest.mark.parametrize("name", ["make_codemods", "make_sharding"])
 def test_pages_that_are_made_are_up_to_date(name) -> None:
-    maker = load_script(f"docs/{name}.py")
-    assert maker.PAGE.read_text(encoding="utf-8") == maker.page(), f"run: python docs/{name}.py"
+    maker = load_script(f"tools/{name}.py")
+    assert maker.PAGE.read_text(encoding="utf-8") == maker.page(), f"run: python tools/{name}.py"
 
 
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")

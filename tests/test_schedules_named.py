@@ -109,15 +109,15 @@ def test_every_module_of_algorithms_has_a_record():
 
 
 def maker() -> ModuleType:
-    """`docs/make_schedules.py` as a module."""
-    return load_script("docs/make_schedules.py")
+    """`tools/make_schedules.py` as a module."""
+    return load_script("tools/make_schedules.py")
 
 
 def test_the_table_in_the_documentation_is_made_from_the_records():
     module = maker()
     text = module.PAGE.read_text(encoding="utf-8")
-    assert module.page(text) == text, "run: python docs/make_schedules.py"
-    assert module.NAMES.read_text(encoding="utf-8") == module.names(), "run: python docs/make_schedules.py"
+    assert module.page(text) == text, "run: python tools/make_schedules.py"
+    assert module.NAMES.read_text(encoding="utf-8") == module.names(), "run: python tools/make_schedules.py"
 
 
 def test_the_table_shows_a_new_schedule():

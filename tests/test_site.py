@@ -70,10 +70,10 @@ def test_the_tutorial_marks_the_hints() -> None:
 
 
 def test_what_the_tutorial_shows_is_what_the_tool_prints() -> None:
-    made = load_script("docs/make_outputs.py").outputs()
+    made = load_script("tools/make_outputs.py").outputs()
     assert {path.name for path in (DOCS / "outputs").iterdir()} == set(made)
     stale = [name for name, text in made.items() if (DOCS / "outputs" / name).read_text("utf-8") != text]
-    assert stale == [], "run: python docs/make_outputs.py"
+    assert stale == [], "run: python tools/make_outputs.py"
 
 
 def test_the_navigation_has_every_page() -> None:

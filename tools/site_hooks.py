@@ -26,7 +26,7 @@ FETCHED = re.compile(
 
 
 def _load_maker() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_codemods", ROOT / "docs" / "make_codemods.py")
+    spec = importlib.util.spec_from_file_location("make_codemods", ROOT / "tools" / "make_codemods.py")
     assert spec is not None and spec.loader is not None
     maker = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(maker)

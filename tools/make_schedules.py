@@ -1,6 +1,6 @@
 """Write what others say of named schedules from their records: the table in docs/runtime.md, and the names for hints.
 
-python docs/make_schedules.py
+python tools/make_schedules.py
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from mmruntime.schedules._registry import AUTO, NAMED_SCHEDULES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "runtime.md"
-BEGIN = "<!-- Made by docs/make_schedules.py from the schedules' records; do not edit by hand. -->\n"
-END = "<!-- End of what docs/make_schedules.py makes. -->\n"
+BEGIN = "<!-- Made by tools/make_schedules.py from the schedules' records; do not edit by hand. -->\n"
+END = "<!-- End of what tools/make_schedules.py makes. -->\n"
 # The tool runs where the runtime's requirements need not be installed, and must not take the time to import it.
 NAMES = ROOT / "mmrewrite" / "directives" / "schedule_names.py"
 HEAD = ("name", "order", "idle time", "idle without a barrier", "activations held", "only if", "placement")
@@ -69,7 +69,7 @@ def names() -> str:
     turns, v = of("chunks=2"), of('placement="v"')
     return "\n".join(
         [
-            '"""Names and aliases of the schedules; made by docs/make_schedules.py from their records, do not edit."""',
+            '"""Names and aliases of the schedules; tools/make_schedules.py makes them from the records, do not edit."""',
             "",
             "SCHEDULES = (",
             *(f'    "{name}",' for name in (*known, AUTO)),

@@ -1,6 +1,6 @@
 """Write docs/sharding.md: what `modernize` makes of each member of `jax.sharding`, from the programs that test it.
 
-python docs/make_sharding.py
+python tools/make_sharding.py
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PAGE = ROOT / "docs" / "sharding.md"
 HEAD = """# Old `jax.sharding` on today's JAX
 
 What `mmrewrite modernize` makes of code that uses a member of `jax.sharding`, as JAX documented that module until 0.6.
-This page is made by `docs/make_sharding.py` from programs that the tests run, one for each row. Unless a row says that
+This page is made by `tools/make_sharding.py` from programs that the tests run, one for each row. Unless a row says that
 the use is reported, the program gives on today's JAX what it gave on JAX 0.6.2, or for `PartitionSpec`, which was a
 tuple there, on 0.4.13. Texts of meshes and specs (`repr`) differ.
 

@@ -1,8 +1,8 @@
 """Write docs/codemods.md: one section for each codemod, from its docstring and its shortest fixture.
 
-The site has the same sections, each as a page of its own: docs/site_hooks.py.
+The site has the same sections, each as a page of its own: tools/site_hooks.py.
 
-python docs/make_codemods.py
+python tools/make_codemods.py
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PAGE = ROOT / "docs" / "codemods.md"
 HEAD = """# Codemods
 
 One section for each rewrite that `mmrewrite` knows. This page is made from the docstrings and fixtures by
-`docs/make_codemods.py`; do not edit it by hand.
+`tools/make_codemods.py`; do not edit it by hand.
 """
 MODERNIZE = """# Codemods of `mmrewrite modernize`
 

@@ -1,6 +1,6 @@
 """Write docs/outputs: what the tool prints for the programs of the tutorial, and the picture of the README.
 
-python docs/make_outputs.py
+python tools/make_outputs.py
 """
 
 from __future__ import annotations
