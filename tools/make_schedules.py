@@ -69,7 +69,7 @@ def names() -> str:
     turns, v = of("chunks=2"), of('placement="v"')
     return "\n".join(
         [
-            '"""Names and aliases of the schedules; tools/make_schedules.py makes them from the records, do not edit."""',
+            '"""Names and aliases of the schedules; made by tools/make_schedules.py, do not edit."""',
             "",
             "SCHEDULES = (",
             *(f'    "{name}",' for name in (*known, AUTO)),

@@ -1,4 +1,4 @@
-"""Names and aliases of the schedules; tools/make_schedules.py makes them from the records, do not edit."""
+"""Names and aliases of the schedules; made by tools/make_schedules.py, do not edit."""
 
 SCHEDULES = (
     "gpipe",
