@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project, imported_names
-from mmrewrite.source.names import Binding, Scope, all_arguments, dotted_name
+from mmrewrite.source.names import Binding, Scope, all_arguments, dotted_name, root_of
 from mmrewrite.source.walk import walk
 
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
@@ -34,13 +34,17 @@ class Reach:
     def from_node(self, facts: Facts, node: ast.AST, seen: set[ast.AST] | None = None) -> Iterator[Reached]:
         """The node itself and all that it leads to, transitively, without what was `seen`, which grows."""
         seen = set() if seen is None else seen
-        queue = [Reached(facts, node)]
+        queue, followed = [Reached(facts, node)], set[ast.AST]()
         while queue:
             reached = queue.pop()
             if reached.node not in seen:
                 seen.add(reached.node)
                 yield reached
-                queue.extend(self.direct(reached))
+                around = reached.facts.names.around(reached.node) if isinstance(reached.node, ast.stmt) else ()
+                # What is inside of another was followed with that.
+                if followed.isdisjoint(around):
+                    followed.add(reached.node)
+                    queue.extend(self.direct(reached))
 
     def from_expression(self, facts: Facts, node: ast.expr, scope: Scope) -> Iterator[Reached]:
         """All that the names in an expression lead to, transitively; `scope` is where it stands."""
@@ -68,10 +72,12 @@ class Reach:
                     seen.add((node.id, inner))
                     yield from self._of_name(facts, node.id, inner)
             elif isinstance(node, ast.Attribute):
-                dotted = dotted_name(node)
-                if dotted is not None:
-                    yield from self._of_attribute(facts, dotted, scope)
-                yield from self._of_object(facts, node, scope)
+                if (dotted := dotted_name(node)) is not None:
+                    inner = facts.names.read_in.get(root_of(node), scope)
+                    if (dotted, inner) not in seen:
+                        seen.add((dotted, inner))
+                        yield from self._of_attribute(facts, dotted, inner)
+                        yield from self._of_object(facts, node, scope)
             elif isinstance(node, ast.Import | ast.ImportFrom):
                 yield from self._of_import(facts, node)
 

@@ -354,15 +354,19 @@ class Module:
 
     def evaluates(self, binding: Binding, owner: Scope) -> Scope:
         """The scope that reads the dotted name which a binding assigns: that of a function for a `global` of it."""
-        head: ast.AST | None = binding.value
-        while isinstance(head, ast.Attribute):
-            head = head.value
-        return self.read_in.get(head, owner) if head is not None else owner
+        return owner if binding.value is None else self.read_in.get(root_of(binding.value), owner)
 
 
 def _only_imports(statement: ast.stmt) -> bool:
     is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
     return is_text or isinstance(statement, ast.Import | ast.ImportFrom)
+
+
+def root_of(node: ast.AST) -> ast.AST:
+    """The expression of which an expression is an attribute, at whatever depth, or itself: `a` of `a.b.c`."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node
 
 
 def dotted_name(node: ast.expr | None) -> str | None:
