@@ -48,12 +48,14 @@ class Cut:
 class Fragment:
     """One statement's own text in a file, and the codemods that will transform it.
 
-    `longest` is the length of its longest line, which it may keep after the rewrite.
+    `code` is its text after the cuts inside, as a module that Python can parse: in the block of an `if` where it has an
+    `indent`. `longest` is the length of its longest line, which it may keep after the rewrite.
     """
 
     statement: ast.stmt
     start: int
     end: int
+    code: str
     tree: cst.Module
     indent: str
     header: bool
@@ -85,7 +87,7 @@ class Fragment:
             else:
                 reason = f"LibCST does not print this statement as it stands; {_ADVICE}"
             raise NotReproduced(reason)
-        return cls(statement, start, end, tree, indent, header, longest_line(code))
+        return cls(statement, start, end, code, tree, indent, header, longest_line(code))
 
     @property
     def node(self) -> cst.BaseStatement:
@@ -127,7 +129,10 @@ class Fragment:
         assert isinstance(changed, cst.BaseStatement)
         self.changed = changed
         width = max(width, self.longest)
-        code = aligned(self.tree.code, _replace(self.tree, changed).code)
+        code = _replace(self.tree, changed).code
+        # Its last line ends, and so does the `if` around it.
+        if self.code.count("\n") > 1 + bool(self.indent):
+            code = aligned(self.code, code)
         code = fit(code, runtime, width, unit, newline)
         return unwrap(code, self.indent, self.header)
 

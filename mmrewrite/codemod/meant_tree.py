@@ -19,6 +19,7 @@ from mmrewrite.source.failure import TextDiffers
 from mmrewrite.source.newer_syntax import parse_any
 from mmrewrite.source.spans import first_line
 from mmrewrite.source.text import SourceText
+from mmrewrite.source.walk import walk
 
 # What a node becomes, from what it has become so far: nothing if it goes, several for statements and arguments.
 Change = Callable[[list[Any]], list[Any]]
@@ -221,15 +222,19 @@ class MeantTree:
             lambda old: [*(old if stays else ()), *(_added(each) for each in _fresh(text).body)],
         )
 
-    def restate(self, statement: ast.stmt, was: str, code: str) -> None:
+    def restate(self, statement: ast.stmt, was: str, code: str, *, is_inner: bool) -> None:
         """Replace a statement, or the head of a compound one, by that of some code; its blocks stay.
 
-        `was` is its code before, without the hints that go away.
+        `was` is the code of a module with it as it was, without the hints that go away; with `is_inner` it is the block
+        of an `if`.
 
         Raises:
             TextDiffers: If that is not the statement.
         """
-        self._reads_as(statement, was)
+        (read,) = _fresh(was).body
+        if is_inner:
+            (read,) = read.body  # type: ignore[attr-defined]
+        self._hold(statement, read)
 
         def restated(_: list[ast.AST]) -> list[ast.AST]:
             (new,) = _fresh(code).body
@@ -240,8 +245,8 @@ class MeantTree:
 
         self.change(statement, "restate", restated)
 
-    def _reads_as(self, statement: ast.stmt, code: str) -> None:
-        (meant,), (read,) = self._become(statement), _fresh(code).body
+    def _hold(self, statement: ast.stmt, read: Any) -> None:
+        (meant,) = self._become(statement)
         for name in _BLOCKS:
             if isinstance(meant, ast.stmt) and hasattr(meant, name):
                 meant, read = copy.copy(meant), copy.copy(read)
@@ -461,10 +466,11 @@ def _parsed(text: str) -> ast.Module:
 def _fresh(text: str) -> ast.Module:
     """The tree of new text, whose positions are not those of the module."""
     tree = _parsed(text)
-    for node in ast.walk(tree):
+    nodes = [*walk(tree)]
+    for node in nodes:
         if isinstance(node, ast.Call):
             _set_items(node, arguments_of(node))
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.stmt):
             del node.lineno
     return tree

@@ -9,7 +9,7 @@ import libcst as cst
 from libcst._nodes.internal import CodegenState
 
 # What means something else in another expression if it has no parentheses.
-_OPERATORS = (
+_OPERATORS = {
     cst.Await,
     cst.BinaryOperation,
     cst.BooleanOperation,
@@ -21,10 +21,10 @@ _OPERATORS = (
     cst.Tuple,
     cst.UnaryOperation,
     cst.Yield,
-)
-_SPACE = (cst.SimpleWhitespace, cst.ParenthesizedWhitespace)
+}
+_SPACE = frozenset((cst.SimpleWhitespace, cst.ParenthesizedWhitespace, cst.Comment))
 # Their spaces are part of a value, or of a list of targets.
-_AS_WRITTEN = (cst.FormattedString, cst.TemplatedString, cst.Del)
+_AS_WRITTEN = frozenset((cst.FormattedString, cst.TemplatedString, cst.Del))
 
 
 def plain_code(statement: cst.BaseStatement) -> str:
@@ -45,15 +45,20 @@ class _PlainCode(CodegenState):
     def before_codegen(self, node: cst.CSTNode) -> None:
         """Write a space for all of a node that is one."""
         self.around.append(node)
-        self.as_written += isinstance(node, _AS_WRITTEN)
-        if isinstance(node, (*_SPACE, cst.Comment)) and not self.as_written:
+        kind = type(node)
+        if kind in _AS_WRITTEN:
+            self.as_written += 1
+        if kind in _SPACE and not self.as_written:
             self.add_token(" ")
             self.muted += 1
 
     def after_codegen(self, node: cst.CSTNode) -> None:
         """Write again what comes behind a space."""
-        self.muted -= isinstance(node, (*_SPACE, cst.Comment)) and not self.as_written
-        self.as_written -= isinstance(node, _AS_WRITTEN)
+        kind = type(node)
+        if kind in _SPACE and not self.as_written:
+            self.muted -= 1
+        if kind in _AS_WRITTEN:
+            self.as_written -= 1
         self.around.pop()
 
     def add_token(self, value: str) -> None:
@@ -71,7 +76,7 @@ class _PlainCode(CodegenState):
         self, node: cst.CSTNode, *, start_node: cst.CSTNode | None = None, end_node: cst.CSTNode | None = None
     ) -> Iterator[None]:
         """Write parentheses around an operation."""
-        is_operator = isinstance(node, _OPERATORS) and not self.as_written and not self._is_continued(node)
+        is_operator = type(node) in _OPERATORS and not self.as_written and not self._is_continued(node)
         if is_operator:
             self.add_token("(")
         yield

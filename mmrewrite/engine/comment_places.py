@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import bisect
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -30,10 +31,12 @@ def kept_comments(
         consumed: Parts of comments that are hints and go, as offsets and what is written for them.
     """
     source = facts.source
-    replaced = [edit for edit in edits if "#" in source.text[edit.start : edit.end]]
+    consumed = sorted(consumed)
+    # The text of consumed hints goes first, since tokens cost much.
+    replaced = [edit for edit in edits if "#" in _without(source.text, edit.start, edit.end, consumed)]
     if not replaced:
         return tuple(edits)
-    before = list(_without_hints(source, list(consumed)))
+    before = list(_without_hints(source, consumed))
     try:
         after = list(comments_of(SourceText(apply_edits(source.text, edits), source.encoding, has_bom=False)))
     except (SyntaxError, tokenize.TokenError):
@@ -64,6 +67,19 @@ def kept_comments(
 def _holder(edits: Sequence[Edit], offset: int) -> Edit | None:
     """The edit that replaces the character at an offset."""
     return next((edit for edit in edits if edit.start <= offset < edit.end), None)
+
+
+def _without(text: str, start: int, end: int, consumed: Sequence[tuple[int, int, str]]) -> str:
+    """The text between two offsets without the parts that are consumed, which are in order."""
+    found = ""
+    first = max(0, bisect.bisect_right(consumed, start, key=lambda each: each[0]) - 1)
+    for begin, stop, _ in consumed[first:]:
+        if begin >= end:
+            break
+        if stop > start:
+            found += text[start : max(start, begin)]
+            start = stop
+    return found + text[start:end]
 
 
 def _without_hints(source: SourceText, consumed: Sequence[tuple[int, int, str]]) -> Iterator[tuple[int, str]]:

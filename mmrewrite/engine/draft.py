@@ -116,7 +116,8 @@ def _meant(draft: Draft, active: Sequence[Hint], importers: HintImporters | None
             meant.import_name(imported.statement, imported.alias, local)
     for fragment in draft.fragments.values():
         if fragment.changed is not None and fragment.codemods:
-            meant.restate(fragment.statement, plain_code(fragment.node), plain_code(fragment.changed))
+            code = plain_code(fragment.changed)
+            meant.restate(fragment.statement, fragment.code, code, is_inner=bool(fragment.indent))
     for edit in _import_edits(draft):
         meant.insert_import(facts.tree, facts.source, edit.text.strip(), edit.start)
     for insert in draft.inserts:
