@@ -648,6 +648,24 @@ def test_state_that_tasks_read_or_that_has_no_namesake_is_no_warning():
     assert [{each.id for each in leaf.devices()} for leaf in (*teacher, *cache)] == [{2}, {1}]
 
 
+def test_state_that_is_grouped_by_stage_has_its_namesake_in_its_group():
+    """`s[0][1]`, moments of stage 0, has more keys of `s[1][0]`, the parameters of stage 1, than of its own."""
+
+    def step(s, x):
+        loss = lambda ps: small_loss([p["w"] for p in ps], x)  # noqa: E731
+        value, grads = jax.value_and_grad(loss)([each[0] for each in s])
+        moments = [
+            ({"w": 0.9 * m["w"] + g["w"]}, {"w": v["w"] + g["w"] ** 2}) for (_, m, v), g in zip(s, grads, strict=True)
+        ]
+        return [(p, m, v) for (p, *_), (m, v) in zip(s, moments, strict=True)], value
+
+    states = [tuple({"w": jnp.eye(4)} for _ in range(3)) for _ in range(3)]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="mjit")
+        found, _ = mm.mjit(step, mesh=stages(3))(states, normal(4, 4, dtype=np.float32))
+    assert [{each.id for leaf in jax.tree.leaves(s) for each in leaf.devices()} for s in found] == [{0}, {1}, {2}]
+
+
 def test_a_batch_of_the_type_of_a_result_is_no_state():
     """It is laid out before the first stage reads it, and the last stage makes the result."""
 

@@ -38,14 +38,21 @@ class Namesakes:
     def of(self, var: Var) -> list[Var]:
         """The parameters whose names have the longest end in common with that of an input.
 
-        Of several, these are the ones that have most other keys in common, too, and of those the ones of its shape.
+        Of several, these are the ones with most keys at the same places from the front, as `states[2][0]['w']` for
+        `states[2][1]['w']`; of those the ones that have most other keys in common, too, and of those the ones of its
+        shape.
         """
         keys = self._keys[var]
         ends = (keys[first:] for first in range(1, len(keys)))
         found = next((near for end in ends if (near := self._by_end.get(end))), [])
-        shared = {each: len(set(keys).intersection(self._keys[each])) for each in found}
+        shared = {each: _shared(keys, self._keys[each]) for each in found}
         found = [each for each in found if shared[each] == max(shared.values())]
         return [each for each in found if each.aval.shape == var.aval.shape] or found
+
+
+def _shared(keys: tuple[str, ...], others: tuple[str, ...]) -> tuple[int, int]:
+    """How many keys two names have in common at the same places from the front, and anywhere."""
+    return sum(key == other for key, other in zip(keys, others, strict=False)), len(set(keys).intersection(others))
 
 
 def read_before(step: Step, ends: Callable[[Op], bool]) -> set[Var]:
