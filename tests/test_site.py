@@ -49,24 +49,23 @@ def test_each_message_of_the_troubleshooting_page_is_in_the_source(source: list[
     assert not is_in("a message that nobody ever ... wrote", source)
 
 
-def included() -> list[str]:
-    return sorted(
-        {name for page in DOCS.glob("*.md") for name in re.findall(r'--8<-- "([^"]+)"', page.read_text("utf-8"))}
-    )
+PAGES = {page.name: page.read_text(encoding="utf-8") for page in DOCS.glob("*.md")}
 
 
-def test_every_program_of_the_tutorial_and_the_recipes_is_shown() -> None:
+def test_pages_show_files_as_they_are() -> None:
+    maker = load_script("tools/make_pages.py")
+    stale = [name for name, text in PAGES.items() if maker.rendered(text) != text]
+    assert stale == [], "run: python tools/make_pages.py"
     programs = [path for folder in ("tutorial", "recipes") for path in (ROOT / "examples" / folder).rglob("*.py")]
-    shown = {path.relative_to(ROOT).as_posix() for path in programs}
-    assert shown <= set(included())
-    assert [name for name in included() if not (ROOT / name.partition(":")[0]).is_file()] == []
+    shown = {name for text in PAGES.values() for name in maker.shown(text)}
+    assert {path.relative_to(ROOT).as_posix() for path in programs} <= shown
 
 
-def test_the_tutorial_marks_the_hints() -> None:
-    page = (DOCS / "tutorial.md").read_text(encoding="utf-8")
-    for lines, name in re.findall(r'hl_lines="([\d ]+)"\n\s+--8<-- "([^"]+)"', page):
-        text = (ROOT / name).read_text(encoding="utf-8").splitlines()
-        assert [int(line) for line in lines.split()] == [n for n, line in enumerate(text, 1) if "# mm: " in line], name
+def test_pages_read_the_same_in_the_repository_and_on_the_site() -> None:
+    """No marks that only a generator of sites understands, outside of code."""
+    marks = re.compile(r'^(?:--8<--|===[+!]? "|!!! |\?\?\?[+ ]|::: |\[TOC\]|\{\{)|\{ ?[.#:][\w-]', re.MULTILINE)
+    prose = {name: re.sub(r"^ *```.*?^ *```$", "", text, flags=re.M | re.S) for name, text in PAGES.items()}
+    assert [name for name, text in prose.items() if marks.search(re.sub(r"`[^`\n]*`", "", text))] == []
 
 
 def test_what_the_tutorial_shows_is_what_the_tool_prints() -> None:

@@ -17,7 +17,6 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((\.\./[^)#\s]*)(#[^)\s]*)?\)")
-FROM_README = re.compile(r'^--8<-- "README\.md:(\w+)"$', re.MULTILINE)
 TO_CODEMOD = re.compile(r"\]\(codemods\.md#(\w+)\)")
 # Tags that make a browser fetch something when the page is opened; a link that is clicked is another matter.
 FETCHED = re.compile(
@@ -66,22 +65,11 @@ def _list_codemods() -> str:
     return "\n\n".join(parts)
 
 
-def _section_of_readme(match: re.Match[str]) -> str:
-    """A section of README.md, with its links as from here: the extension that includes files leaves links alone."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    _, _, text = text.partition(f"<!-- --8<-- [start:{match[1]}] -->\n")
-    text, end, _ = text.partition(f"<!-- --8<-- [end:{match[1]}] -->")
-    if not end:
-        raise PluginError(f"README.md has no section {match[1]!r}")
-    return re.sub(r"\]\((?![a-z]+:|#)", "](../", text)
-
-
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
     """Lead links to where they lead on the site."""
     where = posixpath.dirname(page.file.src_uri)
     if page.file.src_uri == "codemods.md":
         markdown = _list_codemods()
-    markdown = FROM_README.sub(_section_of_readme, markdown)
     markdown = TO_CODEMOD.sub(r"](codemods/\1.md)", markdown)
 
     def link(match: re.Match[str]) -> str:
