@@ -72,7 +72,7 @@ MAY_IMPORT = {
     "mmmodernize.codemod": "mmrewrite.results mmrewrite.project .sites",
     "mmmodernize.meshes.partition_specs": "mmrewrite.source mmrewrite.project .names .sites",
     "mmmodernize.types.libraries": "mmrewrite.source mmrewrite.project",
-    "mmmodernize.meshes.mesh_values": "mmrewrite.project mmrewrite.values .names .types.libraries",
+    "mmmodernize.meshes.mesh_values": "mmrewrite.source mmrewrite.project mmrewrite.values .names .types.libraries",
     "mmmodernize.meshes.mesh_contexts": "mmrewrite.project .names .sites .meshes.mesh_values",
     "mmmodernize.calls": "mmrewrite.source mmrewrite.project .names .types.libraries .meshes.mesh_contexts",
     "mmmodernize.modules": "mmrewrite.source mmrewrite.project mmrewrite.values .names .sites",

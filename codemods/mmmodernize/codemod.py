@@ -86,6 +86,9 @@ class ModernizeCodemod:
             raise NotImplementedError
         self.site.replace(use.node, self.spelled(self.moved[use.name]))
 
+    def rewrite_left(self) -> None:
+        """Register what is exact although the site is left as it is, because others of its region are."""
+
     def spelled(self, new: str) -> str:
         """The text for the new home of a moved name in this place."""
         return self.site.spell(new)

@@ -526,8 +526,11 @@ def _draft(
     staying = {decision.location.node: decision.location.use for decision in decisions if decision.stays}
     draft = ModuleDraft(module, kept=frozenset(use.name for use in staying.values() if use is not None))
     for decision in decisions:
+        codemod = codemods[decision.codemod](OldNameSite(decision.location, draft, context, decision.codemod))
         if not decision.stays:
-            codemods[decision.codemod](OldNameSite(decision.location, draft, context, decision.codemod)).rewrite()
+            codemod.rewrite()
+        elif decision.is_left_with_region:
+            codemod.rewrite_left()
     _redirect(draft, staying, context, codemods)
     imports = ImportEdits(draft, context, draft.kept)
     once = list(imports.of_once_modules())

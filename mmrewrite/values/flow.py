@@ -10,7 +10,7 @@ from typing import Generic, NamedTuple, TypeVar
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.uses import ModuleUses
-from mmrewrite.source.names import Binding
+from mmrewrite.source.names import Binding, Scope
 from mmrewrite.values import arguments, classes, containers, functions, library, names
 from mmrewrite.values.stores import Store, Stores
 from mmrewrite.values.targets import of_target
@@ -108,12 +108,18 @@ class ValueFlow:
         """The values of a full name."""
         return names.of_full_name(self, module, name, path)
 
-    def class_at(self, module: ModuleUses, node: ast.expr) -> classes.Definition | None:
-        """The class of the project that a name stands for, where one binding decides."""
-        binding = module.facts.names.binding(node.id, module.scope_of(node)) if isinstance(node, ast.Name) else None
+    def class_at(self, module: ModuleUses, node: ast.expr, scope: Scope | None = None) -> classes.Definition | None:
+        """The class of the project that a name stands for, where one binding decides.
+
+        An expression that is read out of a text has the scope of the text.
+        """
+        if not isinstance(node, ast.Name | ast.Attribute):
+            return None
+        scope = module.scope_of(node) if scope is None else scope
+        binding = module.facts.names.binding(node.id, scope) if isinstance(node, ast.Name) else None
         if binding is not None and isinstance(binding.node, ast.ClassDef):
             return module, binding.node
-        name = self.full_name(module, node)
+        name = module.facts.names.resolve(node, scope)
         place = self.project.definition(name, module.facts) if name is not None else None
         if place is not None and isinstance(place[1].node, ast.ClassDef):
             return self.uses_of(place[0]), place[1].node

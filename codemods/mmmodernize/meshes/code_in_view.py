@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from mmmodernize.meshes.mesh_contexts import run_now
-from mmmodernize.types.array_annotations import classes_in
 from mmmodernize.types.libraries import is_known
 from mmmodernize.types.value_classes import ARRAY_NAMES
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.source.annotations import classes_in
 from mmrewrite.values.callees import callees, given_functions
 from mmrewrite.values.flow import ValueFlow
 from mmrewrite.values.value import ENTERED, Access, By, CallArguments, CallFrame, Function, Value, attribute

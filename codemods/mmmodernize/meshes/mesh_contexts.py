@@ -58,6 +58,26 @@ class MeshContext:
         """Where it is, for messages."""
         return f"{self.module.facts.path}:{self.node.lineno}"
 
+    @property
+    def doubt(self) -> str:
+        """What to write where this only may be a mesh, for messages."""
+        node, (shown, *more) = self.node, ast.unparse(self.node).splitlines()
+        shown = f"{shown} ..." if more else shown
+        owner = self.module.scope_of(node).owner(node.id) if isinstance(node, ast.Name) else None
+        kinds = {each.kind for each in owner.bindings[shown]} if owner is not None else set()
+        if kinds == {"parameter"}:
+            advice = f"annotate the parameter `{shown}`"
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+            advice = f"annotate `{shown}` where it is set"
+        elif kinds and "import" not in kinds:
+            advice = f"annotate `{shown}` where it is assigned"
+        else:
+            advice = f"enter a name that has an annotation, `entered: Class = {shown}`,"
+        return (
+            f"`{shown}` may be a mesh; {advice} with its class, such as `jax.sharding.Mesh`, "
+            "or with `contextlib.AbstractContextManager[None]`, which is no mesh"
+        )
+
 
 class MeshContexts:
     """The mesh contexts of each module of a project, looked for once."""

@@ -253,6 +253,14 @@ class MeshRegions:
             self._plan_all(region, SitePlan(COMPAT, why_compat="; and ".join(reasons)))
             self._plan_plain(region)
             return
+        unsure = [
+            member for member in region.of("context") if member.context is not None and not member.context.is_sure
+        ]
+        for member in unsure:
+            assert member.context is not None
+            self._plans[member.node] = SitePlan(NEITHER, reason=member.context.doubt)
+        if unsure:
+            return
         culprit, reason = why_not_set or (region.of("context")[0], why_not_named)
         others = "; ".join(dict.fromkeys((why_not_named, why_not_compat)) if why_not_set else (why_not_compat,))
         text = f"{reason}. Either change that, or make another way possible: {others}"
@@ -262,7 +270,7 @@ class MeshRegions:
         """The part of a region that cannot be seen or rewritten, in words for a message, else None."""
         for context in region.of("context"):
             if context.context is not None and not context.context.is_sure:
-                return f"{context.place} enters something that may be a mesh"
+                return f"{context.place}: {context.context.doubt}"
         for member in region.members:
             if member.kind == "xmap":
                 return f"{member.place} has no replacement"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from mmmodernize.names.old_names import ENVIRONMENTS, MESHES
 from mmmodernize.types.libraries import ARRAY_LIBRARIES, gives_no_mesh, is_known, is_none, library_name
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.source.annotations import classes_in, parsed_annotation
+from mmrewrite.source.names import Scope, dotted_name
 from mmrewrite.values.flow import ValueFlow
-from mmrewrite.values.value import By, Function, Unknown, Value
+from mmrewrite.values.value import By, Function, Own, Unknown, Value
 
 _MESH_CLASSES = frozenset(name for name in MESHES if name.endswith(".Mesh"))
 # A mesh gives itself to `as`.
@@ -26,6 +28,9 @@ _MESH_ATTRIBUTES = frozenset(
 )
 # Modules of Python's library whose names as an annotation say too little.
 _VAGUE = ("builtins.object", "collections.", "contextlib.Abstract", "typing.")
+_MANAGERS = frozenset(("contextlib.AbstractContextManager", "typing.ContextManager"))
+# What classes may be called that are another name of a mesh, or put one in context.
+_OF_MESHES = ("mesh", "context", "ctx", "partition", "shard", "spmd", "manager")
 # Their contexts are no meshes of JAX, and `compat.mesh_context` is one already.
 _RUNTIMES = frozenset(("mmruntime", "multimesh", "legate"))
 # What `self` has in a class of tests: https://docs.python.org/3/library/unittest.html#unittest.TestCase
@@ -112,8 +117,8 @@ class MeshValues:
                 return False
             # Objects of these libraries may have attributes that the program gave them.
             return False if is_known(head) and (root not in ARRAY_LIBRARIES or len(value.path) < 2) else None
-        if isinstance(head, ast.arg) and not value.path and head.annotation is not None:
-            return self._of_annotation(value.module, head.annotation)
+        for module, annotation in self._annotations(value):
+            return self._of_annotation(module, annotation)
         if value.path and value.path[0].kind is By.ATTRIBUTE and _OF_TESTS.fullmatch(value.path[0].what):
             return False
         return None
@@ -123,18 +128,73 @@ class MeshValues:
         if isinstance(value.head, str):
             return None
         if value.is_made and isinstance(value.head, ast.ClassDef):
-            bases = self._flow.bases(value.module, value.head)
-            is_other = bases.is_whole and all(is_known(name) and name not in _MESH_CLASSES for name in bases.outside)
-            return False if is_other else None
+            return self._of_class(value.module, value.head)
         if isinstance(value.head, Function | ast.ClassDef):
             return False
         return None if isinstance(value.head, _MAY_BE_ONE) else False
 
+    def _of_class(self, module: ModuleUses, definition: ast.ClassDef) -> bool | None:
+        """Whether an object of a class of the project is a mesh."""
+        bases = self._flow.bases(module, definition)
+        is_other = bases.is_whole and all(is_known(name) and name not in _MESH_CLASSES for name in bases.outside)
+        return False if is_other else None
+
+    def _annotations(self, value: Value) -> Iterator[tuple[ModuleUses, ast.expr]]:
+        """What the program writes of the class of a value: at a parameter, a name, an attribute, or a result."""
+        module, head, path, _ = value
+        kinds = [step.kind for step in path]
+        if isinstance(head, ast.arg) and not path:
+            yield from ((module, each) for each in (head.annotation,) if each is not None)
+        elif isinstance(head, ast.Name) and not path:
+            owner = module.scope_of(head).owner(head.id)
+            for binding in owner.bindings[head.id] if owner is not None else ():
+                if isinstance(binding.statement, ast.AnnAssign):
+                    yield module, binding.statement.annotation
+        elif isinstance(head, Function) and kinds == [By.CALL] and head.returns is not None:
+            yield module, head.returns
+        elif path and path[-1].kind is By.ATTRIBUTE and kinds[:-1] in ([], [By.CALL]):
+            owner_class = None
+            if isinstance(head, ast.arg) and head.annotation is not None:
+                owner_class = self._flow.class_at(module, head.annotation) if len(path) == 1 else None
+            elif isinstance(head, Own) and not head.is_class:
+                owner_class = (module, head.definition) if len(path) == 1 else None
+            elif isinstance(head, ast.ClassDef):
+                owner_class = (module, head) if len(path) == 2 else None
+            for home, each in self._flow.bases(*owner_class).classes if owner_class is not None else ():
+                yield from ((home, found) for found in _annotated(each, path[-1].what))
+
     def _of_annotation(self, module: ModuleUses, annotation: ast.expr) -> bool | None:
-        found = library_name(module, annotation)
-        if found is None or found.startswith(_VAGUE):
+        scope, parsed = module.scope_of(annotation), parsed_annotation(annotation)
+        if isinstance(parsed, ast.Subscript) and library_name(module, parsed.value, scope) in _MANAGERS:
+            # What a mesh gives `as` is itself.
+            first = parsed.slice.elts[0] if isinstance(parsed.slice, ast.Tuple) else parsed.slice
+            return False if is_none(first) else None
+        kinds = {self._of_class_name(module, each, scope) for each in classes_in(annotation)}
+        return kinds.pop() if len(kinds) == 1 else None
+
+    def _of_class_name(self, module: ModuleUses, node: ast.expr, scope: Scope) -> bool | None:
+        found = self._flow.class_at(module, node, scope)
+        if found is not None:
+            return self._of_class(*found)
+        name = library_name(module, node, scope)
+        if name is None or name.startswith(_VAGUE):
             return None
-        return True if found in _MESH_CLASSES else False if is_known(found) else None
+        if name in _MESH_CLASSES:
+            return True
+        # A class of any other library is what it is called.
+        is_class = name.rpartition(".")[2][:1].isupper() and not self._flow.project.holds(name, module.facts)
+        is_other = is_class and not any(word in name.lower() for word in _OF_MESHES)
+        return False if is_known(name) or is_other else None
+
+
+def _annotated(definition: ast.ClassDef, name: str) -> Iterator[ast.expr]:
+    """The annotations of an attribute in a class, and where its methods set it."""
+    for node in ast.walk(definition):
+        if isinstance(node, ast.AnnAssign):
+            target = node.target
+            is_declared = node in definition.body and isinstance(target, ast.Name) and target.id == name
+            if is_declared or dotted_name(target) == f"self.{name}":
+                yield node.annotation
 
 
 def is_used_as_another(module: ModuleUses, item: ast.withitem, body: Iterable[ast.stmt]) -> bool:
@@ -173,6 +233,10 @@ def _with_name(value: Value, kinds: set[bool | None]) -> bool | None:
     name = ""
     if last is not None:
         name = last.what if last.kind is By.ATTRIBUTE else ""
+    elif isinstance(head, ast.Call):
+        # What `get_lock(path)` gives is a lock; what `make_mesh(devices)` gives is seen in its definition.
+        called = (dotted_name(head.func) or "").rpartition(".")[2]
+        name = called if called.lower().endswith(_LOCKS) else ""
     elif isinstance(head, ast.Name | ast.Attribute | ast.arg):
         name = next(str(getattr(head, each)) for each in ("id", "attr", "arg") if hasattr(head, each))
     own = name.lower().strip("_")

@@ -237,7 +237,7 @@ class PlainSites:
         place, contexts = member.place, self._entered[member]
         for context in contexts:
             if not context.is_sure:
-                return f"{context.place} enters something that may be a mesh"
+                return f"{context.place}: {context.doubt}"
         local = self._local_name(member, contexts)
         if local is not None:
             return MeshText(local)
@@ -328,7 +328,7 @@ class PlainSites:
     def _why_stays(self, context: MeshContext) -> str | None:
         """Why a context must stay, in words for a message, else None."""
         if not context.is_sure:
-            return f"{context.place} enters something that may be a mesh"
+            return f"{context.place}: {context.doubt}"
         reason = self.not_removable(context)
         if reason is not None:
             return f"{context.place} {reason}"

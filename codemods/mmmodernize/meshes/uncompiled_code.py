@@ -23,7 +23,8 @@ from mmmodernize.meshes.mesh_contexts import (
     MeshContext,
     run_now,
 )
-from mmmodernize.names.old_names import CONSTRAINTS, PARTIALS, PJIT, RESOURCE_ENVS
+from mmmodernize.meshes.partition_specs import SPECS
+from mmmodernize.names.old_names import CONSTRAINTS, MESHES, PARTIALS, PJIT, RESOURCE_ENVS
 from mmmodernize.types.array_annotations import ArrayAnnotations
 from mmmodernize.types.array_sources import ArraySources
 from mmmodernize.types.attribute_values import AttributeValues
@@ -63,8 +64,8 @@ _HARMLESS = (
     "jax.devices",
     "jax.distributed",
     "jax.eval_shape",
-    "jax.experimental.maps.Mesh",
-    "jax.experimental.maps.mesh",
+    *SPECS,
+    *MESHES,
     "jax.experimental.mesh_utils",
     "jax.experimental.multihost_utils",
     "jax.experimental.pjit",
@@ -74,7 +75,6 @@ _HARMLESS = (
     "jax.make_array_from_callback",
     "jax.make_array_from_process_local_data",
     "jax.make_array_from_single_device_arrays",
-    "jax.make_mesh",
     "jax.process_count",
     "jax.process_index",
     "jax.profiler",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from mmmodernize.types.libraries import ARRAY_LIBRARIES, is_known
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.source.annotations import parsed_annotation
 from mmrewrite.source.names import Binding, Scope
-from mmrewrite.source.text import expression_in
 
 _TYPING = ("typing", "typing_extensions")
 _ANYTHING = frozenset(("builtins.object", *(f"{module}.Any" for module in _TYPING)))
@@ -143,28 +143,3 @@ class ArrayAnnotations:
 
 def _is_container(found: str | None) -> bool:
     return found is not None and (found in _CONTAINERS or found.startswith(_OF_CONTAINERS))
-
-
-def parsed_annotation(annotation: ast.expr) -> ast.expr | None:
-    """An annotation, also one that is a text; None for a text that is no expression."""
-    if not (isinstance(annotation, ast.Constant) and isinstance(annotation.value, str)):
-        return annotation
-    return expression_in(annotation.value)
-
-
-def classes_in(annotation: ast.expr | None) -> Iterator[ast.expr]:
-    """The names of the classes of which something may be by its annotation, other than that of `None`."""
-    match parsed_annotation(annotation) if annotation is not None else None:
-        case ast.Constant(value=None):
-            pass
-        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            yield from classes_in(left)
-            yield from classes_in(right)
-        case ast.Subscript(value=ast.Name(id="Optional") | ast.Attribute(attr="Optional"), slice=inner):
-            yield from classes_in(inner)
-        case ast.Subscript(value=generic):
-            yield generic
-        case ast.expr() as node:
-            yield node
-        case _:
-            pass

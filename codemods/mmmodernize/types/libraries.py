@@ -6,7 +6,7 @@ import ast
 import sys
 
 from mmrewrite.project.uses import ModuleUses
-from mmrewrite.source.names import dotted_name
+from mmrewrite.source.names import Scope, dotted_name
 
 # fmt: off
 # Libraries that neither make arrays of JAX nor look for a mesh.
@@ -30,6 +30,19 @@ ARRAY_LIBRARIES = frozenset(
 
 # Those that make arrays, and whose objects give no mesh.
 _GIVE_NO_MESH = frozenset(("chex", "optax", "orbax", "treescope"))
+# Others whose objects give no mesh: what they call, and what they make, is not known.
+# fmt: off
+_WITHOUT_MESHES = frozenset(
+    (
+        "aiofiles", "aiohttp", "aioredis", "asyncpg", "attr", "azure", "av", "botocore", "cachetools", "comet_ml",
+        "contexttimer", "cv2", "dill", "diskcache", "docker", "etcd3", "fasteners", "filelock", "freezegun", "grpc",
+        "imageio", "kubernetes", "librosa", "lmdb", "mock", "mysql", "neptune", "netCDF4", "openpyxl",
+        "paramiko", "pexpect", "plotly", "portalocker", "psycopg", "psycopg2", "pymongo", "pymysql", "pynvml",
+        "redis", "s3fs", "seaborn", "socketio", "soundfile", "sqlalchemy", "starlette", "tensorstore", "threadpoolctl",
+        "websocket", "websockets", "xarray", "zarr", "zmq",
+    )
+)
+# fmt: on
 # Modules of Python's library whose objects give nothing that a program put into them.
 _OF_FILES = ("io.", "logging.", "pathlib.", "subprocess.", "tarfile.", "tempfile.", "zipfile.")
 
@@ -47,12 +60,16 @@ def is_plain(qualified: str) -> bool:
 
 def gives_no_mesh(qualified: str) -> bool:
     """Whether a name belongs to a library whose objects have no method that gives a mesh."""
-    return is_plain(qualified) or qualified.partition(".")[0] in _GIVE_NO_MESH or qualified.startswith(_OF_FILES)
+    root = qualified.partition(".")[0]
+    return is_plain(qualified) or root in _GIVE_NO_MESH | _WITHOUT_MESHES or qualified.startswith(_OF_FILES)
 
 
-def library_name(module: ModuleUses, node: ast.expr) -> str | None:
-    """The full name of an expression, also where its import may fail: `except ImportError: storage = None`."""
-    scope = module.scope_of(node)
+def library_name(module: ModuleUses, node: ast.expr, scope: Scope | None = None) -> str | None:
+    """The full name of an expression, also where its import may fail: `except ImportError: storage = None`.
+
+    An expression that is read out of a text has the scope of the text.
+    """
+    scope = module.scope_of(node) if scope is None else scope
     found = module.facts.names.resolve(node, scope)
     dotted = dotted_name(node)
     if found is not None or dotted is None:

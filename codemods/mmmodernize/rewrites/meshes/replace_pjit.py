@@ -15,6 +15,9 @@ If neither is exact at this site, or no mesh context is in view, `pjit` becomes 
 arguments, also by `**`, and looks up the mesh in context when it is called. Without specs and without a mesh context in
 view it is `jax.jit`.
 
+A `pjit` that stays, because others of its region do, is given `in_shardings` for `in_axis_resources`, which it takes in
+the same meaning in a mesh context.
+
 To check: the mesh that is named is the one in whose context the function was called, and a `pjit` without specs was
 called in none.
 
@@ -42,6 +45,9 @@ from mmmodernize.meshes.partition_specs import (
 from mmmodernize.names.old_names import PJIT
 from mmmodernize.sites.site import Location, ModernizeContext
 from mmrewrite.project.uses import ModuleUses
+
+# https://docs.jax.dev/en/latest/changelog.html#jax-0-4-6-mar-9-2023
+_HAS_SHARDINGS = (0, 4, 6)
 
 
 class ReplacePjit(ModernizeCodemod):
@@ -83,6 +89,16 @@ class ReplacePjit(ModernizeCodemod):
             is_compat = plan.style == COMPAT
             new = site.spell_compat("pjit", plan.why_compat) if is_compat else site.spell("jax.jit")
             site.replace(self.use.node, new)
+
+    def rewrite_left(self) -> None:
+        """Write the names of today for specs, which today's `pjit` takes in the same meaning under `with mesh:`."""
+        call = call_of(self.site.module, self.use.node)[0] if self.site.use is not None else None
+        if call is None or self.site.target < _HAS_SHARDINGS or any(keyword.arg is None for keyword in call.keywords):
+            return
+        for keyword in call.keywords:
+            new = new_keyword(keyword.arg)
+            if new is not None and new != keyword.arg:
+                self.site.rename_keyword(keyword, new)
 
     def _check_value(self) -> None:
         """Check a use as a value: a decorator and an alias are fine."""

@@ -1,0 +1,125 @@
+"""What may be a mesh context: a refusal names it and what to write, and what is written settles it."""
+
+from __future__ import annotations
+
+import pytest
+from fixture_files import source_files
+
+from mmmodernize.registry import ModernizeRegistry
+from mmmodernize.rewrite import modernize_project
+from mmrewrite.results import Rewrite
+
+REGISTRY = ModernizeRegistry()
+# `haliax` finds the mesh of `with mesh:` alone, so a context that may be a mesh cannot become another one.
+HEAD = """\
+import contextlib, dataclasses, threading
+from haliax import partitioning
+from jax.experimental.maps import Mesh
+from jax.experimental.pjit import pjit
+from jax.sharding import PartitionSpec as P
+from somelib import Channel, MeshContext, get_lock, make
+import grpc, somelib
+
+class Own:
+    def __enter__(self): ...
+    def __exit__(self, *args): ...
+
+def build(f):
+    partitioning.shard(1)
+    return pjit(f, in_axis_resources=(P("x"), None), out_axis_resources=P("x"))
+"""
+PARAMETER = "def g(f, m{}):\n    with m:\n        build(f)\n"
+NAMED = "def g(f):\n    m: {} = make(1)\n    with m:\n        build(f)\n"
+# The class by what a program may write of it: whether that is a mesh, None where it may be one.
+CLASSES = {
+    "threading.Lock": False,
+    "'threading.Lock'": False,
+    "threading.Lock | None": False,
+    "Own": False,
+    "'Own'": False,
+    "Channel": False,
+    "somelib.Channel": False,
+    "contextlib.AbstractContextManager[None]": False,
+    "contextlib.AbstractContextManager": None,
+    "MeshContext": None,
+    "somelib.mesh.Any": None,
+    "object": None,
+    "Mesh": True,
+    "'Mesh'": True,
+    "Mesh | None": True,
+}
+# Programs that enter something, with `C` where its class is written, and the advice where it is not.
+PLACES = {
+    "class A:\n    def __init__(self, m):\n        self.m: C = m\n    def g(self, f):\n        with self.m:\n"
+    "            build(f)\n": "annotate `self.m` where it is set",
+    "class A:\n    m: C\n    def __init__(self, m):\n        self.m = m\n    def g(self, f):\n        with self.m:\n"
+    "            build(f)\n": "annotate `self.m` where it is set",
+    "class B:\n    m: C\nclass A(B):\n    def g(self, f):\n        with self.m:\n"
+    "            build(f)\n": "annotate `self.m` where it is set",
+    "@dataclasses.dataclass\nclass A:\n    m: C\ndef g(f, a: A):\n    with a.m:\n"
+    "        build(f)\n": "`entered: Class = a.m`",
+    "m: C = make(1)\ndef g(f):\n    with m:\n        build(f)\n": "annotate `m` where it is assigned",
+    "def g(f, m: C):\n    with m:\n        build(f)\n": "annotate the parameter `m`",
+    "def g(f):\n    m: C = make(1)\n    with contextlib.ExitStack() as s:\n        s.enter_context(m)\n"
+    "        build(f)\n": "annotate `m` where it is assigned",
+    "def h() -> C:\n    return make(1)\ndef g(f):\n    with h():\n        build(f)\n": "`entered: Class = h()`",
+}
+NO_MESHES = (
+    "threading.Lock()",
+    "grpc.insecure_channel(f)",
+    "get_lock(f)",
+    "somelib.file_lock(f)",
+    "open(f)",
+    "Own()",
+    "contextlib.nullcontext()",
+)
+
+
+def modernized(text: str) -> Rewrite:
+    (result,) = modernize_project(source_files({"a.py": (HEAD + text).encode()}), REGISTRY, load=lambda path: None)
+    assert result.failure is None
+    return result
+
+
+def is_mesh(result: Rewrite) -> bool | None:
+    """What a context is taken for: what may be a mesh is refused, and what is one depends on `haliax`."""
+    refused = [each.reason for each in result.refusals if each.codemod == "replace_mesh_context"]
+    return (
+        None
+        if any("may be a mesh" in reason for reason in refused)
+        else bool(refused) or b"mesh_context(" in result.result
+    )
+
+
+@pytest.mark.parametrize("program", PLACES, ids=list(PLACES.values()))
+def test_a_refusal_names_the_context_and_what_settles_it(program: str) -> None:
+    plain = program.replace("m: C\n", "m: object\n").replace(": C", "").replace(" -> C", "")
+    (refusal,) = [each for each in modernized(plain).refusals if "may be a mesh" in each.reason]
+    assert PLACES[program] in refusal.reason
+    assert is_mesh(modernized(program.replace(": C", ": Channel").replace("-> C", "-> Channel"))) is False
+    assert is_mesh(modernized(program.replace(": C", ": Mesh").replace("-> C", "-> Mesh"))) is True
+
+
+def test_a_class_in_an_annotation_says_whether_it_is_a_mesh() -> None:
+    found = {written: is_mesh(modernized(PARAMETER.format(f": {written}"))) for written in CLASSES}
+    assert found == CLASSES
+    assert {written: is_mesh(modernized(NAMED.format(written))) for written in CLASSES} == CLASSES
+
+
+def test_what_is_seen_to_be_no_mesh_holds_nothing_back() -> None:
+    for text in NO_MESHES:
+        assert is_mesh(modernized(f"def g(f):\n    with {text}:\n        build(f)\n")) is False, text
+
+
+def test_each_context_that_may_be_a_mesh_is_named_once() -> None:
+    text = "".join(f"def g{number}(f, m):\n    with m:\n        build(f)\n" for number in range(3))
+    told = [each.line for each in modernized(text).refusals if "may be a mesh" in each.reason]
+    first = len(HEAD.splitlines()) + 2
+    assert told == [first, first + 3, first + 6]
+
+
+def test_what_is_exact_all_the_same_is_done_where_a_context_stays() -> None:
+    result = modernized(PARAMETER.format("")).result.decode()
+    assert '    return pjit(f, in_shardings=(P("x"), None), out_shardings=P("x"))' in result
+    assert "from jax.sharding import Mesh\n" in result
+    assert "    with m:\n" in result
