@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
 Item = TypeVar("Item")
+# Takes what is being done, as "compiling, 3 of 8 done".
+Tell = Callable[[str], None]
 
 
 class Track(Protocol):
@@ -22,6 +25,18 @@ class Track(Protocol):
         ...
 
 
+class Phase(Protocol):
+    """Shows one piece of work while the block lasts; what the block is given takes what is being done of it."""
+
+    def __call__(self, what: str, /) -> AbstractContextManager[Tell]:
+        """The block of some work, as "train:train_step: the original program"."""
+        ...
+
+
 def untracked(what: str, items: Iterable[Item], total: int | None, /) -> Iterable[Item]:
     """The items; nothing is shown."""
     return items
+
+
+def untold(text: str) -> None:
+    """Take what is being done; nothing is shown."""

@@ -46,6 +46,8 @@ _flags += [] if OPTIMIZED else [flag for flag in _quick if flag not in _flags]
 os.environ["XLA_FLAGS"] = " ".join([*_flags, f"--xla_force_host_platform_device_count={DEVICES}"])
 # Results of earlier runs would hide what a test changes in the tool while it runs.
 os.environ["MMREWRITE_CACHE_DIR"] = ""
+# What a run says after some seconds hangs on how busy the machine is.
+os.environ["MMREWRITE_PROGRESS"] = os.environ["MMRUNTIME_PROGRESS"] = "0"
 os.environ["JAX_PLATFORMS"] = "cpu"
 if OPTIMIZED:
     os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)

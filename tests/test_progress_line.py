@@ -17,6 +17,7 @@ from command import HINTED, OLD, put, run
 
 from mmrewrite.cli.terminal import progress
 from mmrewrite.cli.terminal.progress import StatusLine
+from mmrewrite.mirror.limits import ProgramLimits, run_within
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -26,6 +27,7 @@ AT_ONCE = (
     "import mmrewrite.cli.terminal.progress as p; p._AFTER = p._EVERY = 0; "
     "from mmrewrite.cli.commands import cli; cli()"
 )
+MAIN = "from mmrewrite.__main__ import main; main()"
 
 
 class Terminal(io.StringIO):
@@ -43,8 +45,9 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=found))
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(progress, "_AFTER", 0)
-    monkeypatch.setattr(progress, "_EVERY", 0)
+    for name in ("_AFTER", "_EVERY", "_LOG_AFTER", "_LOG_EVERY"):
+        monkeypatch.setattr(progress, name, 0)
+    monkeypatch.delenv(progress.VARIABLE)
     return found
 
 
@@ -96,16 +99,64 @@ def test_it_stays_on_one_line(width: str, terminal: Terminal, monkeypatch: pytes
     assert states[-1].endswith("... 0 s") and all(len(state) < int(width) for state in states)
 
 
-@pytest.mark.parametrize("where", ["quiet", "dumb", "no terminal"])
+@pytest.mark.parametrize("where", ["quiet", "switched off"])
 def test_nobody_who_did_not_ask_sees_it(where: str, terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    if where == "dumb":
-        monkeypatch.setenv("TERM", "dumb")
-    if where == "no terminal":
-        monkeypatch.setattr(terminal, "isatty", lambda: False)
+    if where == "switched off":
+        monkeypatch.setenv(progress.VARIABLE, "0")
     line = StatusLine(quiet=where == "quiet")
     with line.erased_at_end(), line.phase("verify"):
         list(line.track("Reading", "ab", 2))
     assert terminal.getvalue() == ""
+
+
+@pytest.mark.parametrize("where", ["dumb", "no terminal"])
+def test_a_log_has_a_line_now_and_then(where: str, terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock of the test: nothing in three seconds, a line every five of the first minute, then every ten."""
+    monkeypatch.undo()
+    monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=terminal))
+    monkeypatch.delenv(progress.VARIABLE)
+    monkeypatch.setenv("TERM", where)
+    if where == "no terminal":
+        monkeypatch.setattr(terminal, "isatty", lambda: False)
+    now = 0.0
+    line = StatusLine(clock=lambda: now)
+    for number in line.track("Rewriting", range(100), 100):
+        now = number + 1.0
+    said = terminal.getvalue().splitlines()
+    assert said[:3] == [
+        "mmrewrite: Rewriting 3/100 (3 s)",
+        "mmrewrite: Rewriting 8/100 (8 s)",
+        "mmrewrite: Rewriting 13/100 (13 s)",
+    ]
+    assert [int(each.split()[2].split("/")[0]) for each in said] == [*range(3, 64, 5), *range(73, 100, 10)]
+
+
+def test_a_phase_says_what_is_done_of_it(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminal, "isatty", lambda: False)
+    with StatusLine().phase("the program") as tell:
+        for text in ("importing train", "compiling"):
+            tell(text)
+            seen = len(terminal.getvalue())
+            while f": {text} (" not in terminal.getvalue()[seen:]:
+                time.sleep(0.01)
+    assert "mmrewrite: the program: compiling (0 s)\n" in terminal.getvalue() and "\x1b" not in terminal.getvalue()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes are handed on by number")
+def test_what_a_slow_child_says_is_handed_on_while_it_runs() -> None:
+    says = (
+        "import os, sys, time; end = int(sys.argv[-1]); os.write(end, b'one\\ntwo\\nthr')\n"
+        "time.sleep(0.5); os.write(end, b'ee\\n' + b'x' * 200_000)\ntime.sleep(0.5)"
+    )
+    heard: list[tuple[str, float]] = []
+    began = time.monotonic()
+    ended = run_within(
+        [sys.executable, "-c", says], os.environ, ProgramLimits(), lambda text: heard.append((text, time.monotonic()))
+    )
+    # A pipe that is full does not stop the child, which may be told so by an error.
+    assert [text for text, _ in heard] == ["two", "three"] and time.monotonic() - began < 60
+    assert heard[1][1] - heard[0][1] > 0.2 and ended.ended is None
+    assert "--progress" not in run_within(["echo"], os.environ, ProgramLimits()).stdout
 
 
 def test_an_error_leaves_no_trace(terminal: Terminal) -> None:
@@ -171,7 +222,11 @@ def test_ctrl_c_takes_the_bar_away() -> None:
 def at_terminal(command: list[str], until: str | None = None) -> tuple[int, str]:
     """The status and all that a command writes to a terminal on standard error; Ctrl-C once it wrote `until`."""
     main, side = os.openpty()
-    environment = os.environ | {"TERM": "xterm", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment = os.environ | {
+        progress.VARIABLE: "1",
+        "TERM": "xterm",
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=side, env=environment) as process:
         os.close(side)
         seen = b""
@@ -188,3 +243,22 @@ def at_terminal(command: list[str], until: str | None = None) -> tuple[int, str]
                 break
         os.close(main)
     return process.returncode, seen.decode()
+
+
+def test_the_lines_of_a_log_are_not_printed_again(tmp_path: os.PathLike[str]) -> None:
+    put("src/a.py", HINTED)
+    at_once = f"import mmrewrite.cli.terminal.progress as p; p._LOG_AFTER = p._LOG_EVERY = 0; {MAIN}"
+    environment = os.environ | {
+        progress.VARIABLE: "1",
+        "MMREWRITE_CACHE_DIR": str(tmp_path),
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
+    first, again = (
+        subprocess.run(
+            [sys.executable, "-c", at_once, "diff", "src"], env=environment, capture_output=True, text=True, check=True
+        )
+        for _ in range(2)
+    )
+    said = [line for line in first.stderr.splitlines() if not line.startswith("mmrewrite: ")]
+    assert first.stdout == again.stdout and len(said) < len(first.stderr.splitlines())
+    assert again.stderr.splitlines() == said == ["1 file would change"]

@@ -18,6 +18,7 @@ from mmrewrite.cli.reports._verify_text import _arrays, _cut, _told_apart
 from mmrewrite.mirror.child_process import Mirror
 from mmrewrite.mirror.limits import ProgramLimits
 from mmrewrite.project.verify_entries import Entry
+from mmrewrite.tracking import Tell, untold
 from mmrewrite.verify import programs, verify
 
 MESH = "# mm: mesh(stage=16)\nSIZE = 3\n"
@@ -67,6 +68,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
         given: Mapping[str, str],
         what: str,
         limits: ProgramLimits,
+        tell: Tell = untold,
     ) -> tuple[dict[str, Any], str]:
         made.append((module, tuple(arguments), tuple(roots), dict(given)))
         if module == "_commands.verify":
@@ -361,7 +363,7 @@ def judged(
     monkeypatch.setattr(programs, "run_module", run_module)
     entry = Entry("train:step", "train:example", "--entry")
     settings = programs.ProgramSettings(2, None, None, ProgramLimits(), own)
-    return programs.check_programs(entry, Mirror("mirror", {}, {}), settings, lambda text: contextlib.nullcontext())
+    return programs.check_programs(entry, Mirror("mirror", {}, {}), settings, lambda text: contextlib.nullcontext(untold))
 
 
 def test_rounding_shrinks_with_the_precision_and_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:

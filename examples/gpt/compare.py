@@ -23,6 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from mmrewrite.cli.terminal.progress import StatusLine
+
 HERE = Path(__file__).resolve().parent
 TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
 
@@ -40,7 +42,8 @@ class Run:
 def mmrewrite(*arguments: str) -> str:
     """Run the command-line tool and return what it prints."""
     command = [sys.executable, "-m", "mmrewrite", *arguments]
-    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    with StatusLine().phase(f"mmrewrite {arguments[0]}"):
+        finished = subprocess.run(command, capture_output=True, text=True, check=False)
     if finished.returncode:
         raise SystemExit(f"mmrewrite {arguments[0]} failed:\n{finished.stdout}{finished.stderr}")
     return finished.stdout
@@ -55,7 +58,7 @@ def find_script(folder: Path, name: str) -> Path:
 
 
 def run(script: Path, arguments: Sequence[str], *, devices: int) -> Run:
-    """Run a `record.py` in a process of its own, on virtual CPU devices."""
+    """Run a `record.py` in a process of its own, on virtual CPU devices; what it says is shown meanwhile."""
     flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if "device_count" not in flag]
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",
@@ -64,16 +67,20 @@ def run(script: Path, arguments: Sequence[str], *, devices: int) -> Run:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.npz"
         start = time.perf_counter()
-        finished = subprocess.run(
-            [sys.executable, str(script), "--record", str(path), *arguments],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command, said = [sys.executable, str(script), "--record", str(path), *arguments], []
+        with (
+            StatusLine().phase("original program" if devices == 1 else "rewritten program") as tell,
+            subprocess.Popen(
+                command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            ) as process,
+        ):
+            for line in process.stdout or ():
+                said.append(line)
+                # The seconds are those of this line.
+                tell(re.sub(r"^mmruntime: | \(\d+ s\)$", "", line.strip()))
         seconds = time.perf_counter() - start
-        if finished.returncode:
-            raise SystemExit(f"{script} failed:\n{finished.stdout}{finished.stderr}")
+        if process.returncode:
+            raise SystemExit(f"{script} failed:\n{''.join(said)}")
         with np.load(path) as saved:
             arrays = {name: saved[name] for name in saved.files}
     notes = json.loads(str(arrays.pop("notes")))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,8 @@ def record(config: train.TrainConfig, path: Path, microbatched: bool) -> None:
     batches = windows(corpus.train, config.batch_size, config.context, config.seed)
 
     history, seconds = [], []
-    for _ in range(config.steps):
+    for number in range(config.steps):
+        print(f"step {number + 1} of {config.steps}", file=sys.stderr, flush=True)
         start = time.perf_counter()
         state, metrics = step(state, next(batches), key)
         history.append(jax.device_get(metrics))

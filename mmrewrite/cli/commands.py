@@ -282,8 +282,8 @@ def plan(
         room,
     )
     try:
-        with session.progress.phase("plan"):
-            planned = make_plan(session.paths, session.rules, session.results, tuple(Registry()), request)
+        with session.progress.phase(f"plan: {entry}" if entry else "plan") as tell:
+            planned = make_plan(session.paths, session.rules, session.results, tuple(Registry()), request, tell=tell)
     except NotPlanned as problem:
         if session.options.verbose and problem.details:
             say(problem.details)
@@ -326,10 +326,9 @@ def _compare_plans(
         raise click.UsageError(f"{problem}.") from None
     session = _session(options)
     try:
-        with session.progress.phase("trace"):
-            suggested = suggest(
-                Wanted(entry, arguments, record, devices, limits), session.paths, session.rules, session.results
-            )
+        wanted = Wanted(entry, arguments, record, devices, limits)
+        with session.progress.phase(f"plan --suggest: {entry}") as tell:
+            suggested = suggest(wanted, session.paths, session.rules, session.results, tell)
     except NotRun as problem:
         if session.options.verbose and problem.details:
             say(problem.details)

@@ -72,7 +72,10 @@ class Replay:
         if self._key is not None:
             self._printed = [_Copying(sys.stdout.buffer), _Copying(sys.stderr.buffer)]
             sys.stdout = _text_over(self._printed[0], sys.stdout)
-            sys.stderr = _text_over(self._printed[1], sys.stderr)
+            plain = sys.stderr
+            sys.stderr = _text_over(self._printed[1], plain)
+            # For what is said of this run alone, such as how far it is.
+            sys.stderr.__dict__["uncopied"] = plain
 
     def keep(self, status: object) -> None:
         """Keep what was printed for the next run, if the files are still what they were."""

@@ -47,6 +47,7 @@ from mmrewrite.files.select import (
 )
 from mmrewrite.files.walk import load_file, read_file, shown
 from mmrewrite.results import HintError, Rewrite
+from mmrewrite.tracking import Tell, untold
 
 if TYPE_CHECKING:
     from mmrewrite.mirror.build import StaleMirror
@@ -311,19 +312,19 @@ class Session:
         limits = program_limits(self.options.time_limit, self.options.memory_limit, self.options.output_limit)
         request = PlanRequest(None, self.options.entry, self.options.arguments, None, False, limits)
         try:
-            with self.progress.phase(f"{self.options.entry or 'plan'}: tracing"):
-                planned = self._planned(request)
+            with self.progress.phase(f"plan: {self.options.entry}" if self.options.entry else "plan") as tell:
+                planned = self._planned(request, tell)
         except NotPlanned as problem:
             raise NotShown(str(problem)) from None
         self.keep_trace(planned)
         return planned
 
-    def _planned(self, request: PlanRequest) -> Planned:
+    def _planned(self, request: PlanRequest, tell: Tell = untold) -> Planned:
         """The plan of all that the files that are reported are a part of."""
         from mmrewrite.plan.plan import make_plan
 
         about = None if self.options.since is None else {result.path for result in self.results}
-        return make_plan(self.paths, self.rules, self._all, tuple(Registry()), request, about)
+        return make_plan(self.paths, self.rules, self._all, tuple(Registry()), request, about, tell)
 
     def _hanging(self) -> Iterator[str]:
         """The meshes and steps of files that are not reported, which those that are hang on."""

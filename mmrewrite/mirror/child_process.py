@@ -23,6 +23,7 @@ from mmrewrite.launch.watchman import temporary_folder
 from mmrewrite.mirror.build import NotBuilt, build_mirror
 from mmrewrite.mirror.limits import USUAL, ProgramLimits, run_within
 from mmrewrite.results import Rewrite
+from mmrewrite.tracking import Tell, untold
 
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _RUNTIME = "mmruntime"
@@ -142,6 +143,7 @@ def run_module(
     variables: Mapping[str, str],
     what: str,
     limits: ProgramLimits = USUAL,
+    tell: Tell = untold,
 ) -> tuple[dict[str, Any], str]:
     """Run a module of the runtime; return the JSON document that it prints, and its standard error.
 
@@ -152,6 +154,7 @@ def run_module(
         variables: Its environment variables.
         what: A name for the process, for messages.
         limits: Bounds of its time, memory and output.
+        tell: Takes what it says that it is doing, for modules of `parser_for`.
 
     Raises:
         NotRun: If it ends without a document, or goes beyond its limits.
@@ -159,7 +162,7 @@ def run_module(
     # -P keeps the current folder off the import path: the user's `train.py` there must not hide the mirror's.
     command = [sys.executable, "-P", "-m", f"{_RUNTIME}.{module}", *arguments]
     command += [word for root in dict.fromkeys(roots) for word in ("--path", root)]
-    finished = run_within(command, variables, limits)
+    finished = run_within(command, variables, limits, tell)
     if finished.ended is not None:
         raise NotRun(
             f"{what} was ended: {finished.ended}; --time-limit, --memory-limit and --output-limit set the bounds",

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mmrewrite.launch.watchman import Watchman
+from mmrewrite.mirror.child_progress import ChildProgress
+from mmrewrite.tracking import Tell, untold
 
 _LOOK = 0.05
 _LOOK_AT_ALL = 0.5
@@ -64,16 +66,28 @@ class EndedProgram:
     ended: str | None
 
 
-def run_within(command: Sequence[str], variables: Mapping[str, str], limits: ProgramLimits) -> EndedProgram:
-    """Run a command in a session of its own, and end the session if it goes beyond its limits, or we end."""
+def run_within(
+    command: Sequence[str], variables: Mapping[str, str], limits: ProgramLimits, tell: Tell = untold
+) -> EndedProgram:
+    """Run a command in a session of its own, and end the session if it goes beyond its limits, or we end.
+
+    With `tell` the command gets the option `--progress`, and what it says there is handed on.
+    """
     with (
         _signals_as_exits(),
         contextlib.closing(Watchman()) as watchman,
+        ChildProgress(tell) as progress,
         tempfile.TemporaryFile() as stdout,
         tempfile.TemporaryFile() as stderr,
     ):
         process = subprocess.Popen(
-            command, env=variables, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True
+            [*command, *progress.arguments],
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+            pass_fds=progress.handed,
         )
         begin, ended, wait = time.monotonic(), None, 0.001
         try:
@@ -81,6 +95,7 @@ def run_within(command: Sequence[str], variables: Mapping[str, str], limits: Pro
             while process.poll() is None and ended is None:
                 time.sleep(wait)
                 wait = min(2 * wait, _LOOK)
+                progress.look()
                 ended = _beyond(limits, time.monotonic() - begin, process.pid, (stdout.fileno(), stderr.fileno()))
         finally:
             _end(process)

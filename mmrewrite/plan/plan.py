@@ -17,6 +17,7 @@ from mmrewrite.plan.traced import NotPlanned as NotPlanned
 from mmrewrite.plan.traced import Tracing, plan_entry, section_of
 from mmrewrite.plan.traced_bytes import TracedBytes, traced_bytes
 from mmrewrite.results import Rewrite
+from mmrewrite.tracking import Tell, untold
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,12 @@ def make_plan(
     codemods: Sequence[str],
     request: PlanRequest,
     about: Set[str] | None = None,
+    tell: Tell = untold,
 ) -> Planned:
     """Plan the rewritten files below `paths`, and those that call the runtime already.
 
     With `about`, the paths of some of them, only what these are a part of: of a mesh and its steps in other files too.
+    `tell` takes what the process that traces says that it is doing.
 
     Raises:
         NotPlanned: If a step should be traced and cannot be.
@@ -91,7 +94,7 @@ def make_plan(
         raise NotPlanned(few)
     devices = request.devices or devices_needed(regions)
     tracing = Tracing(request.entry, request.arguments, devices, request.measure, request.limits)
-    traced = plan_entry(tracing, paths, rules, results)
+    traced = plan_entry(tracing, paths, rules, results, tell)
     known = traced_bytes(request.entry, request.arguments, traced, traced["sources"], results)
     fitting = None if request.memory is None else fit(traced, request.memory)
     section = section_of(tracing, traced, () if fitting is None else fitting.sentences)

@@ -14,6 +14,7 @@ from mmrewrite.mirror.child_process import Mirror, NotRun, check_named, check_ru
 from mmrewrite.mirror.limits import USUAL, ProgramLimits
 from mmrewrite.plan.sections import PlanGrid, PlanSection, PlanTable, PlanTimeline
 from mmrewrite.results import Rewrite
+from mmrewrite.tracking import Tell, untold
 
 
 class NotPlanned(NotRun):
@@ -39,7 +40,9 @@ class Tracing:
     limits: ProgramLimits = USUAL
 
 
-def plan_entry(tracing: Tracing, paths: Sequence[str], rules: Rules, results: Iterable[Rewrite]) -> dict[str, Any]:
+def plan_entry(
+    tracing: Tracing, paths: Sequence[str], rules: Rules, results: Iterable[Rewrite], tell: Tell = untold
+) -> dict[str, Any]:
     """The document of `mmruntime._commands.plan` about the rewritten program.
 
     Raises:
@@ -49,7 +52,7 @@ def plan_entry(tracing: Tracing, paths: Sequence[str], rules: Rules, results: It
         check_named(entry=tracing.step, args=tracing.arguments)
         check_runtime("--entry")
         with mirrored(paths, rules, results) as mirror:
-            document, details = _trace(tracing, _roots(tracing, mirror))
+            document, details = _trace(tracing, _roots(tracing, mirror), tell)
     except NotRun as problem:
         raise NotPlanned(str(problem), problem.details) from None
     if "error" in document:
@@ -80,10 +83,10 @@ def _roots(tracing: Tracing, mirror: Mirror) -> list[str]:
     return [root] if other is None else [root, other]
 
 
-def _trace(tracing: Tracing, roots: Sequence[str]) -> tuple[dict[str, Any], str]:
+def _trace(tracing: Tracing, roots: Sequence[str], tell: Tell) -> tuple[dict[str, Any], str]:
     arguments = [tracing.step, tracing.arguments, *(["--measure"] if tracing.measure else [])]
     what = f"--entry {tracing.step}: the process that plans it"
-    return run_module("_commands.plan", arguments, roots, environment(tracing.devices), what, tracing.limits)
+    return run_module("_commands.plan", arguments, roots, environment(tracing.devices), what, tracing.limits, tell)
 
 
 def section_of(tracing: Tracing, document: Mapping[str, Any], remarks: Sequence[str] = ()) -> PlanSection:

@@ -14,6 +14,7 @@ from mmrewrite.suggest.costs import read_layers
 from mmrewrite.suggest.devices import Accelerator
 from mmrewrite.suggest.model import CostModel, PlanChoice, Priced
 from mmrewrite.suggest.search import ComparedPlans, find_plans, named
+from mmrewrite.tracking import Tell, untold
 
 # Each layer gets a virtual device of its own; more than these cost nothing.
 _VIRTUAL = 256
@@ -66,7 +67,9 @@ class Suggested:
     found: ComparedPlans
 
 
-def suggest(wanted: Wanted, paths: Sequence[str], rules: Rules, results: Iterable[Rewrite]) -> Suggested:
+def suggest(
+    wanted: Wanted, paths: Sequence[str], rules: Rules, results: Iterable[Rewrite], tell: Tell = untold
+) -> Suggested:
     """Compare plans for a rewritten program.
 
     Raises:
@@ -85,6 +88,7 @@ def suggest(wanted: Wanted, paths: Sequence[str], rules: Rules, results: Iterabl
             environment(_VIRTUAL),
             what,
             wanted.limits,
+            tell,
         )
         if "error" in document:
             raise NotRun(mirror.named(str(document["error"])), details)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +11,9 @@ from mmrewrite.launch.watchman import temporary_folder
 from mmrewrite.mirror.child_process import Mirror, NotRun, environment, run_module
 from mmrewrite.mirror.limits import ProgramLimits
 from mmrewrite.project.verify_entries import Entry
+from mmrewrite.tracking import Phase
 from mmrewrite.verify.judge import DISTURBED, Key, ProgramFailed, Reference, judged, precision_of
 from mmrewrite.verify.judge import Status as Status
-
-Phase = Callable[[str], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
@@ -232,8 +230,8 @@ class ProgramRuns:
             what = f"{what} in {precision_of(bits, throughout)}"
         arguments = [self._entry.step, self._entry.arguments, "--save", folder, *options]
         name = f"{self._entry.step}: {what}"
-        with self._phase(name):
-            document, _ = run_module(module, arguments, roots, variables, name, self.settings.limits)
+        with self._phase(name) as tell:
+            document, _ = run_module(module, arguments, roots, variables, name, self.settings.limits, tell)
         return ProgramRun(document, folder)
 
     def compared(

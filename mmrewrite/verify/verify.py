@@ -21,8 +21,9 @@ from mmrewrite.project.reach import Reach, holds
 from mmrewrite.project.reexported_hints import read_hinted
 from mmrewrite.project.verify_entries import Entry, hinted_entries
 from mmrewrite.results import HintReference, Rewrite
+from mmrewrite.tracking import Phase, Tell
 from mmrewrite.verify.programs import Checked as Checked
-from mmrewrite.verify.programs import Phase, ProgramSettings, check_programs
+from mmrewrite.verify.programs import ProgramSettings, check_programs
 from mmrewrite.verify.programs import Status as Status
 
 # Hints with which microbatches compute, as the user asks, with other values than the whole batch, and what these are.
@@ -155,7 +156,7 @@ def verify(
     return Verified(tuple(checks), _hash(patch), files, not_covered, places)
 
 
-def _numbered(phase: Phase, number: int, count: int, what: str) -> AbstractContextManager[None]:
+def _numbered(phase: Phase, number: int, count: int, what: str, /) -> AbstractContextManager[Tell]:
     return phase(f"{number}/{count} {what}" if count > 1 else what)
 
 

@@ -1,4 +1,4 @@
-"""What is going on, and how far it is, on one line of a terminal."""
+"""What is going on, and how far it is: on one line of a terminal, or in a few lines of a log."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from mmrewrite.cli.reports._style import one_line
-from mmrewrite.tracking import Item
+from mmrewrite.tracking import Item, Tell
 
-# Seconds before anything is shown: what is done by then needs no line.
-_AFTER = 1.0
-# Seconds between two states of the line.
-_EVERY = 0.2
+VARIABLE = "MMREWRITE_PROGRESS"
+# Seconds before anything is shown, on a terminal and in a log: what is done by then needs no line.
+_AFTER, _LOG_AFTER = 1.0, 3.0
+# Seconds between two states of the line, and two lines of a log: in the first minute, and then.
+_EVERY, _LOG_EVERY, _LOG_LATER = 0.2, 5.0, 10.0
+_MINUTE = 60.0
 # Seconds that a timer has at least: zero would stop it.
 _SOON = 0.001
 _WIDTH = 24
@@ -26,18 +28,31 @@ _ERASE = "\r\x1b[K"
 
 
 class StatusLine:
-    """The line on standard error; nothing where that is no terminal, or the user wants quiet.
+    """The line on standard error; nothing where the user wants quiet.
 
-    It appears once a run has taken a second, and is gone before anything else is printed.
+    On a terminal it appears once a run has taken a second, and is gone before anything else is printed. Elsewhere, as
+    in the log of a CI job, a run of more than three seconds has a line now and then.
     """
 
-    def __init__(self, *, quiet: bool = False) -> None:
-        self._shows = not quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        self._began = time.monotonic()
-        self._next = self._began + _AFTER
+    def __init__(self, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+        self._shows = not quiet and os.environ.get(VARIABLE) != "0" and sys.stderr is not None
+        self._in_place = self._shows and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._clock = clock
+        self._began = clock()
+        self._next = self._began + self._after
         self._is_drawn = False
         # What is tracked, how many are done, and of how many.
         self._state: tuple[str, int, int | None] | None = None
+
+    @property
+    def _after(self) -> float:
+        return _AFTER if self._in_place else _LOG_AFTER
+
+    @property
+    def _every(self) -> float:
+        if self._in_place:
+            return _EVERY
+        return _LOG_EVERY if self._clock() - self._began < _MINUTE else _LOG_LATER
 
     def track(self, what: str, items: Iterable[Item], total: int | None, /) -> Iterable[Item]:
         """The items, with a bar of how many are done: see `mmrewrite.tracking.Track`."""
@@ -52,36 +67,47 @@ class StatusLine:
 
     def _draw_state(self) -> None:
         """Draw how far it is, unless that has just been done."""
-        now = time.monotonic()
+        now = self._clock()
         if self._state is not None and now >= self._next:
             what, done, total = self._state
             count = f"{done:,}" if total is None else f"{done:,}/{total:,}"
-            bar = "" if total is None else _bar(done / total)
+            bar = "" if total is None or not self._in_place else _bar(done / total)
             self._draw(f"{what} {bar}{count}", now - self._began)
-            self._next = now + _EVERY
+            self._next = now + self._every
 
     @contextlib.contextmanager
-    def phase(self, text: str) -> Iterator[None]:
-        """Show `text` with the seconds since it began, and a bar that moves, until the block ends."""
+    def phase(self, text: str) -> Iterator[Tell]:
+        """Show `text` with the seconds since it began, and a bar that moves, until the block ends.
+
+        What the block is given takes what is being done of it, which stands behind the text.
+        """
+        told = [text]
+
+        def tell(doing: str) -> None:
+            told[0] = f"{text}: {doing}"
+
         if not self._shows:
-            yield
+            yield tell
             return
         ended = threading.Event()
-        watch = threading.Thread(target=self._show, args=(text, ended), daemon=True)
+        watch = threading.Thread(target=self._show, args=(told, ended), daemon=True)
         watch.start()
         try:
-            yield
+            yield tell
         finally:
             ended.set()
             watch.join()
             self.erase()
 
-    def _show(self, text: str, ended: threading.Event) -> None:
-        begin = time.monotonic()
-        wait, state = _AFTER, 0
+    def _show(self, told: list[str], ended: threading.Event) -> None:
+        begin, state = self._clock(), 0
+        # Phases follow each other, and a log has a line now and then of all of them.
+        wait = self._after if self._in_place else max(self._next - begin, _SOON)
         while not ended.wait(wait):
-            self._draw(f"{_moving_bar(state)}{text}", time.monotonic() - begin)
-            wait, state = _EVERY, state + 1
+            bar = _moving_bar(state) if self._in_place else ""
+            now = self._clock()
+            self._draw(f"{bar}{told[0]}", now - begin)
+            wait, state, self._next = self._every, state + 1, now + self._every
 
     @contextlib.contextmanager
     def erased_at_end(self) -> Iterator[None]:
@@ -103,7 +129,7 @@ class StatusLine:
             yield
             return
         before = signal.signal(signal.SIGALRM, lambda *_: self._draw_state())
-        signal.setitimer(signal.ITIMER_REAL, max(_AFTER, _SOON), max(_EVERY, _SOON))
+        signal.setitimer(signal.ITIMER_REAL, max(self._after, _SOON), max(self._every, _SOON))
         try:
             yield
         finally:
@@ -118,6 +144,9 @@ class StatusLine:
             self._is_drawn = False
 
     def _draw(self, text: str, seconds: float) -> None:
+        if not self._in_place:
+            self._write(f"mmrewrite: {one_line(text)} ({seconds:.0f} s)\n")
+            return
         end = f" {seconds:.0f} s"
         room = max(8, shutil.get_terminal_size().columns - len(end) - 1)
         text = one_line(text)
@@ -128,8 +157,13 @@ class StatusLine:
     def _write(self, text: str) -> None:
         # A terminal that is gone is no reason to stop, nor is a signal while it is written to.
         with contextlib.suppress(OSError, RuntimeError):
-            sys.stderr.write(text)
-            sys.stderr.flush()
+            stream = sys.stderr
+            if not self._in_place:
+                # Not where `mmrewrite.cli.replay` keeps what the next run prints again.
+                stream.flush()
+                stream = getattr(stream, "uncopied", stream)
+            stream.write(text)
+            stream.flush()
 
 
 def _bar(share: float) -> str:

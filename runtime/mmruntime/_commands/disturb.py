@@ -21,6 +21,7 @@ import numpy as np
 from mmruntime._commands.compare import SHORT, Recorded, spacing
 from mmruntime._commands.entry_point import BadEntryPoint, FunctionName, failure, parser_for, print_document
 from mmruntime._commands.verify import Saved, prepare, record_call, step_and_arguments, tree_with_bits
+from mmruntime._core import progress
 
 
 class _FloatResults:
@@ -86,8 +87,10 @@ def run(
     base = results(None)
     spreads = {name: np.zeros(array.shape) for name, (array, _, _) in base.items()}
     farthest = {name: (0.0, array) for name, (array, _, _) in base.items()}
+    one_more = progress.counted("running the step", count, "times")
     for number in range(count):
         moved = results(np.random.default_rng(number))
+        one_more()
         for name, spread in spreads.items():
             if name in moved and moved[name][0].shape == spread.shape:
                 with np.errstate(invalid="ignore", over="ignore"):

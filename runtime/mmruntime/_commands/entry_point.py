@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TextIO
 
+from mmruntime._core import progress
 from mmruntime._step.mesh_function import MeshFunction
 
 ERROR = 2
@@ -92,6 +93,7 @@ def find_step(entry: FunctionName) -> MeshFunction[..., Any]:
 
 
 def _imported(named: FunctionName) -> ModuleType:
+    progress.tell(f"importing {named.module}")
     try:
         return importlib.import_module(named.module)
     except ModuleNotFoundError as error:
@@ -117,6 +119,7 @@ def arguments_for(entry: FunctionName, arguments: FunctionName) -> tuple[Any, ..
         raise BadEntryPoint(
             f"{arguments}: `{arguments.name}` is of type {type(make).__name__}; name a function without arguments"
         )
+    progress.tell(f"making the arguments, by {arguments.name}")
     try:
         made = make()
     except Exception as error:
@@ -145,6 +148,7 @@ def parser_for(module: str, description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("entry")
     parser.add_argument("args")
     parser.add_argument("--path", action="append", default=[], help="import from here first")
+    parser.add_argument("--progress", type=int, help="the end of a pipe, for lines that say what is being done")
     return parser
 
 
@@ -158,6 +162,8 @@ def print_document(options: argparse.Namespace, make: Callable[[FunctionName, Fu
             first line of the user's code. Its "warnings" are what Python and the runtime's log warn of meanwhile.
     """
     document: dict[str, Any]
+    if options.progress is not None:
+        progress.write_to(options.progress)
     with _reserved_stdout() as output:
         sys.path[:0] = options.path
         sys.path.append(os.getcwd())

@@ -24,6 +24,7 @@ from mmruntime._commands.entry_point import (
     parser_for,
     print_document,
 )
+from mmruntime._core import progress
 from mmruntime._core.layer_trial import LayerTrial, trying_layers
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._inspect.layer_costs import layer_costs, row_names
@@ -95,6 +96,7 @@ def costs(entry: FunctionName, arguments: FunctionName) -> dict[str, Any]:
     counts = [each for each in range(2, batch + 1) if batch % each == 0][:2] or [1]
     traces = []
     for each in counts:
+        progress.tell(f"tracing the step with {each} microbatches")
         made = tried(LayerTrial(each), {axis: count}, taken)
         traces.append({"count": each, **made})
         if len(made["layers"]) != count:

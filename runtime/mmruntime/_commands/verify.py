@@ -34,6 +34,7 @@ from mmruntime._commands.entry_point import (
     parser_for,
     print_document,
 )
+from mmruntime._core import progress
 from mmruntime._step.mesh_function import MeshFunction
 
 _SEED = 0
@@ -177,6 +178,7 @@ def record_call(
     for name, argument in zip(names, example, strict=True):
         _record(record.argument, name, argument)
     before = [_leaves(argument) for argument in example]
+    progress.tell("running the step")
     with jax.disable_jit() if on_one_device else contextlib.nullcontext():
         result = jax.block_until_ready(step(*example))
     _record(record.result, "result", result)

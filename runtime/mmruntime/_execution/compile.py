@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mmruntime import _compat
+from mmruntime._core import progress
 from mmruntime._execution.donation import donations
 from mmruntime._execution.program_cache import KeptPrograms
 from mmruntime._execution.transfers.own_parts import processes
@@ -147,6 +148,7 @@ def _compile_all(
 
         # The longest first (the LPT rule of list scheduling), so that no core ends with a long one alone.
         ordered = sorted(groups.values(), key=lambda group: -_length(group[0]))
+        one_more = progress.counted("compiling", len(ordered), "programs")
         firsts: list[tuple[list[ProgramSpec], Path | None, Future[Any]]] = []
         for group in ordered:
             first, borders = group[0], _borders(group[0], shardings)
@@ -155,6 +157,7 @@ def _compile_all(
                 firsts.append((group, path, pool.submit(kept.read, path, borders)))
             else:
                 firsts.append((group, path, start(first, _name(group), path)))
+            firsts[-1][2].add_done_callback(lambda _: one_more())
         rest: list[tuple[ProgramSpec, Future[Any]]] = []
         for group, path, future in firsts:
             first, *others = group

@@ -11,6 +11,7 @@ import jax
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from mmruntime import _check, _compat
+from mmruntime._core.progress import show_progress
 from mmruntime._core.warn import warn
 from mmruntime._processes.scheduling import wants_batch
 from mmruntime._processes.start import ProcessArguments, start_processes
@@ -57,6 +58,7 @@ def init(
     transport: str | None = None,
     cache: str | os.PathLike[str] | None = None,
     sched_batch: bool | None = None,
+    progress: bool | None = None,
 ) -> None:
     """Set up devices and processes. A program for the devices of one process does not need it.
 
@@ -111,6 +113,9 @@ def init(
             not preempt the one that woke it. Steps are faster where devices outnumber cores, but those of several
             processes are slower where other programs keep all cores busy. If left out, what `MMRUNTIME_SCHED_BATCH`
             says, 0 or 1, or yes. On other systems, and where a sandbox forbids it, nothing happens.
+        progress: Whether the first call of a step that takes more than three seconds says on standard error what it is
+            doing: a line that is written over on a terminal, one every five seconds elsewhere. If left out, what
+            `MMRUNTIME_PROGRESS` says, 0 or 1, or yes.
 
     Raises:
         RuntimeError: If JAX was used before, so that `cpus`, `gpus` or `dump` would come too late.
@@ -135,7 +140,10 @@ def init(
     _check.flag("init", "dump_all_passes", dump_all_passes)
     if sched_batch is not None:
         _check.flag("init", "sched_batch", sched_batch)
+    if progress is not None:
+        _check.flag("init", "progress", progress)
     batch = wants_batch(sched_batch, os.environ)
+    show_progress(progress)
     arguments = ProcessArguments(
         distributed,
         coordinator_address,

@@ -12,6 +12,7 @@ import jax
 from jax.sharding import NamedSharding
 
 from mmruntime import _compat
+from mmruntime._core import progress
 from mmruntime._core.mesh import using
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.registry import registrations
@@ -156,14 +157,21 @@ def make_plan(
         RuntimeError: If other processes have made another plan.
     """
     # A mesh that the caller has set with `jax.set_mesh` would end up in the trace, and does not fit the submeshes.
-    with _compat.no_mesh(), _without_garbage_collection():
+    label = function_name(fun)
+    with (
+        _compat.no_mesh(),
+        _without_garbage_collection(),
+        progress.long_call(label, shows=jax.process_index() == 0),
+    ):
         # The step: flat equations, each with its task; loops opened, one body for each placement of a microbatch.
-        label, places = function_name(fun), [path for path, _ in paths(call.tree)]
+        progress.tell("tracing")
+        places = [path for path, _ in paths(call.tree)]
         leaf_names = tuple(argument_name(path, arguments) for path in places)
         traced, out_tree = _trace(fun, call, multimesh, leaf_names)
         traced = replace(traced, carried=carried_state(call.tree, out_tree, traced, donate))
 
         # Where it runs; stacks of layers in parts, each on its stage.
+        progress.tell("cutting it into programs")
         homes = argument_homes(traced, call.leaves, multimesh)
         cut = cut_layers(traced, multimesh)
         anywhere = not homes and may_follow(cut)
