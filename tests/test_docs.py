@@ -65,6 +65,10 @@ def test_the_readme_has_the_two_commands_that_ci_runs() -> None:
     assert (demo[0], demo[2]) == (tests[0], tests[2])
 
 
+def test_the_readme_is_read_in_five_minutes() -> None:
+    assert len(README.split()) <= 1200
+
+
 def test_the_readme_shows_the_hints_of_the_example() -> None:
     sources = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "examples" / "gpt").glob("*.py"))]
     hints = [match.strip() for source in sources for match in re.findall(r"(?m)# mm: .*$", source)]
