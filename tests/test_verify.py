@@ -363,7 +363,9 @@ def judged(
     monkeypatch.setattr(programs, "run_module", run_module)
     entry = Entry("train:step", "train:example", "--entry")
     settings = programs.ProgramSettings(2, None, None, ProgramLimits(), own)
-    return programs.check_programs(entry, Mirror("mirror", {}, {}), settings, lambda text: contextlib.nullcontext(untold))
+    return programs.check_programs(
+        entry, Mirror("mirror", {}, {}), settings, lambda text: contextlib.nullcontext(untold)
+    )
 
 
 def test_rounding_shrinks_with_the_precision_and_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Write what others say of named schedules from their records: the table in docs/runtime.md, and the names for hints.
+"""Write what others say of named schedules from their records: the table in docs/schedules.md, and the names for hints.
 
 python tools/make_schedules.py
 """
@@ -12,7 +12,7 @@ from mmruntime.schedules._named_schedule import NamedSchedule
 from mmruntime.schedules._registry import AUTO, NAMED_SCHEDULES
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "runtime.md"
+PAGE = ROOT / "docs" / "schedules.md"
 BEGIN = "<!-- Made by tools/make_schedules.py from the schedules' records; do not edit by hand. -->\n"
 END = "<!-- End of what tools/make_schedules.py makes. -->\n"
 # The tool runs where the runtime's requirements need not be installed, and must not take the time to import it.

@@ -451,7 +451,7 @@ def test_leaks_are_those_of_the_program(reduce, is_leak) -> None:
     assert ("Leaked trace" in found) == is_leak == bool(found)
 
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "runtime.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
 # The table of the page: patterns of names, and what is said of them.
 SECTION = PAGE.read_text(encoding="utf-8").partition("## Settings of JAX")[2].partition("\n## ")[0]
 ROWS = [

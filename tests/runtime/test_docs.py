@@ -1,4 +1,4 @@
-"""The runtime's page: its blocks run, in order, and it shows every public name."""
+"""The pages of the runtime: their blocks run, in order, as one program, and they show every public name."""
 
 import dataclasses
 import re
@@ -10,18 +10,24 @@ import mmruntime as mm
 import mmruntime.flax
 from mmruntime import compat
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "runtime.md"
-TEXT = PAGE.read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+# Each continues the program of those before it.
+PAGES = [DOCS / f"{name}.md" for name in ("runtime", "microbatches", "schedules", "settings", "compat", "cluster")]
+PROGRAM = [
+    (page, match)
+    for page in PAGES
+    for match in re.finditer(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+]
+BLOCKS = [match[1] for _, match in PROGRAM]
 
 
 @pytest.mark.slow
 def test_the_blocks_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "page"}
-    for block in BLOCKS:
-        line = TEXT[: TEXT.index(block)].count("\n")
-        exec(compile("\n" * line + block, str(PAGE), "exec"), names)
+    for page, match in PROGRAM:
+        line = match.string[: match.start(1)].count("\n")
+        exec(compile("\n" * line + match[1], str(page), "exec"), names)
     assert (tmp_path / "trace.json").exists()
 
 
