@@ -155,7 +155,8 @@ def _is_maker(value: ast.expr) -> bool:
 
 
 def _callee(value: ast.expr) -> ast.expr:
-    """The callee of the outermost call that is of a local name, of an attribute of `self`, or of a call's result."""
+    """The callee of the outermost call that is of a local name, of an attribute of `self`, or of a call's result; else
+    that of the value."""
     for node in ast.walk(value):
         if isinstance(node, ast.Call):
             root = node.func
@@ -164,4 +165,6 @@ def _callee(value: ast.expr) -> ast.expr:
             is_own = isinstance(root, ast.Name) and (root is node.func or root.id == "self")
             if is_own or isinstance(node.func, ast.Call):
                 return node.func
+    if isinstance(value, ast.Call):
+        return value.func
     raise NoCallForm(ast.unparse(value))

@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "mmrewrite.project": ".results .source .directives",
     "mmrewrite.values": ".source .project",
     "mmrewrite.codemod": "libcst .results .source .directives .project",
-    "mmrewrite.analysis": ".source .directives .project .codemod",
+    "mmrewrite.analysis": ".source .directives .project .values .codemod",
     "mmrewrite.engine": "fastjsonschema .results .tracking .source .directives .project .codemod",
     "mmrewrite.files": "pathspec platformdirs .results .tracking .source .directives",
     "mmrewrite.launch": "",
@@ -57,8 +57,8 @@ MAY_IMPORT = {
         "libcst mmrewrite.source mmrewrite.directives mmrewrite.codemod mmrewrite.analysis ._task"
     ),
     "mmcodemods": (
-        "libcst mmrewrite.results mmrewrite.source mmrewrite.directives mmrewrite.project mmrewrite.codemod "
-        "mmrewrite.analysis ._task ._constraint ._layer_loop"
+        "libcst mmrewrite.results mmrewrite.source mmrewrite.directives mmrewrite.project mmrewrite.values "
+        "mmrewrite.codemod mmrewrite.analysis ._task ._constraint ._layer_loop"
     ),
     "mmmodernize.names.advice": "",
     "mmmodernize.names.markers": "mmrewrite.files",

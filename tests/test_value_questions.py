@@ -65,9 +65,10 @@ QUESTIONS = {
 AT_VALUE = {"optimizer", "sharding", "function of pjit"}
 
 
-def asked(question: str, form: str) -> tuple[dict[str, bytes], dict[str, set[int]]]:
+def asked(
+    head: str, value: str, use: str, form: str, *, at_value: bool = False
+) -> tuple[dict[str, bytes], dict[str, set[int]]]:
     """The files of a form with a question in it, and the lines of each where the answer must stand."""
-    head, value, use = QUESTIONS[question]
     parts = re.split(r"^# file (.*)\n", form, flags=re.MULTILINE)
     files = dict(zip(parts[1::2], parts[2::2], strict=True)) or {"main.py": form}
     sources: dict[str, bytes] = {}
@@ -77,7 +78,7 @@ def asked(question: str, form: str) -> tuple[dict[str, bytes], dict[str, set[int
         places[path] = set()
         for line in text.splitlines():
             if re.search(r"\bV\b", line):
-                places[path].update([len(lines) + 1] if question in AT_VALUE else [])
+                places[path].update([len(lines) + 1] if at_value else [])
                 line = re.sub(r"\bV\b", lambda _: value, line)
             found = re.search(r"ask\((.*)\)$", line)
             if found is None:
@@ -106,7 +107,7 @@ def is_told(result: Rewrite, lines: set[int]) -> bool:
 def test_a_value_is_rewritten_or_told_in_each_form(question: str) -> None:
     silent = set()
     for name, form in FORMS.items():
-        sources, places = asked(question, form)
+        sources, places = asked(*QUESTIONS[question], form, at_value=question in AT_VALUE)
         load = {f"./{path}": data for path, data in sources.items()}
         found = modernize_project(source_files(sources), REGISTRY, load=load.get)
         assert [each.failure for each in found if each.failure is not None] == [], name

@@ -207,6 +207,10 @@ class ValueFlow:
         """The value of an expression of a module."""
         return Value(module, node)
 
+    def value_in(self, facts: Facts, node: ast.expr) -> Value:
+        """The value of an expression of a module."""
+        return Value(self.uses_of(facts), node)
+
     def argument(self, module: ModuleUses, node: ast.expr) -> GivenValue:
         """An expression as an argument."""
         return GivenValue(Value(module, node))
@@ -492,6 +496,16 @@ class ValueFlow:
                 return None
             found = answer
         return found
+
+
+def values_of(project: Project) -> ValueFlow:
+    """The values of all modules of a project that its run has, or that these import; the same for each call."""
+
+    def build() -> ValueFlow:
+        every = project.imported_by(project.facts.values()).values()
+        return ValueFlow(project, {facts.path: ModuleUses(facts) for facts in every})
+
+    return project.once("values", build)
 
 
 def _place(value: Value, came: Mapping[Value, Value]) -> str:

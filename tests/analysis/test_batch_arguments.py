@@ -18,7 +18,7 @@ LOSS = "def loss(params, batch, rng): ...\n"
 def chosen(text: str) -> Batch:
     site = site_of(f"import jax\n{text}\n")
     gradient = find_gradient(site)
-    return choose_batch(site, gradient, find_function(site, gradient.function, site.facts, site.scope))
+    return choose_batch(site, gradient, find_function(site, gradient.loss))
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def program(loss: str, step: str = "    return jax.grad(loss)(params)  # mm: mic
 def test_values_of_the_surrounding_function(loss: str, expected: list[Closed]) -> None:
     site = site_of(program(loss))
     gradient = find_gradient(site)
-    found = find_function(site, gradient.function, site.facts, site.scope)
+    found = find_function(site, gradient.loss)
     assert found is not None
     assert closed_over(found) == expected
 
@@ -125,7 +125,7 @@ CALLED = "    return jax.grad(loss)(params)  # mm: microbatch(size=2)\n"
 def test_why_a_value_cannot_be_an_argument(loss: str, step: str, expected: str | None) -> None:
     site = site_of(program(loss, step))
     gradient = find_gradient(site)
-    found = find_function(site, gradient.function, site.facts, site.scope)
+    found = find_function(site, gradient.loss)
     assert found is not None
     assert cannot_be_given(site, gradient, found, ["batch"]) == expected
 
@@ -146,6 +146,6 @@ def test_why_a_value_cannot_be_an_argument(loss: str, step: str, expected: str |
 def test_uses_besides_the_gradient(loss: str, step: str, expected: bool) -> None:
     site = site_of(program(loss, step))
     gradient = find_gradient(site)
-    found = find_function(site, gradient.function, site.facts, site.scope)
+    found = find_function(site, gradient.loss)
     assert found is not None
     assert is_used_elsewhere(site, gradient, found) is expected

@@ -155,10 +155,10 @@ def test_how_a_gradient_is_made_and_called(text: str, expected: tuple[object, ..
             id="two gradients",
         ),
         pytest.param(
-            "g = jax.grad(f)\nif p:\n    g = jax.grad(h)\ny = g(p, b)  # mm: microbatch(size=2)",
+            "g = jax.grad(f)\nif p:\n    g = jax.grad(h, 1)\ny = g(p, b)  # mm: microbatch(size=2)",
             6,
             "`g` has several meanings (line 3, line 5); give this gradient function a name of its own",
-            id="a name with two gradients",
+            id="a name with two gradients, of other arguments",
         ),
         pytest.param(
             "g = jax.grad(f)\ng(p, b)\ng = scaled(h)\ny = g(p, b)  # mm: microbatch(size=2)",

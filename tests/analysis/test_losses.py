@@ -17,6 +17,7 @@ from mmrewrite.analysis.steps.losses import (
     looks_like_key,
     names_one_key,
 )
+from mmrewrite.values.flow import values_of
 
 pytestmark = pytest.mark.quick
 
@@ -27,7 +28,7 @@ def found(text: str, **others: str) -> list[str] | None:
     """Parameters of the function that the argument of `wanted` stands for."""
     site = site_of(text + HINT, **others)
     call = next(site.calls(site.statement))
-    function = find_function(site, call.args[0], site.facts, site.scope)
+    function = find_function(site, values_of(site.project).value_in(site.facts, call.args[0]))
     return None if function is None else function.parameters
 
 
@@ -40,7 +41,8 @@ def found(text: str, **others: str) -> list[str] | None:
         pytest.param("import functools\ndef g(a, b): ...\nf = functools.partial(g, b=1)", ["a", "b"], id="a partial"),
         pytest.param("from other import f", ["x", "y"], id="a function of another module"),
         pytest.param("from other import g as f", ["x", "y"], id="an alias in another module"),
-        pytest.param("def f(a): ...\ndef f(a, b): ...", None, id="a name with two definitions"),
+        pytest.param("def f(a): ...\ndef f(a, b): ...", ["a", "b"], id="a name that is defined again"),
+        pytest.param("def f(a): ...\nif x:\n    def f(a, b): ...", None, id="a name with two definitions"),
         pytest.param("from elsewhere import f", None, id="a module that cannot be seen"),
         pytest.param("f = g(1)", None, id="the result of a call"),
         pytest.param(
@@ -51,7 +53,8 @@ def found(text: str, **others: str) -> list[str] | None:
             ["params", "x"],
             id="Haiku's `apply` without a key",
         ),
-        pytest.param("g = lambda a: a\nb = g\nc = b\nd = c\nf = d", None, id="more aliases than are followed"),
+        pytest.param("import functools\ndef g(a, b): ...\nf = functools.partial(g, 1)", ["b"], id="a bound argument"),
+        pytest.param("class A:\n    def g(self, a): ...\nf = A().g", ["a"], id="a method of an object"),
     ],
 )
 def test_where_a_function_is_defined(text: str, parameters: list[str] | None) -> None:
@@ -97,7 +100,8 @@ def outer(dropout_key, x):
 
 def test_keys_that_a_loss_takes_from_around_it() -> None:
     site = site_of(KEYS)
-    loss = find_function(site, ast.Name("loss", ast.Load()), site.facts, site.scope)
+    assert isinstance(site.statement, ast.Return) and site.statement.value is not None
+    loss = find_function(site, values_of(site.project).value_in(site.facts, site.statement.value))
     assert loss is not None
     assert keys_closed_over(loss) == ["dropout_key"]
     assert keys_of_the_module(loss) == ["module_key"]

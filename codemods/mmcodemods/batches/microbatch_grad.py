@@ -42,7 +42,7 @@ from mmrewrite.analysis.objects.annotations import annotation_of, is_fully_annot
 from mmrewrite.analysis.steps.batch_arguments import choose_batch
 from mmrewrite.analysis.steps.changed_arguments import changed_argument
 from mmrewrite.analysis.steps.closures import lambda_assignment
-from mmrewrite.analysis.steps.gradients import find_gradient
+from mmrewrite.analysis.steps.gradients import find_gradient, refuse_several
 from mmrewrite.analysis.steps.losses import (
     Loss,
     batch_norms,
@@ -52,6 +52,7 @@ from mmrewrite.analysis.steps.losses import (
 from mmrewrite.analysis.steps.random_keys import UnnamedKey, unnamed_keys
 from mmrewrite.codemod.base import MeshCodemod, expression
 from mmrewrite.project.reach import Reach
+from mmrewrite.values.flow import values_of
 
 Item = TypeVar("Item", cst.Arg, cst.Param)
 
@@ -81,9 +82,12 @@ class MicrobatchGrad(MeshCodemod):
             self.wrap_loop(loops)
             return
         self.gradient = find_gradient(self.site)
-        loss = find_function(self.site, self.gradient.function, self.site.facts, self.site.scope)
+        losses = [find_function(self.site, maker.loss) for maker in self.gradient.makers]
+        loss, *others = losses
+        if any(other is None or loss is None or other.parameters != loss.parameters for other in others):
+            refuse_several(self.site, self.gradient.makers, self.gradient.wrapped_call.func)
         self.batch = choose_batch(self.site, self.gradient, loss)
-        self.refuse_problems(loss)
+        self.refuse_problems([each for each in losses if each is not None])
         self.check_dimensions()
         self.arguments = self.keywords()
         self.target = self.site.call(self.site.statement, self.gradient.wrapped_call)
@@ -97,7 +101,8 @@ class MicrobatchGrad(MeshCodemod):
         (call,) = loops
         refuse_cutting(self.site, f"`{self.site.text(call.func)}`")
         body = call.args[2 if self.site.resolve(call.func) == "jax.lax.fori_loop" else 0 :][:1]
-        function = find_function(self.site, body[0], self.site.facts, self.site.scope) if body else None
+        value = values_of(self.site.project).value_in(self.site.facts, body[0]) if body else None
+        function = find_function(self.site, value) if value is not None else None
         problem = self.state_that_changes(function, in_loop=True) if function is not None else None
         if problem is not None:
             self.refuse(problem)
@@ -183,19 +188,24 @@ class MicrobatchGrad(MeshCodemod):
 
     # Random keys
 
-    def refuse_problems(self, loss: Loss | None) -> None:
+    def refuse_problems(self, losses: Sequence[Loss]) -> None:
         """Refuses what the hint must say about the batch and random keys, and state that changes, all at once."""
         keys: list[UnnamedKey] = []
         if self.hint.argument("rng") is None:
             cut = (self.cut() or frozenset()).union(self.batch.appended)
-            keys = unnamed_keys(self.site, self.gradient, loss, cut)
+            found = {
+                key.place: key
+                for each in losses or (None,)
+                for key in unnamed_keys(self.site, self.gradient, each, cut)
+            }
+            keys = list(found.values())
         question = self.batch.question
         problems = [*([question] if question is not None else []), *(key.reason for key in keys)]
         places = [key.place for key in keys if key.place is not None]
         if question is not None or places:
             problems[-1] += f"; write {self.better_hint(places)}"
-        if loss is not None:
-            problems += [problem for problem in (self.state_that_changes(loss),) if problem is not None]
+        states = (self.state_that_changes(each) for each in losses)
+        problems += [state for state in (next(filter(None, states), None),) if state is not None]
         changed = changed_argument(self.site, self.gradient, self.batch.appended)
         if changed is not None:
             problems.append(

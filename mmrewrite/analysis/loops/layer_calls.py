@@ -14,6 +14,7 @@ from mmrewrite.codemod.site import Site
 from mmrewrite.directives.vocabulary import STATEMENT, kind_of
 from mmrewrite.source.functions import own_expressions
 from mmrewrite.source.names import Module, Scope, dotted_name
+from mmrewrite.values.flow import values_of
 
 CONTAINER_METHODS = frozenset(("append", "extend", "insert", "pop", "popleft", "appendleft", "setdefault"))
 _PARAMETERS = frozenset(("param", "variable", "get_variable", "make_rng"))
@@ -165,7 +166,7 @@ def _refuse_shared(site: Site, loop: ast.For, holder: ast.expr, who: str, otherw
 
 def changed_arguments(site: Site, call: ast.Call) -> Iterator[ast.expr]:
     """Arguments of a call that its function changes in place, as far as its definition can be found."""
-    function = find_function(site, call.func, site.facts, site.scope)
+    function = find_function(site, values_of(site.project).value_in(site.facts, call.func))
     if function is None:
         return
     names = function.facts.names

@@ -167,7 +167,7 @@ class _Chooser:
             positional = 0 if self.loss is None else self.loss.num_positional
             return positional + self.batch.appended.index(name)
         if self.loss is None:
-            what = self.site.text(self.gradient.function)
+            what = ast.unparse(self.gradient.function)
             self.site.refuse(f"cannot see the parameters of `{what}`; write the position instead of `{name}`")
         known = [*self.parameters, *(closed.name for closed in self.closed)]
         message = f"the loss has no parameter `{name}` and closes over none{nearest(name, known)}"

@@ -17,7 +17,9 @@ from mmrewrite.codemod.site import Site
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.source.functions import COMPILERS, is_jit_decorator
-from mmrewrite.source.names import Scope, dotted_name
+from mmrewrite.source.names import dotted_name
+from mmrewrite.values.flow import values_of
+from mmrewrite.values.value import By, Value
 
 # Methods of containers that change these, and those that other objects have too, which then give a new value.
 _CHANGING = frozenset(
@@ -72,13 +74,15 @@ def changed_argument(site: Site, gradient: Gradient, appended: Collection[str]) 
         gradient: The gradient and its calls.
         appended: Names that the loss closes over and that become parameters of it.
     """
-    facts = site.facts
-    if (site.resolve(gradient.wrapped_call.func) or "").startswith("flax."):
+    if gradient.makers[0].name.startswith("flax."):
         # These have containers of their own on one device, too.
         return None
-    loss = _function(site, gradient.function, facts, site.scope)
-    if loss is None:
-        return None
+    losses = [loss for maker in gradient.makers if (loss := _function(site, maker.loss)) is not None]
+    return next(filter(None, (_changed_by(site, gradient, appended, loss) for loss in losses)), None)
+
+
+def _changed_by(site: Site, gradient: Gradient, appended: Collection[str], loss: _Called) -> ChangedArgument | None:
+    facts = site.facts
     given: dict[str, tuple[ast.stmt, ast.expr]] = {}
     for name in appended:
         given[name] = (site.statement, ast.copy_location(ast.Name(name, ast.Load()), site.statement))
@@ -107,27 +111,31 @@ class _Called:
     own: str | None = None
 
 
-def _function(site: Site, node: ast.expr, facts: Facts, scope: Scope) -> _Called | None:
-    """The function that an expression stands for, wraps or binds arguments of; for a method, any of its name."""
-    bound = 0
-    for _ in range(_DEPTH):
-        binding = facts.names.binding(node.id, scope) if isinstance(node, ast.Name) else None
-        if isinstance(node, ast.Call) and node.args:
-            bound += len(node.args) - 1 if (facts.names.resolve(node.func, scope) or "").endswith(".partial") else 0
-            node = node.args[0]
-        elif binding is not None and binding.value is not None:
-            node = binding.value
-    loss = find_function(site, node, facts, scope)
+def _function(site: Site, value: Value) -> _Called | None:
+    """The function that a value is, wraps or binds arguments of; for a method of an unknown object, any of its name."""
+    loss = find_function(site, value, in_any_call=True)
     if loss is not None:
-        return _Called(loss.facts, loss.node, [*loss.before, *_positional(loss.node)][bound:])
-    if not isinstance(node, ast.Attribute) or facts.names.resolve(node, scope) is not None:
-        return None
-    for where in site.project.facts.values():
-        for each, holder in where.names.scopes.items():
-            if isinstance(each, ast.FunctionDef) and each.name == node.attr and holder.kind == "class":
-                own, *parameters = _positional(each) or ("",)
-                return _Called(where, each, parameters[bound:], own)
+        names, outer = _positional(loss.node), loss.scope.parent
+        own = names[0] if loss.num_bound and outer is not None and outer.kind == "class" else None
+        return _Called(loss.facts, loss.node, [*loss.before, *names[loss.num_bound :]], own)
+    for each in values_of(site.project).may(value, _is_function, by_name=True, also=_given_first).answers:
+        assert isinstance(each.head, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        own, *parameters = _positional(each.head) if each.path else ["", *_positional(each.head)]
+        return _Called(each.module.facts, each.head, parameters, own or None)
     return None
+
+
+def _is_function(value: Value) -> Value | None:
+    steps = [step.kind for step in value.path]
+    is_function = isinstance(value.head, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+    return value if is_function and steps in ([], [By.BOUND]) else None
+
+
+def _given_first(value: Value) -> list[Value]:
+    """What a function of a library is given first."""
+    is_call = isinstance(value.head, str) and [step.kind for step in value.path] == [By.CALL]
+    first = value.path[0].what.first() if is_call else None
+    return [first] if first is not None else []
 
 
 def _positional(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> list[str]:
@@ -180,7 +188,7 @@ def _changes(site: Site, function: _Called, names: Mapping[str, int], depth: int
             held_values = {value: held for value in values if (held := _held(value, level)) is not None}
             inner = None
             if held_values:
-                inner = _function(site, each.func, facts, facts.names.read_in.get(_root(each.func), facts.names.scope))
+                inner = _function(site, values_of(site.project).value_in(facts, each.func))
             if inner is not None and inner.node is not node:
                 pairs = [*zip(inner.parameters, each.args, strict=False), *((k.arg, k.value) for k in each.keywords)]
                 pairs += [(inner.own, value) for value in _receiver(each)]
@@ -205,12 +213,6 @@ def _copy_for(change: ast.AST) -> str:
 
 def _receiver(call: ast.Call) -> list[ast.expr]:
     return [call.func.value] if isinstance(call.func, ast.Attribute) else []
-
-
-def _root(node: ast.expr) -> ast.expr:
-    while isinstance(node, ast.Attribute | ast.Subscript):
-        node = node.value
-    return node
 
 
 def _names(nodes: Iterable[ast.AST], kind: type[ast.expr_context] = ast.expr_context) -> set[str]:

@@ -7,11 +7,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import NamedTuple, NoReturn
 
 from mmrewrite.codemod.site import Site
 from mmrewrite.directives.vocabulary import STATEMENT, kind_of
-from mmrewrite.source.functions import own_expressions
+from mmrewrite.source.functions import JIT, own_expressions
 from mmrewrite.source.names import Binding, Module, Scope
+from mmrewrite.values.flow import ValueFlow, values_of
+from mmrewrite.values.value import Access, By, CallArguments, Value
 
 GRADIENTS = frozenset(
     (
@@ -42,15 +45,15 @@ class Gradient:
     """A gradient function, `jax.grad(function, ...)`, and its calls.
 
     Attributes:
-        function: The function that is differentiated.
+        makers: What makes it: one, but where the hinted statement calls one of several.
         argnums: Positions of the differentiated arguments; empty where they are computed and the hint has `argnum=`.
-        wrapped_call: The call to wrap: `jax.grad(...)` itself or, if `by_name`, a call of a name for it.
-        by_name: Whether the hinted statement calls the gradient function by a name.
+        wrapped_call: The call to wrap: `jax.grad(...)` itself or, if `by_name`, a call of what holds it.
+        by_name: Whether the hinted statement calls a gradient function that is made elsewhere.
         uses: The calls that can be seen.
         complete: Whether these are all.
     """
 
-    function: ast.expr
+    makers: tuple[GradientMaker, ...]
     argnums: frozenset[int]
     wrapped_call: ast.Call
     by_name: bool
@@ -62,13 +65,37 @@ class Gradient:
         """The calls without their statements."""
         return [use.call for use in self.uses]
 
+    @property
+    def loss(self) -> Value:
+        """The function that is differentiated."""
+        return self.makers[0].loss
 
-@dataclass(frozen=True, eq=False)
-class _Maker:
-    """The expression that makes a gradient function: the call `jax.grad(f)`, or a decorator of a `def`."""
+    @property
+    def function(self) -> ast.expr:
+        """The expression for it, as far as one stands in the text."""
+        return self.loss.expression or self.wrapped_call.func
 
-    function: ast.expr | None
-    arguments: ast.Call | None
+
+class GradientMaker(NamedTuple):
+    """What makes a gradient function: the call `jax.grad(f)`, or that of a decorator.
+
+    Attributes:
+        name: The full name of what is called.
+        loss: The function that is differentiated.
+        argnums: What says which arguments it is differentiated by, if that is given.
+        path: The path of the module that has it.
+        line: Its line there.
+    """
+
+    name: str
+    loss: Value
+    argnums: Value | None
+    path: str
+    line: int
+
+    def place(self, site: Site) -> str:
+        """Where it stands, in a message about a site."""
+        return f"line {self.line}" + (f" of {self.path}" if self.path != site.facts.path else "")
 
 
 def find_gradient(site: Site) -> Gradient:
@@ -79,34 +106,55 @@ def find_gradient(site: Site) -> Gradient:
         site.refuse("more than one gradient in this statement; give each a statement of its own")
     if made:
         uses, complete = _uses(site, made[0], calls)
-        maker = _Maker(_function(site, made[0]), made[0])
-        return _gradient(site, maker, made[0], by_name=False, uses=uses, complete=complete)
-    named = [(call, _made_by_name(site, call.func, site.scope)) for call in calls]
-    found = [(call, maker) for call, maker in named if maker is not None]
+        makers = _makers(site, made[0])
+        if not makers:
+            site.refuse("this gradient has no function to differentiate; write `jax.value_and_grad(loss_fn)`", made[0])
+        return _gradient(site, makers, made[0], by_name=False, uses=uses, complete=complete)
+    found = [(call, makers) for call in calls if (makers := _makers(site, call.func))]
     if len(found) != 1:
-        _refuse_bound_twice(site, calls)
         _refuse_gradients_of_objects(site, calls)
         site.refuse(
             "no `jax.grad(f)` or `jax.value_and_grad(f)` can be seen here; hint the statement that calls one, by name "
             "or directly"
         )
-    call, maker = found[0]
-    assert isinstance(call.func, ast.Name)
-    name, owner = call.func.id, site.scope.owner(call.func.id)
-    loads = _loads(site, name, owner, _binding_in_block(site, name))
-    return _gradient(site, maker, call, by_name=True, uses=(Use(call, site.statement),), complete=loads == 1)
+    call, makers = found[0]
+    is_complete = False
+    if isinstance(call.func, ast.Name):
+        name = call.func.id
+        is_complete = _loads(site, name, site.scope.owner(name), _binding_in_block(site, name)) == 1
+    return _gradient(site, makers, call, by_name=True, uses=(Use(call, site.statement),), complete=is_complete)
 
 
-def _refuse_bound_twice(site: Site, calls: list[ast.Call]) -> None:
-    for call in calls:
-        if not isinstance(call.func, ast.Name):
-            continue
-        name, owner = call.func.id, site.scope.owner(call.func.id)
-        bindings = owner.bindings[name] if owner is not None and _binding_in_block(site, name) is None else []
-        values = [binding.value for binding in bindings if isinstance(binding.value, ast.Call)]
-        if len(bindings) > 1 and any(site.resolve(value.func, owner) in GRADIENTS for value in values):
-            lines = ", ".join(f"line {binding.statement.lineno}" for binding in bindings if binding.statement)
-            site.refuse(f"`{name}` has several meanings ({lines}); give this gradient function a name of its own", call)
+def _makers(site: Site, node: ast.expr) -> tuple[GradientMaker, ...]:
+    """What makes the gradient function that an expression may be, through `jax.jit`."""
+    flow = values_of(site.project)
+
+    def maker(value: Value) -> Value | None:
+        *before, last = value.path if value.head in GRADIENTS and _is_called(value) else (None,)
+        # `eqx.filter_grad(has_aux=True)(f)` has two calls.
+        return value if last is not None and not any(step.what.positional for step in before) else None
+
+    def inside(value: Value) -> list[Value]:
+        first = value.path[0].what.first() if value.head == JIT and _is_called(value) else None
+        return [first] if first is not None else []
+
+    found = flow.may(flow.value_in(site.facts, node), maker, also=inside)
+    makers: dict[CallArguments, GradientMaker] = {}
+    for each in found.answers:
+        call = each.path[-1].what
+        if any(given.is_starred for given in call.positional) or None in (name for name, _ in call.keywords):
+            site.refuse("jax.grad(*args): cannot tell what is differentiated; write its arguments out", call.node)
+        loss = call.at(0, "fun") or call.at(0, "f")
+        if loss is not None:
+            path, _, line = found.places[each].rpartition(":")
+            argnums = next(filter(None, (step.what.at(1, "argnums") for step in each.path)), None)
+            makers[call] = GradientMaker(f"{each.head}", loss, argnums, path, int(line))
+    return tuple(makers.values())
+
+
+def _is_called(value: Value) -> bool:
+    """Whether a value is called, perhaps twice, and nothing else is done to it."""
+    return 0 < len(value.path) <= 2 and all(step.kind is By.CALL for step in value.path)
 
 
 def _refuse_gradients_of_objects(site: Site, calls: list[ast.Call]) -> None:
@@ -137,51 +185,56 @@ def is_gradient_decorator(names: Module, decorator: ast.expr, scope: Scope) -> b
     return found in GRADIENTS
 
 
-def _function(site: Site, maker: ast.Call) -> ast.expr | None:
-    keywords = {keyword.arg: keyword.value for keyword in maker.keywords}
-    if None in keywords or any(isinstance(argument, ast.Starred) for argument in maker.args):
-        site.refuse("jax.grad(*args): cannot tell what is differentiated; write its arguments out", maker)
-    function = maker.args[0] if maker.args else keywords.get("fun", keywords.get("f"))
-    if function is None:
-        site.refuse("this gradient has no function to differentiate; write `jax.value_and_grad(loss_fn)`", maker)
-    return function
-
-
 def _gradient(
-    site: Site, maker: _Maker, wrapped: ast.Call, by_name: bool, uses: tuple[Use, ...], complete: bool
+    site: Site,
+    makers: tuple[GradientMaker, ...],
+    wrapped: ast.Call,
+    by_name: bool,
+    uses: tuple[Use, ...],
+    complete: bool,
 ) -> Gradient:
-    keywords, positional = {}, []
-    if maker.arguments is not None:
-        keywords = {keyword.arg: keyword.value for keyword in maker.arguments.keywords}
-        positional = maker.arguments.args
-    argnums = keywords.get("argnums", positional[1] if len(positional) > 1 else None)
-    return Gradient(
-        maker.function or wrapped.func,
-        _argnums(site, argnums),
-        wrapped,
-        by_name,
-        uses,
-        complete,
+    found = {_argnums(site, maker) for maker in makers}
+    if len(found) > 1 and site.hint.argument("argnum") is None:
+        refuse_several(site, makers, wrapped.func)
+    return Gradient(makers, frozenset().union(*found), wrapped, by_name, uses, complete)
+
+
+def refuse_several(site: Site, makers: Sequence[GradientMaker], node: ast.expr) -> NoReturn:
+    """Refuse a gradient function that is one of several, which take different arguments."""
+    lines = ", ".join(maker.place(site) for maker in makers)
+    site.refuse(
+        f"`{site.text(node)}` has several meanings ({lines}); give this gradient function a name of its own", node
     )
 
 
-def _argnums(site: Site, node: ast.expr | None) -> frozenset[int]:
-    if node is None:
+def _argnums(site: Site, maker: GradientMaker) -> frozenset[int]:
+    if maker.argnums is None:
         return frozenset((0,))
-    values = [_position(site, each) for each in (node.elts if isinstance(node, ast.Tuple | ast.List) else [node])]
-    found = [value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, int)]
-    if len(found) != len(values):
+    found = _positions(values_of(site.project), maker.argnums)
+    if found is None:
         if site.hint.argument("argnum") is not None:
             return frozenset()
         site.refuse("`argnums` is computed, so the batch cannot be told from what is differentiated; write `argnum=`")
-    return frozenset(found)
+    return found
 
 
-def _position(site: Site, node: ast.expr) -> ast.expr:
-    """The position in `nnx.DiffState(0, nnx.Param)`."""
-    if isinstance(node, ast.Call) and node.args and site.resolve(node.func) == "flax.nnx.DiffState":
-        return node.args[0]
-    return node
+def _positions(flow: ValueFlow, value: Value) -> frozenset[int] | None:
+    """The positions that a value says, also in `nnx.DiffState(0, nnx.Param)`; None if they are not seen."""
+
+    def end(each: Value) -> Value | None:
+        is_written = isinstance(each.expression, ast.Constant | ast.Tuple | ast.List)
+        return each if is_written or each.outside == "flax.nnx.DiffState()" else None
+
+    found = flow.must(value, end)
+    match found:
+        case Value(head=ast.Constant(value=int(position))):
+            return frozenset((position,))
+        case Value(head=ast.Tuple(elts=parts) | ast.List(elts=parts)):
+            each = [_positions(flow, found._replace(head=part)) for part in parts]
+            return None if None in each else frozenset().union(*(one for one in each if one is not None))
+        case Value(path=[Access(what=CallArguments() as call)]) if (inner := call.at(0, "argnum")) is not None:
+            return _positions(flow, inner)
+    return None
 
 
 def _uses(site: Site, made: ast.Call, calls: list[ast.Call]) -> tuple[tuple[Use, ...], bool]:
@@ -293,23 +346,3 @@ def _binding_in_block(site: Site, name: str) -> Binding | None:
     last = max(found, key=lambda binding: spans[id(binding.statement)])
     between = [id(node) for statement in above[spans[id(last.statement)] + 1 :] for node in ast.walk(statement)]
     return None if any(id(binding.statement) in between for binding in owner.bindings[name]) else last
-
-
-def _made_by_name(site: Site, node: ast.expr, scope: Scope) -> _Maker | None:
-    """The maker of the gradient function that a name resolves to, through `jax.jit` and aliases."""
-    if not isinstance(node, ast.Name):
-        return None
-    binding = site.facts.names.binding(node.id, scope) or _binding_in_block(site, node.id)
-    value = binding.value if binding else None
-    owner = scope.owner(node.id) or scope
-    if binding is not None and isinstance(binding.node, ast.FunctionDef):
-        for decorator in binding.node.decorator_list:
-            if is_gradient_decorator(site.facts.names, decorator, owner):
-                return _Maker(node, decorator if isinstance(decorator, ast.Call) else None)
-    while isinstance(value, ast.Call) and site.resolve(value.func, owner) == "jax.jit" and value.args:
-        value = value.args[0]
-    if isinstance(value, ast.Name) and value.id != node.id:
-        return _made_by_name(site, value, owner)
-    if isinstance(value, ast.Call) and site.resolve(value.func, owner) in GRADIENTS:
-        return _Maker(_function(site, value), value)
-    return None

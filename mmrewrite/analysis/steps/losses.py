@@ -11,13 +11,17 @@ from dataclasses import dataclass
 from mmrewrite.codemod.site import Site
 from mmrewrite.project.facts import Facts
 from mmrewrite.source.functions import own_nodes
-from mmrewrite.source.names import Scope, all_arguments, dotted_name
+from mmrewrite.source.names import Scope, all_arguments
+from mmrewrite.values.flow import values_of
+from mmrewrite.values.library import PARTIALS
+from mmrewrite.values.value import By, Decorated, Value
 
 _KEY_WORDS = re.compile(r"(^|_)(rngs?|keys?|prng|prngs)\d*($|_)|rng\d*$|[a-z]key\d*$")
 _BATCH_NORMS = frozenset(("flax.linen.BatchNorm", "flax.nnx.BatchNorm"))
 # They change how a function runs, not what it returns.
 _TRANSPARENT = frozenset(("jax.jit", "jax.checkpoint", "jax.named_call"))
-# Aliases may form a circle, across modules too.
+# What Haiku makes of a function, and the parameters that it puts before those of that.
+_PARAMETERS_BEFORE = {"haiku.transform().apply": ("params", "rng"), "haiku.without_apply_rng().apply": ("params",)}
 _DEPTH = 4
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -27,12 +31,14 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 class Loss:
     """The definition of the function that is differentiated, and its module.
 
-    `before` are parameters that a transformation such as `hk.transform` puts before its own.
+    `before` are parameters that a transformation such as `hk.transform` puts before its own, of which `num_bound` are
+    given already: by a `partial`, or the object of a method.
     """
 
     facts: Facts
     node: Definition
     before: tuple[str, ...] = ()
+    num_bound: int = 0
 
     @property
     def scope(self) -> Scope:
@@ -42,12 +48,12 @@ class Loss:
     @property
     def parameters(self) -> list[str]:
         """Names of its parameters, in order."""
-        return [*self.before, *(argument.arg for argument in all_arguments(self.node.args))]
+        return [*self.before, *[argument.arg for argument in all_arguments(self.node.args)][self.num_bound :]]
 
     @property
     def num_positional(self) -> int:
         """The number of positional parameters."""
-        return len(self.before) + len(self.node.args.posonlyargs) + len(self.node.args.args)
+        return len(self.before) + len(self.node.args.posonlyargs) + len(self.node.args.args) - self.num_bound
 
     @property
     def by_keyword(self) -> frozenset[str]:
@@ -59,53 +65,42 @@ class Loss:
         yield from ast.walk(self.node.body) if isinstance(self.node, ast.Lambda) else own_nodes(self.node)
 
 
-def find_function(site: Site, node: ast.expr, facts: Facts, scope: Scope, depth: int = _DEPTH) -> Loss | None:
-    """The definition that an expression resolves to, through at most `depth` aliases and `functools.partial`s."""
-    if depth == 0:
-        return None
-    if isinstance(node, ast.Lambda):
-        return Loss(facts, node)
-    if isinstance(node, ast.Call) and facts.names.resolve(node.func, scope) == "functools.partial" and node.args:
-        return find_function(site, node.args[0], facts, scope, depth - 1)
-    if isinstance(node, ast.Name):
-        binding = facts.names.binding(node.id, scope)
-        if binding is not None and isinstance(binding.node, ast.FunctionDef | ast.AsyncFunctionDef):
-            return Loss(facts, binding.node)
-        if binding is not None and binding.value is not None:
-            owner = scope.owner(node.id)
-            return find_function(site, binding.value, facts, owner or scope, depth - 1)
-    if isinstance(node, ast.Attribute) and node.attr == "apply":
-        transformed = _transformed(site, node.value, facts, scope, depth)
-        if transformed is not None:
-            return transformed
-    dotted = dotted_name(node)
-    qualified = facts.names.resolve_dotted(dotted, scope) if dotted else None
-    found = site.project.definition(qualified, facts) if qualified else None
-    if found is not None and isinstance(found[1].node, ast.FunctionDef | ast.AsyncFunctionDef):
-        return Loss(found[0], found[1].node)
-    return None
+def find_function(site: Site, value: Value, *, in_any_call: bool = False, depth: int = _DEPTH) -> Loss | None:
+    """The definition of the function that a value certainly is, through at most `depth` partials and transformations.
 
+    With `in_any_call`, it may be given to any function of a library, of whose result nothing is known.
+    """
 
-def _transformed(site: Site, node: ast.expr, facts: Facts, scope: Scope, depth: int) -> Loss | None:
-    """The function that Haiku transformed into `node`, a pair of `init` and `apply`."""
-    if isinstance(node, ast.Name):
-        binding = facts.names.binding(node.id, scope)
-        owner = scope.owner(node.id) or scope
-        return (
-            _transformed(site, binding.value, facts, owner, depth)
-            if binding is not None and binding.value is not None
-            else None
-        )
-    if not isinstance(node, ast.Call) or not node.args:
+    def end(value: Value) -> Value | None:
+        kinds = [step.kind for step in value.path]
+        if isinstance(value.head, str):
+            is_known = in_any_call or value.head in _TRANSPARENT or value.head in PARTIALS
+            is_given = kinds in ([By.CALL], [By.CALL, By.BOUND]) and is_known
+            return value if is_given or value.outside in _PARAMETERS_BEFORE else None
+        if isinstance(value.head, Decorated):
+            return value if not kinds else None
+        is_function = isinstance(value.head, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        return value if is_function and kinds in ([], [By.BOUND]) else None
+
+    found = values_of(site.project).must(value, end) if depth else None
+    if found is None:
         return None
-    name = facts.names.resolve(node.func, scope)
-    if name == "haiku.transform":
-        inner = find_function(site, node.args[0], facts, scope, depth - 1)
-        return None if inner is None else dataclasses.replace(inner, before=("params", "rng"))
-    if name == "haiku.without_apply_rng":
-        inner = _transformed(site, node.args[0], facts, scope, depth)
-        return None if inner is None else dataclasses.replace(inner, before=("params",))
-    return None
+    node = found.head.definition if isinstance(found.head, Decorated) else found.head
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        return Loss(found.module.facts, node, num_bound=len(found.path))
+    call, *rest = found.path
+    first = call.what.first()
+    if first is None:
+        return None
+    # `hk.transform(f)` is a pair that is made of `f`.
+    rest = [] if found.head == "haiku.transform" else rest
+    inner = find_function(site, first.done(*rest), in_any_call=in_any_call, depth=depth - 1)
+    if inner is None:
+        return None
+    if found.outside in _PARAMETERS_BEFORE:
+        return dataclasses.replace(inner, before=_PARAMETERS_BEFORE[found.outside])
+    num_bound = len(call.what.positional) - 1 if found.head in PARTIALS else 0
+    return dataclasses.replace(inner, num_bound=inner.num_bound + num_bound)
 
 
 def keeps_values(facts: Facts, decorator: ast.expr, scope: Scope) -> bool:

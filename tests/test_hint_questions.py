@@ -1,0 +1,102 @@
+"""Each question that hints ask about a value, in each form of Python: what holds it is rewritten, or told at its line.
+
+The forms are those of `value_forms.txt`. In place of `ask(value)` stands what a question is about.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+from fixture_files import source_files
+from test_value_questions import asked
+from test_values import FORMS
+
+from mmrewrite.codemod.registry import Registry
+from mmrewrite.engine.rewrite import rewrite_project
+from mmrewrite.source.text import SourceText
+
+REGISTRY = Registry()
+HEAD = """import jax.numpy as jnp
+import optax
+from flax import linen as nn
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+# mm: mesh(stage=2)
+def forward(params, value):
+    for w in params:  # mm: stages
+        value = jnp.tanh(value @ w)
+    return value
+def loss(params, value, noise=None):
+    return (forward(params, value) ** 2).mean()
+class Model(nn.Module):
+    @nn.compact
+    def __call__(self, value):
+        for w in [nn.Dense(2), nn.Dense(2)]:  # mm: stages
+            value = w(value)
+        return value
+def start(params, value):
+    return jax.jit(forward)(params, value)  # mm: mjit
+"""
+MICROBATCH = "# mm: microbatch(size=2, argnum=1)\n"
+
+
+class Question(NamedTuple):
+    """The value, what is done with it, and what one of the edits there must have; None if it must be told."""
+
+    value: str
+    use: str
+    edit: str | None = None
+
+
+QUESTIONS = {
+    "gradient function": Question(
+        "jax.value_and_grad(loss)", f"{MICROBATCH}value, grads = ({{}})(params, batch)", "mm.microbatch("
+    ),
+    "maker of a gradient function": Question(
+        "jax.grad", f"{MICROBATCH}grads = ({{}})(loss)(params, batch)", "mm.microbatch("
+    ),
+    "loss": Question("loss", f"{MICROBATCH}grads = jax.grad({{}})(params, batch)", "mm.microbatch("),
+    "compiler": Question("jax.jit", "compiled = ({})(forward)  # mm: mjit", "mm.mjit("),
+    "layers": Question("[nn.Dense(2), nn.Dense(2)]", "# mm: stages\nfor w in {}:\n    value = w(value)", "mm.stage("),
+    "layer": Question("nn.Dense(2)", "# mm: task(stage=0)\nvalue = ({})(batch)", "mm.task("),
+    "chain of layers": Question(
+        "nn.Sequential([nn.Dense(2), nn.Dense(2)])", "# mm: stages\nvalue = ({})(batch)", "mm.stage_sequential("
+    ),
+}
+
+
+def silent_forms(question: Question) -> set[str]:
+    """The forms in which nothing is rewritten or told where the question stands."""
+    found = set()
+    for name, form in FORMS.items():
+        sources, places = asked(HEAD, question.value, question.use, form)
+        load = {f"./{path}": data for path, data in sources.items()}
+        results = rewrite_project(source_files(sources), REGISTRY, load=load.get)
+        assert [each.failure for each in results if each.failure is not None] == [], name
+        told = {
+            (each.path, item.line)
+            for each in results
+            for item in (*each.refusals, *each.errors)
+            if item in each.errors or not item.is_consequence
+        }
+        edited = {
+            (each.path, line)
+            for each in results
+            for edit in each.edits
+            if question.edit is not None and question.edit in edit.text
+            for line in _lines(SourceText.decode(each.original), edit.start, edit.end)
+        }
+        wanted = {(path, line) for path, lines in places.items() for line in lines}
+        if wanted.isdisjoint(told | edited):
+            found.add(name)
+    return found
+
+
+def _lines(source: SourceText, start: int, end: int) -> range:
+    return range(source.position(start)[0], source.position(end)[0] + 1)
+
+
+@pytest.mark.family(4)
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_value_is_rewritten_or_told_in_each_form(question: str) -> None:
+    assert silent_forms(QUESTIONS[question]) == set()
