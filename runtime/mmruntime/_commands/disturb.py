@@ -87,7 +87,7 @@ def run(
     base = results(None)
     spreads = {name: np.zeros(array.shape) for name, (array, _, _) in base.items()}
     farthest = {name: (0.0, array) for name, (array, _, _) in base.items()}
-    one_more = progress.counted("running the step", count, "times")
+    one_more = progress.counted("running the step", count, "run")
     for number in range(count):
         moved = results(np.random.default_rng(number))
         one_more()

@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 from mmruntime import _check, _compat
 from mmruntime._core.logical_axes import Pairs, normalize_pairs
 from mmruntime._core.mesh import TaskMesh, auto_mesh, current_mesh, using
+from mmruntime._core.one_device import ADVICE, falls_back
 from mmruntime._core.registry import Context, Registration, TaskCallback
 from mmruntime._core.task import Task
 from mmruntime._processes.alone import check_others
@@ -27,6 +28,9 @@ class MultiMesh(Mesh):
 
     It is a `jax.sharding.Mesh` of Auto axes and stands wherever JAX wants one. `with mesh:` makes it the
     mesh in use for this package only; JAX's own context is `with jax.set_mesh(mesh):`.
+
+    With `mm.init(one_device_fallback=True)` a mesh that needs more devices than there are has the first of them, and
+    all axes have size 1: the program is the one-device program, in which tasks and microbatches do nothing.
 
     Args:
         axis_sizes: Size of each axis. With fewer devices in the product than there are, the first are taken. If left
@@ -56,6 +60,8 @@ class MultiMesh(Mesh):
     logical_axes: Pairs | None
     context: Context
     _entered: list[Any]
+    # The sizes of the axes that were asked for.
+    _asked: Mapping[str, int]
 
     # JAX's own class is made in `__new__` too, which gives equal meshes one object; registrations are not shared.
     @_compat.api_boundary
@@ -70,8 +76,9 @@ class MultiMesh(Mesh):
     ) -> Self:
         """A new object each time."""
         check_others("MultiMesh", 3)
+        asked: Mapping[str, int] | None = None
         if global_mesh is None:
-            global_mesh = _lay_out(axis_sizes, axis_names, devices)
+            global_mesh, asked = _lay_out(axis_sizes, axis_names, devices)
         elif not isinstance(global_mesh, Mesh):
             raise _check.wrong("MultiMesh", "global_mesh", "a jax.sharding.Mesh", global_mesh)
         mesh = auto_mesh(global_mesh.devices, global_mesh.axis_names)
@@ -82,6 +89,7 @@ class MultiMesh(Mesh):
             logical_axes=normalize_pairs(logical_axes, "MultiMesh"),
             context=Context(),
             _entered=[],
+            _asked=mesh.shape if asked is None else asked,
         )
         for logical, device in self.logical_axes or ():
             if device is not None and device not in self.shape:
@@ -92,7 +100,7 @@ class MultiMesh(Mesh):
         return self
 
     def __reduce__(self) -> Any:
-        return _rebuild, (self.mesh, self.logical_axes, self.context)
+        return _rebuild, (self.mesh, self.logical_axes, self.context, dict(self._asked))
 
     @property
     def global_mesh(self) -> Mesh:
@@ -118,8 +126,10 @@ class MultiMesh(Mesh):
                     f"MultiMesh.slice: no axis {axis!r}; the axes are {', '.join(map(repr, self.axis_names))}."
                 )
             index = _check.integer("MultiMesh.slice", axis, value)
-            if not 0 <= index < self.shape[axis]:
-                raise ValueError(f"MultiMesh.slice: {axis}={index} is out of range 0..{self.shape[axis] - 1}.")
+            if not 0 <= index < self._asked[axis]:
+                raise ValueError(f"MultiMesh.slice: {axis}={index} is out of range 0..{self._asked[axis] - 1}.")
+            # On one device, in place of many, each slice is that.
+            index = min(index, self.shape[axis] - 1)
             picked[self.axis_names.index(axis)] = slice(index, index + 1)
         return auto_mesh(self.devices[tuple(picked)], self.axis_names)
 
@@ -175,13 +185,15 @@ class MultiMesh(Mesh):
     __str__ = __repr__
 
 
-def _rebuild(mesh: Mesh, logical_axes: Pairs | None, context: Context) -> MultiMesh:
+def _rebuild(mesh: Mesh, logical_axes: Pairs | None, context: Context, asked: Mapping[str, int]) -> MultiMesh:
     copied = MultiMesh(global_mesh=mesh, logical_axes=logical_axes)
     copied.context.registrations = list(context.registrations)
+    vars(copied)["_asked"] = asked
     return copied
 
 
-def _lay_out(sizes: Any, names: Any, devices: Any) -> Mesh:
+def _lay_out(sizes: Any, names: Any, devices: Any) -> tuple[Mesh, Mapping[str, int]]:
+    """The mesh, and the sizes that were asked for."""
     shape = np.shape(devices) if isinstance(devices, np.ndarray) else None
     available = device_list("MultiMesh", jax.devices() if devices is None else devices)
     if sizes is None and devices is not None:
@@ -197,17 +209,20 @@ def _lay_out(sizes: Any, names: Any, devices: Any) -> Mesh:
             f"MultiMesh: devices= is an array of shape {shape}, and axis_sizes= is {sizes}. Leave axis_sizes= out, or "
             "give devices= in that shape."
         )
-    need = int(np.prod(sizes))
+    need, asked = int(np.prod(sizes)), dict(zip(names, sizes, strict=True))
     if need > len(available):
-        axes = " x ".join(f"{name}={size}" for name, size in zip(names, sizes, strict=True))
-        raise ValueError(
-            f"MultiMesh: {axes} needs {need} devices, but there are {len(available)}. Use smaller axes; for virtual "
-            f"devices on a CPU {_virtual(need)}."
-        )
+        axes = " x ".join(f"{name}={size}" for name, size in asked.items())
+        if falls_back(f"MultiMesh: {axes}", need, len(available)):
+            need, sizes = 1, (1,) * len(sizes)
+        else:
+            raise ValueError(
+                f"MultiMesh: {axes} needs {need} devices, but there are {len(available)}. Use smaller axes; for "
+                f"virtual devices on a CPU {_virtual(need)}{f'; {ADVICE}' if jax.process_count() == 1 else ''}."
+            )
     picked = np.empty(need, dtype=object)
     for position, device in enumerate(available[:need]):
         picked[position] = device
-    return auto_mesh(picked.reshape(sizes), names)
+    return auto_mesh(picked.reshape(sizes), names), asked
 
 
 def _virtual(need: int) -> str:

@@ -67,8 +67,9 @@ def tell(text: str) -> None:
     _teller()(text)
 
 
-def counted(what: str, total: int, things: str) -> Callable[[], None]:
+def counted(what: str, total: int, thing: str) -> Callable[[], None]:
     """Say that `what` is done to so many things; what is given says that one more is done, from any thread."""
+    things = thing if total == 1 else f"{thing}s"
     said, lock, done = _teller(), threading.Lock(), 0
 
     def one_more() -> None:

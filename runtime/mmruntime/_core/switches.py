@@ -95,6 +95,11 @@ def ignore_transforms(ignore: bool | None = True) -> Iterator[None]:
         yield
 
 
+def ignore_all_transforms() -> None:
+    """Put `ignore_transforms` in force for the whole process, where no context says otherwise."""
+    _IGNORED.set_global(True)
+
+
 @contextlib.contextmanager
 def enable_fast_path(enable: bool | None = None, context_value: object = None) -> Iterator[None]:
     """Within the context, a step whose tasks all have one submesh is compiled as one program, or not.

@@ -148,7 +148,7 @@ def _compile_all(
 
         # The longest first (the LPT rule of list scheduling), so that no core ends with a long one alone.
         ordered = sorted(groups.values(), key=lambda group: -_length(group[0]))
-        one_more = progress.counted("compiling", len(ordered), "programs")
+        one_more = progress.counted("compiling", len(ordered), "program")
         firsts: list[tuple[list[ProgramSpec], Path | None, Future[Any]]] = []
         for group in ordered:
             first, borders = group[0], _borders(group[0], shardings)

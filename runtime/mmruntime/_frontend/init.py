@@ -11,6 +11,7 @@ import jax
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from mmruntime import _check, _compat
+from mmruntime._core.one_device import allow_one_device
 from mmruntime._core.progress import show_progress
 from mmruntime._core.warn import warn
 from mmruntime._processes.scheduling import wants_batch
@@ -59,6 +60,7 @@ def init(
     cache: str | os.PathLike[str] | None = None,
     sched_batch: bool | None = None,
     progress: bool | None = None,
+    one_device_fallback: bool | None = None,
 ) -> None:
     """Set up devices and processes. A program for the devices of one process does not need it.
 
@@ -116,6 +118,10 @@ def init(
         progress: Whether the first call of a step that takes more than three seconds says on standard error what it is
             doing: a line that is written over on a terminal, one every five seconds elsewhere. If left out, what
             `MMRUNTIME_PROGRESS` says, 0 or 1, or yes.
+        one_device_fallback: Whether a program whose mesh needs more devices than there are runs as the one-device
+            program, as inside `mm.ignore_transforms()`, and says so in one line; else that is an error.
+            `MMRUNTIME_ONE_DEVICE_FALLBACK`, 0 or 1, goes before what is written here: whoever starts the program knows
+            the machine. No, if both are left out. Not for several processes.
 
     Raises:
         RuntimeError: If JAX was used before, so that `cpus`, `gpus` or `dump` would come too late.
@@ -142,6 +148,9 @@ def init(
         _check.flag("init", "sched_batch", sched_batch)
     if progress is not None:
         _check.flag("init", "progress", progress)
+    if one_device_fallback is not None:
+        _check.flag("init", "one_device_fallback", one_device_fallback)
+    allow_one_device(one_device_fallback)
     batch = wants_batch(sched_batch, os.environ)
     show_progress(progress)
     arguments = ProcessArguments(
