@@ -16,6 +16,7 @@ PAGES = [
     *sorted(ROOT.glob("*.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "examples").rglob("*.md")),
+    *sorted((ROOT / "benchmarks").rglob("*.md")),
 ]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -81,6 +82,21 @@ def test_the_readme_shows_what_diff_prints() -> None:
     (shown,) = blocks(README, "diff")
     changed = [line for line in printed if re.match(r"[+-](?!\+\+ |-- )", line) and line[1:].strip()]
     assert [line for line in shown.splitlines() if re.match(r"[+-](?!\+\+ |-- )", line)] == changed
+
+
+# Generated ones are references, not to be read through.
+GENERATED = {"codemods.md", "reference.md", "sharding.md"}
+LIMITS = {"runtime.md": 4000, "numbers.md": 1500}
+
+
+def test_pages_are_short_enough_to_be_read() -> None:
+    long = {
+        page.name: words
+        for page in (ROOT / "docs").glob("*.md")
+        if page.name not in GENERATED
+        and (words := len(page.read_text(encoding="utf-8").split())) > LIMITS.get(page.name, 6000)
+    }
+    assert long == {}
 
 
 @pytest.mark.parametrize("name", ["make_codemods", "make_reference", "make_sharding"])
