@@ -21,7 +21,7 @@ def _layers(count: int, width: int = 4096, head: float = 1.0) -> list[Layer]:
         size = 24.0 * width**2
         one = (products, Line(size, 16.0 * width * 2048))
         kept = Line(0.0, 68.0 * width * 2048)
-        edge = Line(0.0, 2.0 * width * 2048)
+        edge = {index + 1: Line(0.0, 2.0 * width * 2048)} if index + 1 < count else {}
         made.append(Layer((one, one, one), kept, kept, edge, size, 2 * size, 2 * size, 0.0))
     return made
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -20,6 +20,7 @@ from mmrewrite.cli.options import (
     color_option,
     common_options,
     complete_place,
+    device_options,
     evidence_option,
     format_option,
     limit_options,
@@ -33,10 +34,10 @@ from mmrewrite.cli.reports import _style as style
 from mmrewrite.cli.reports import render
 from mmrewrite.cli.terminal.colors import color_of_environment
 from mmrewrite.cli.terminal.output import print_output, say
+from mmrewrite.directives.schedule_names import SCHEDULES
 
 if TYPE_CHECKING:
     from mmrewrite.cli.session import Session
-    from mmrewrite.mirror.limits import ProgramLimits
 
 
 # What shells report for a process that SIGINT ends.
@@ -260,8 +261,13 @@ def plan(
             raise click.UsageError("--suggest compares plans of the step of --entry; give that and --args.")
         if measure or html is not None or svg is not None or microbatches is not None:
             raise click.UsageError("--suggest runs and draws nothing; leave --measure, --microbatches and files out.")
+        from mmrewrite.cli.suggest import compare_plans, device_of
+        from mmrewrite.suggest.traced import Wanted
+
+        given = {"device": device, "devices": devices, "memory": memory}
+        record, count = device_of(given, needed=False)
         limits = program_limits(time_limit, memory_limit, output_limit)
-        _compare_plans(device, entry, arguments, devices, memory, limits, options)
+        compare_plans(Wanted(entry, arguments, record, count, limits), options)
     if entry is None and (measure or memory or devices is not None):
         raise click.UsageError("--measure, --memory and --devices are about the step of --entry; give that and --args.")
     try:
@@ -297,45 +303,57 @@ def plan(
     session.exit(found=planned.fit is not None and not planned.fit.fits)
 
 
-def _compare_plans(
-    device: str,
+@cli.command(short_help="Write the hints of a program without any.")
+@source_options
+@click.option("--entry", metavar="MODULE:STEP", required=True, help="The compiled step.")
+@click.option("--args", "arguments", metavar="MODULE:FUNCTION", help="Function that returns the step's arguments.")
+@click.option("--run", "runs", is_flag=True, help="In place of --args: run the module until it calls the step.")
+@device_options
+@click.option("--batch", type=click.IntRange(1), metavar="ROWS", help="Rows of a batch, where --args makes fewer.")
+@click.option("--stages", type=click.IntRange(2), metavar="N", help="Only plans with so many stages.")
+@click.option("--data", type=click.IntRange(1), metavar="N", help="Only plans with a data axis of this size.")
+@click.option("--microbatches", type=click.IntRange(1), metavar="N", help="Only plans with so many microbatches.")
+@click.option(
+    "--schedule", type=click.Choice(SCHEDULES), metavar="NAME", help="Only plans with this schedule, or auto."
+)
+@click.option("--apply", "applies", is_flag=True, help="Write the hints into the files.")
+@click.option("--check", "checks", is_flag=True, help="Run `verify` and `plan --memory` on virtual devices.")
+@limit_options
+def suggest(
     entry: str,
-    arguments: str,
-    devices: int | None,
-    memory: str | None,
-    limits: ProgramLimits,
-    options: Mapping[str, Any],
-) -> NoReturn:
-    """`plan --suggest`."""
-    import dataclasses
+    arguments: str | None,
+    runs: bool,
+    batch: int | None,
+    stages: int | None,
+    data: int | None,
+    microbatches: int | None,
+    schedule: str | None,
+    applies: bool,
+    checks: bool,
+    time_limit: float,
+    memory_limit: float | None,
+    output_limit: float,
+    **options: Any,
+) -> None:
+    """Say which mesh, microbatches and schedule suit a program without hints, and where its hints go.
 
-    from mmrewrite.directives.sizes import parse_size
-    from mmrewrite.mirror.child_process import NotRun
-    from mmrewrite.suggest.devices import find_device
-    from mmrewrite.suggest.output import as_json, as_text
-    from mmrewrite.suggest.traced import Wanted, suggest
+    The verdict comes first: a pipeline, with the patch of its hints, or plain `jax.jit`, or that nothing fits.
+    Times are predicted. Writes nothing without --apply.
+    """
+    from mmrewrite.cli.suggest import device_of, suggest_and_show
+    from mmrewrite.mirror.limits import program_limits
+    from mmrewrite.suggest.search import FixedChoices
+    from mmrewrite.suggest.traced import RUN, Wanted
 
-    output_format = options["output_format"]
-    if output_format not in ("text", "json"):
-        raise click.UsageError("--suggest has the formats text and json.")
-    try:
-        record = find_device(device)
-        if memory is not None:
-            record = dataclasses.replace(record, memory=float(parse_size(memory)))
-    except ValueError as problem:
-        raise click.UsageError(f"{problem}.") from None
-    session = _session(options)
-    try:
-        wanted = Wanted(entry, arguments, record, devices, limits)
-        with session.progress.phase(f"plan --suggest: {entry}") as tell:
-            suggested = suggest(wanted, session.paths, session.rules, session.results, tell)
-    except NotRun as problem:
-        if session.options.verbose and problem.details:
-            say(problem.details)
-        session.fail(str(problem))
-    print_output(as_json(suggested) if output_format == "json" else as_text(suggested), output_format)
-    session.print_messages("would change")
-    session.exit(found=suggested.found.verdict == "nothing")
+    if runs == (arguments is not None):
+        raise click.UsageError("Give --args, the function that returns the step's arguments, or --run.")
+    if runs and checks:
+        raise click.UsageError("--check calls the step with the arguments of --args; give that in place of --run.")
+    device, devices = device_of(options, needed=True)
+    limits = program_limits(time_limit, memory_limit, output_limit)
+    fixed = FixedChoices(stages, data, microbatches, schedule)
+    wanted = Wanted(entry, arguments or RUN, device, devices, limits, batch, fixed)
+    suggest_and_show(wanted, options, applies=applies, checks=checks)
 
 
 @cli.command(short_help="Replace old names of JAX; needs no hints.")
@@ -521,7 +539,7 @@ def explain(what: str, **options: Any) -> None:
     from mmrewrite.cli.config import no_codemod
     from mmrewrite.cli.explain import explain_line, place_in
     from mmrewrite.cli.pages import codemod_names, page_of
-    from mmrewrite.cli.reports._told import Explanation
+    from mmrewrite.cli.reports._report import Explanation
     from mmrewrite.cli.source_options import SourceOptions
 
     place = place_in(what)
@@ -546,7 +564,7 @@ def explain(what: str, **options: Any) -> None:
 def init(prints: bool, output_format: str) -> None:
     """Write a commented [tool.mmrewrite] section, after looking at the repository."""
     from mmrewrite.cli.init import NotInitialized, initialize, said, section
-    from mmrewrite.cli.reports._told import Initialized
+    from mmrewrite.cli.reports._report import Initialized
     from mmrewrite.cli.terminal.progress import StatusLine
 
     try:

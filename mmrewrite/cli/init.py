@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from mmrewrite.cli.config import TOOL
-from mmrewrite.cli.reports._told import Initialized
+from mmrewrite.cli.reports._report import Initialized
 from mmrewrite.files.walk import OWN_FILE, PYPROJECT, load_file, read_file, walk
 from mmrewrite.files.write import NotWritten, replace_file, write_new
 

@@ -234,3 +234,33 @@ def evidence_option(command: _Command) -> _Command:
         metavar="FILE",
         help="With --format markdown or html: show this output of `verify --format json`, if it is about these bytes.",
     )(command)
+
+
+# What stands in place of a value of a device's record: the option, its form and what it is.
+_DEVICE_VALUES = (
+    ("memory", "SIZE", "Memory of a device, such as 80GiB."),
+    ("flops", "RATE", "Operations per second of dense products, such as 989TFLOP/s."),
+    ("bandwidth", "RATE", "Of its memory, such as 3.35TB/s."),
+    ("near", "RATE", "Of its link within a host, in one direction, such as 450GB/s."),
+    ("far", "RATE", "Of its link between hosts."),
+    ("launch", "TIME", "To issue a program, such as 60us."),
+)
+
+
+def device_options(command: _Command) -> _Command:
+    """`--devices`, `--device` and what changes its record."""
+    command = click.option(
+        "--efficiency", type=Number(0, 1, min_open=True), metavar="PART", help="Part of --flops that products run at."
+    )(command)
+    for name, form, what in reversed(_DEVICE_VALUES):
+        command = click.option(f"--{name}", metavar=form, help=what)(command)
+    for decorate in (
+        click.option("--per-host", "host", type=click.IntRange(1), metavar="N", help="Devices that share a near link."),
+        click.option(
+            "--cluster", type=click.Path(exists=True, dir_okay=False), help="Devices and links as TOML, instead."
+        ),
+        click.option("--device", metavar="NAME", help="Its record: h100, b200, mi300x, v5p, cpu, ..."),
+        click.option("--devices", type=click.IntRange(1), metavar="N", help="How many accelerators."),
+    ):
+        command = decorate(command)
+    return command

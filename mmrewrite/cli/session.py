@@ -47,6 +47,7 @@ from mmrewrite.files.select import (
 )
 from mmrewrite.files.walk import load_file, read_file, shown
 from mmrewrite.results import HintError, Rewrite
+from mmrewrite.source.file import SourceFile
 from mmrewrite.tracking import Tell, untold
 
 if TYPE_CHECKING:
@@ -219,6 +220,18 @@ class Session:
 
         results = cached("hints", settings, watched, compute, enabled=self.caches)
         return tuple(sorted(results, key=lambda result: result.path))
+
+    def rewritten(self, files: Sequence[SourceFile]) -> tuple[Rewrite, ...]:
+        """The rewrites of files of the run as they are here, whatever they are on the disk."""
+        watched = Watched(replace(self.selection, files=tuple(files)), self.rules)
+        return rewrite_project(
+            files,
+            Registry(),
+            load=watched.load,
+            adopt=watched.adopt,
+            importing=watched.importing,
+            settings=self.hint_settings(),
+        )
 
     def hint_settings(self) -> HintSettings:
         """The settings of the engine for hints, as the command line and the configuration give them."""

@@ -27,7 +27,7 @@ class Layer:
         passes: Of the forward pass and the two halves of the backward pass, products by type and bytes moved.
         kept: Bytes from the forward to the whole backward pass.
         late: Bytes that the input half leaves for the weight half.
-        edge: Bytes that it sends to the next layer.
+        sent: Bytes that it sends to later layers, by their numbers: the next one, and what skips some.
         parameters: Bytes.
         optimizer_state: Bytes.
         gradients: Bytes.
@@ -37,7 +37,7 @@ class Layer:
     passes: tuple[tuple[Mapping[str, Line], Line], ...]
     kept: Line
     late: Line
-    edge: Line
+    sent: Mapping[int, Line]
     parameters: float
     optimizer_state: float
     gradients: float
@@ -64,7 +64,7 @@ def read_layers(document: Mapping[str, Any]) -> list[Layer]:
             kinds = sorted({kind for each in found for kind in each[name]["products"]})
             products = {kind: line([each[name]["products"].get(kind, 0.0) for each in found]) for kind in kinds}
             passes.append((products, line([each[name]["moved"] for each in found])))
-        following = str(index + 1)
+        targets = sorted({int(target) for each in found for target in each["sent"]})
         first = found[0]
         layers.append(
             Layer(
@@ -72,7 +72,7 @@ def read_layers(document: Mapping[str, Any]) -> list[Layer]:
                 # The passes of the last layer are one program, which keeps nothing in between that a trace shows.
                 line([trace["layers"][max(count - 2, 0) if index == count - 1 else index]["kept"] for trace in traces]),
                 line([each["late"] for each in found]),
-                line([each["sent"].get(following, 0.0) for each in found]),
+                {to: line([each["sent"].get(str(to), 0.0) for each in found]) for to in targets if to > index},
                 first["parameters"],
                 first["optimizer_state"],
                 first["gradients"],

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from mmrewrite.suggest.costs import Layer
-from mmrewrite.suggest.devices import LAUNCH, Accelerator
+from mmrewrite.suggest.devices import Accelerator
 from mmruntime import schedules
 
 # XLA's temporary bytes, which no trace shows, as a part of what a stage keeps: the most that was seen on CPU devices.
-_TEMPORARY, _TEMPORARY_OF_BOTH = 1.1, 1.9
+TEMPORARY, TEMPORARY_OF_BOTH = 1.1, 1.9
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class PlanChoice:
         schedule: The schedule's name.
         chunks: Rounds in which layers are dealt out.
         by_cost: Whether the layers are cut by cost, not evenly.
+        memory_bytes: The bound of `schedule="auto"`; None for the others.
     """
 
     stages: int
@@ -35,16 +36,46 @@ class PlanChoice:
     schedule: str
     chunks: int = 1
     by_cost: bool = False
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True)
 class Priced:
-    """A plan and its price: seconds of a step and bytes of the fullest device."""
+    """A plan and its price.
+
+    Attributes:
+        choice: The plan.
+        seconds: Of a step.
+        memory: Bytes of the fullest device.
+        idle: Seconds that the device waits most.
+        busy: Seconds that the busiest stage computes.
+        summed: Seconds of the sums of gradients over the data axis.
+        update: Seconds of the update.
+        parts: What the fullest device holds, in bytes.
+    """
 
     choice: PlanChoice
     seconds: float
     memory: float
     idle: float
+    busy: float = 0.0
+    summed: float = 0.0
+    update: float = 0.0
+    parts: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True)
+class _StageCosts:
+    """Of one microbatch, by stage: the layers, seconds of its passes, and bytes."""
+
+    parts: list[range]
+    forward: list[float]
+    inputs: list[float]
+    weights: list[float]
+    kept: list[float]
+    late: list[float]
+    temporary: list[float]
+    edges: list[float]
 
 
 class CostModel:
@@ -53,6 +84,11 @@ class CostModel:
     def __init__(self, layers: Sequence[Layer], batch: int, device: Accelerator, *, donates: bool) -> None:
         self.layers, self.batch, self.device, self.donates = layers, batch, device, donates
         self._passes: dict[tuple[float, int], list[tuple[float, float, float]]] = {}
+
+    def unknown_types(self) -> list[str]:
+        """The types of products that the device has no figure for."""
+        kinds = {kind for layer in self.layers for products, _ in layer.passes for kind in products}
+        return sorted(kind for kind in kinds if not self.device.knows(kind))
 
     def passes(self, rows: float, held: int) -> list[tuple[float, float, float]]:
         """Seconds of the forward pass and of both halves of the backward pass of each layer."""
@@ -79,71 +115,124 @@ class CostModel:
         totals = [sum(times) for times in self.passes(self.batch / count / data, held)]
         return count * max(sum(totals) / stages, max(totals))
 
-    def price(self, choice: PlanChoice, schedule: schedules.Schedule) -> Priced:
-        """The price of a plan with this schedule, which has its stages, chunks and microbatches."""
+    def _stage_costs(self, choice: PlanChoice, num_stages: int, *, splits: bool) -> _StageCosts:
         rows = self.batch / choice.count / choice.data
         times = self.passes(rows, choice.held)
         weights = [sum(each) for each in times] if choice.by_cost else [1.0] * len(times)
-        bounds = schedules.cut(weights, schedule.num_stages)
+        bounds = schedules.cut(weights, num_stages)
         parts = [range(start, end) for start, end in itertools.pairwise(bounds)]
-        forward = [sum(times[k][0] for k in part) + LAUNCH for part in parts]
-        first = [sum(times[k][1] for k in part) + LAUNCH for part in parts]
-        second = [sum(times[k][2] for k in part) for part in parts]
-        if schedule.splits_backward:
-            second = [each + LAUNCH for each in second]
+        launch = self.device.launch
+        forward = [sum(times[k][0] for k in part) + launch for part in parts]
+        inputs = [sum(times[k][1] for k in part) + launch for part in parts]
+        second = [sum(times[k][2] for k in part) + launch * splits for part in parts]
         kept = [sum(self.layers[k].kept.at(rows) for k in part) for part in parts]
         late = [
             min(sum(self.layers[k].late.at(rows) for k in part), most) for part, most in zip(parts, kept, strict=True)
         ]
-        temporary = [_TEMPORARY * size for size in kept]
+        temporary = [TEMPORARY * size for size in kept]
         # The last stage runs forward and backward in one program, and holds nothing in between.
-        forward[-1], first[-1] = forward[-1] + first[-1] - LAUNCH, 0.0
-        temporary[-1] = _TEMPORARY_OF_BOTH * kept[-1]
+        forward[-1], inputs[-1] = forward[-1] + inputs[-1] - launch, 0.0
+        temporary[-1] = TEMPORARY_OF_BOTH * kept[-1]
         kept[-1] = late[-1] = 0.0
-        edges = [self.layers[part[-1]].edge.at(rows) for part in parts]
+        # What skips stages counts where it arrives.
+        edges = [
+            sum(
+                line.at(rows)
+                for layer in self.layers[: part.stop]
+                for target, line in layer.sent.items()
+                if following is not None and target in following
+            )
+            for part, following in zip(parts, [*parts[1:], None], strict=True)
+        ]
+        return _StageCosts(parts, forward, inputs, second, kept, late, temporary, edges)
+
+    def price(self, choice: PlanChoice, schedule: schedules.Schedule) -> Priced:
+        """The price of a plan with this schedule, which has its stages, chunks and microbatches."""
+        costs = self._stage_costs(choice, schedule.num_stages, splits=schedule.splits_backward)
         width = choice.data * choice.held
-        bandwidth, latency = self.device.link(width * choice.stages)
+        link = self.device.link(width * choice.stages)
         simulated = schedules.simulate(
             schedule,
-            forward,
-            first,
-            second,
-            latency,
-            transfer_bytes=edges,
-            bandwidth=bandwidth,
-            activation_bytes=kept,
-            weight_activation_bytes=late,
+            costs.forward,
+            costs.inputs,
+            costs.weights,
+            link.latency,
+            transfer_bytes=costs.edges,
+            bandwidth=link.bandwidth,
+            activation_bytes=costs.kept,
+            weight_activation_bytes=costs.late,
         )
         assert simulated.peak_bytes is not None
-        gradients = [0.0] * choice.stages
-        memory = [0.0] * choice.stages
-        update = 0.0
+        fullest: dict[str, float] = {}
+        most = update = busiest = 0.0
         for where in range(choice.stages):
-            own = [stage for stage in range(len(parts)) if schedule.placement[stage] == where]
-            held = [self.layers[k] for stage in own for k in parts[stage]]
-            state = sum(layer.parameters + layer.optimizer_state for layer in held)
-            gradients[where] = sum(layer.gradients for layer in held)
-            received = max((edges[stage - 1] for stage in own if stage), default=0.0)
-            during = (
-                simulated.peak_bytes[where]
-                + max(max(temporary[stage] for stage in own), 2 * max(layer.gradients for layer in held))
-                + (simulated.live[where] + 1) * received
-            )
-            after = sum(layer.parameters for layer in held) + (0.0 if self.donates else state)
-            inputs = sum(layer.inputs for layer in held) / choice.data
-            memory[where] = state + gradients[where] + inputs + max(during, after)
-            update = max(update, (2 * state + gradients[where]) / self.device.bandwidth)
-        most = max(gradients)
+            own = [stage for stage in range(len(costs.parts)) if schedule.placement[stage] == where]
+            held = [self.layers[k] for stage in own for k in costs.parts[stage]]
+            parameters = sum(layer.parameters for layer in held)
+            optimizer = sum(layer.optimizer_state for layer in held)
+            gradients = sum(layer.gradients for layer in held)
+            received = max((costs.edges[stage - 1] for stage in own if stage), default=0.0)
+            during = {
+                "activations": simulated.peak_bytes[where],
+                "temporary": max(
+                    max(costs.temporary[stage] for stage in own), 2 * max(layer.gradients for layer in held)
+                ),
+                "received": (simulated.live[where] + 1) * received,
+            }
+            after = {"results": parameters + (0.0 if self.donates else parameters + optimizer)}
+            parts = {
+                "parameters": parameters,
+                "optimizer state": optimizer,
+                "gradients": gradients,
+                "inputs": sum(layer.inputs for layer in held) / choice.data,
+                **(during if sum(during.values()) > sum(after.values()) else after),
+            }
+            if sum(parts.values()) > sum(fullest.values()):
+                fullest = parts
+            most = max(most, gradients)
+            update = max(update, (2 * (parameters + optimizer) + gradients) / self.device.bandwidth)
+            each = [costs.forward[stage] + costs.inputs[stage] + costs.weights[stage] for stage in own]
+            busiest = max(busiest, choice.count * sum(each))
         summed = self.summed(most, choice.data, width)
-        seconds = simulated.step_time + summed + update + LAUNCH
-        return Priced(choice, seconds, max(memory), max(simulated.bubbles))
+        seconds = simulated.step_time + summed + update + self.device.launch
+        memory = sum(fullest.values())
+        return Priced(choice, seconds, memory, max(simulated.bubbles), busiest, summed, update, fullest)
+
+    def searched(self, found: Priced, room: float) -> Priced | None:
+        """A plan with the best order that a search finds in the memory that is left; None if there is none."""
+        choice, held = found.choice, found.parts or {}
+        costs = self._stage_costs(choice, choice.stages * choice.chunks, splits=True)
+        width = choice.data * choice.held
+        link = self.device.link(width * choice.stages)
+        left = room - found.memory + held.get("activations", 0.0)
+        if choice.chunks > 1 or left <= 0 or "activations" not in held:
+            return None
+        try:
+            chosen = schedules.auto(
+                choice.stages,
+                choice.count,
+                forward=costs.forward,
+                backward_input=costs.inputs,
+                backward_weight=costs.weights,
+                latency=link.latency,
+                transfer_bytes=costs.edges,
+                bandwidth=link.bandwidth,
+                activation_bytes=costs.kept,
+                weight_activation_bytes=costs.late,
+                memory=left,
+            )
+        except ValueError:
+            return None
+        priced = self.price(choice, chosen.schedule)
+        # The bound of the hint is on all devices of a stage together.
+        return replace(priced, choice=replace(choice, schedule=schedules.AUTO, memory_bytes=int(left * width)))
 
     def summed(self, size: float, data: int, width: int) -> float:
         """Seconds to add up so many bytes over a data axis."""
         if data == 1:
             return 0.0
-        bandwidth, latency = self.device.link(width)
-        return 2 * (data - 1) / data * size / bandwidth + latency
+        link = self.device.link(width)
+        return 2 * (data - 1) / data * size / link.bandwidth + link.latency
 
     def plain(self, devices: int, count: int, *, sharded: bool) -> tuple[float, float]:
         """Seconds and bytes of `jax.jit` over data alone, gradients accumulated, or with FSDP."""
@@ -153,10 +242,10 @@ class CostModel:
         state = parameters + sum(layer.optimizer_state for layer in self.layers)
         gradients = sum(layer.gradients for layer in self.layers)
         share = devices if sharded else 1
-        compute = count * (sum(map(sum, times)) + LAUNCH)
-        bandwidth, latency = self.device.link(devices)
+        compute = count * (sum(map(sum, times)) + self.device.launch)
+        link = self.device.link(devices)
         if sharded:
-            moved = (2 * count * parameters + gradients) * (devices - 1) / devices / bandwidth
+            moved = (2 * count * parameters + gradients) * (devices - 1) / devices / link.bandwidth
             largest = 2 * max(layer.parameters for layer in self.layers)
         else:
             moved, largest = self.summed(gradients, devices, devices), 0.0
@@ -164,6 +253,6 @@ class CostModel:
         kept = sum(layer.kept.at(rows) for layer in self.layers)
         inputs = sum(layer.inputs for layer in self.layers) / devices
         after = (parameters + (0.0 if self.donates else state)) / share
-        during = max(_TEMPORARY_OF_BOTH * kept + largest, after)
+        during = max(TEMPORARY_OF_BOTH * kept + largest, after)
         seconds = (max(compute, moved) if sharded else compute + moved) + update
-        return seconds + latency * (devices > 1), (state + gradients) / share + inputs + during
+        return seconds + link.latency * (devices > 1), (state + gradients) / share + inputs + during

@@ -1,40 +1,59 @@
-"""A comparison of plans as text and as JSON."""
+"""What was found, in lines, as values for JSON, and as Markdown: of a program with hints and of one without."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 from mmrewrite.directives.sizes import format_size
-from mmrewrite.suggest.devices import EFFICIENCY, LAUNCH, RESERVE
-from mmrewrite.suggest.model import PlanChoice, Priced
-from mmrewrite.suggest.search import Plain, named
+from mmrewrite.suggest.hint_texts import mesh_axes, mesh_hint, microbatch_arguments, stages_hint
+from mmrewrite.suggest.model import TEMPORARY, TEMPORARY_OF_BOTH, PlanChoice, Priced
+from mmrewrite.suggest.search import Plain
 from mmrewrite.suggest.traced import Suggested
 
 _ROWS = 6
+# What to change, by the largest part of what a device holds.
+_SMALLER = "more devices, an optimizer with less state, or another axis that cuts parameters"
+_LARGEST = {"activations": "more microbatches or `jax.checkpoint`", "temporary": "more microbatches"}
+_UNSEEN = "jax.checkpoint, slices of the sequence, experts, optimizer state over a data axis"
 
 
-def as_json(suggested: Suggested) -> str:
+def values(suggested: Suggested) -> dict[str, Any]:
     """All of it, for programs."""
-    found = suggested.found
-    document = {
+    found, hints, device = suggested.found, suggested.hints, suggested.wanted.device
+    return {
         "verdict": found.verdict,
         "predicted": True,
+        "verified": None if hints is None else hints.verified,
         "devices": suggested.devices,
-        "device": suggested.wanted.device.name,
+        "device": device.name,
         "batch": suggested.batch,
         "layers": suggested.layers,
         "held": dict(suggested.held),
         "best": _row(found.best),
         "hints": None if found.best is None else _hints(suggested, found.best.choice),
+        "places": None
+        if hints is None
+        else [{"path": each.path, "line": each.line, "hint": each.text} for each in hints.written],
+        "patch": None if hints is None else hints.patch.decode(errors="replace"),
         "today": _row(suggested.today),
         "plain": None if found.plain is None else asdict(found.plain),
         "alternatives": [_row(each) for each in found.others],
-        "room": suggested.wanted.device.room,
+        "room": device.room,
+        "needs_devices": found.needs,
+        "assumed": {
+            "source": device.source,
+            "flops": dict(device.flops),
+            "memory": device.memory,
+            "bandwidth": device.bandwidth,
+            "links": [asdict(each) for each in device.links],
+            "efficiency": device.efficiency,
+            "reserve": device.reserve,
+            "launch": device.launch,
+        },
+        "remarks": [] if hints is None else list(hints.places.remarks),
     }
-    return json.dumps(document, indent=2) + "\n"
 
 
 def _row(priced: Priced | None) -> dict[str, Any] | None:
@@ -46,51 +65,111 @@ def as_text(suggested: Suggested) -> str:
     return "\n".join(_lines(suggested)) + "\n"
 
 
-def _lines(suggested: Suggested) -> Iterator[str]:
-    found, device = suggested.found, suggested.wanted.device
+def as_markdown(suggested: Suggested) -> str:
+    """The same as a comment: the verdict as a heading, the patch and the rest as blocks."""
+    (verdict, *rest) = _lines(suggested, patch=False)
+    patch = _patch(suggested)
+    parts = [f"### mmrewrite suggest: {verdict}"]
+    parts += [f"```diff\n{patch}```"] if patch else []
+    body = "\n".join(rest).strip("\n")
+    return "\n\n".join([*parts, f"```text\n{body}\n```"]) + "\n"
+
+
+def as_patch(suggested: Suggested) -> bytes:
+    """What `git apply` takes; nothing where no hints are worth writing."""
+    return b"" if suggested.hints is None else suggested.hints.patch
+
+
+def _patch(suggested: Suggested) -> str:
+    return as_patch(suggested).decode(errors="replace")
+
+
+def _lines(suggested: Suggested, *, patch: bool = True) -> Iterator[str]:
+    found, device, hints = suggested.found, suggested.wanted.device, suggested.hints
     best, plain, today = found.best, found.plain, suggested.today
     yield _verdict(suggested)
-    if best is not None:
+    if best is not None and (hints is not None or suggested.places is None):
+        yield from _sizes(suggested, best)
+    if found.verdict in ("one", "plain") and plain is not None and plain.devices > 1:
+        yield from _with_plain_jit(plain)
+    if hints is not None and patch:
+        yield from _patch(suggested).splitlines()
+    elif best is not None and suggested.places is None:
         yield f"The best pipeline on {suggested.devices} devices: {_named(suggested, best.choice)}, {_price(best)}"
         yield "What to change in its hints: `count` takes the place of `size`, and their other arguments stay"
         yield from (f"  # mm: {hint}" for hint in _hints(suggested, best.choice))
     yield ""
-    yield f"{'Plans':52}  {'step':>8}  {'memory':>10}"
+    yield from _reasons(suggested)
+    yield f"{'Plans':54}  {'step':>8}  {'memory':>10}"
     if today is not None:
         label = f"today, {suggested.today_devices} devices: {_named(suggested, today.choice)}"
-        yield _entry(label, today.seconds, today.memory, device.room)
+        yield _entry(label, today.seconds, today.memory, device.room, best)
     if plain is not None:
-        yield _entry(_plain(plain), plain.seconds, plain.memory, device.room)
+        yield _entry(_plain(plain), plain.seconds, plain.memory, device.room, best)
     for each in ([best] if best is not None else []) + list(found.others[: _ROWS - (best is not None)]):
-        yield _entry(_named(suggested, each.choice), each.seconds, each.memory, device.room)
+        yield _entry(_named(suggested, each.choice), each.seconds, each.memory, device.room, best)
     yield "Closer than 10 % is a tie. Times are predicted, not measured: no accelerator has confirmed them."
     yield ""
-    yield "Assumed"
-    speeds = ", ".join(f"{speed / 1e12:.3g} {name}" for name, speed in device.flops.items())
-    yield f"  {device.name}: {speeds} TFLOP/s, {device.source}"
-    room = f"{format_size(int(device.memory))} less {RESERVE:.0%}"
-    yield f"  x {EFFICIENCY}; {device.bandwidth / 1e12:.3g} TB/s of memory; {room}"
-    yield (
-        f"  {device.near / 1e9:.3g} and {device.far / 1e9:.3g} GB/s in and between hosts of {device.host}; "
-        f"{LAUNCH * 1e6:.0f} us to issue a program"
-    )
-    yield "  XLA's temporary bytes: 1.1 of what a stage keeps, 1.9 on the last, as seen on CPU devices"
-    for name, size in suggested.held.items():
-        yield f"  {name}={size} stays: its devices compute equal shares, and are taken to hold all of a stage each"
-    if suggested.data_axis is None:
-        yield "Not looked at: a data axis, as no `shard` hint names the rows of a batch"
-    yield "Not looked at: jax.checkpoint, slices of the sequence, experts, optimizer state over a data axis"
+    yield from _assumed(suggested)
+    if hints is not None:
+        wanted = suggested.wanted
+        where = " ".join(suggested.paths)
+        checks = "" if wanted.runs else f"; mmrewrite verify {where} --entry {wanted.entry} --args {wanted.arguments}"
+        yield f"Next: --apply, or --format patch | git apply; mmrewrite diff {where}{checks}"
+
+
+def _sizes(suggested: Suggested, best: Priced) -> Iterator[str]:
+    room = f"{_bytes(best.memory)} of {_bytes(suggested.wanted.device.room)}"
+    alone = f" One device would need {_bytes(suggested.alone)} at least." if suggested.alone else ""
+    yield f"The fullest device holds {room}.{alone}"
+
+
+def _reasons(suggested: Suggested) -> Iterator[str]:
+    places, best, written = suggested.places, suggested.found.best, suggested.hints
+    if places is None:
+        return
+    candidate = places.candidate
+    yield "Why"
+    share = f"{candidate.share:.0%} of the operations"
+    yield f"  {candidate.path}:{candidate.line}  {suggested.layers} equal layers, {share}"
+    said = f"{places.batch}. Proved: microbatches give the results of the whole batch"
+    yield f"  {places.gradient.path}:{places.gradient.line}  {said}"
+    if best is not None:
+        other = suggested.against
+        beside = "" if other is None else f"; {other.choice.schedule} {_seconds(other.idle)} in {_bytes(other.memory)}"
+        if best.choice.schedule == "1f1b":
+            beside = ""
+        yield f"  {best.choice.schedule}  {_seconds(best.idle)} idle in {_bytes(best.memory)}{beside}"
+        parts = (
+            f"{_seconds(best.busy)} busiest stage",
+            f"{_seconds(best.seconds - best.busy - best.summed - best.update)} idle and sent",
+            *([f"{_seconds(best.summed)} sums of gradients"] if best.summed else []),
+            f"{_seconds(best.update)} update",
+        )
+        yield f"  step  {' + '.join(parts)}"
+    if written is not None and written.verified is not None:
+        yield f"  verified  {written.verified}"
+    for remark in places.remarks:
+        yield f"  besides  {remark}"
+    yield ""
+
+
+def _with_plain_jit(plain: Plain) -> Iterator[str]:
+    """A plan without stages, as it is written with JAX alone."""
+    yield f'  mesh = jax.make_mesh(({plain.devices},), ("data",))'
+    yield '  batch = jax.device_put(batch, NamedSharding(mesh, P("data")))'
+    if plain.kind == "fsdp":
+        yield '  state: NamedSharding(mesh, P("data")) on the dimension of each array that the mesh divides'
+    else:
+        yield "  state = jax.device_put(state, NamedSharding(mesh, P()))"
+    if plain.count > 1:
+        yield f"  gradients: jax.lax.scan over {plain.count} pieces of the batch, added up"
 
 
 def _verdict(suggested: Suggested) -> str:
     found = suggested.found
     if found.verdict == "nothing":
-        least = min(found.others, key=lambda each: each.memory, default=None)
-        needs = "" if least is None else f": the least that a plan needs is {format_size(int(least.memory))} a device"
-        return (
-            f"Nothing fits {suggested.devices} devices with {format_size(int(suggested.wanted.device.room))} each"
-            f"{needs}; give more devices, or more rows to cut."
-        )
+        return _nothing(suggested)
     if found.verdict == "pipeline":
         assert found.best is not None
         faster = "" if found.plain is None else f"; without stages {_seconds(found.plain.seconds)}"
@@ -99,60 +178,74 @@ def _verdict(suggested: Suggested) -> str:
             f" (predicted, not measured){faster}."
         )
     assert found.plain is not None
+    best = "" if found.best is None else f"; the best pipeline {_seconds(found.best.seconds)}"
     what = "One device will do" if found.verdict == "one" else f"{_plain(found.plain)} is simpler and no slower"
-    return f"{what}: about {_seconds(found.plain.seconds)} a step (predicted, not measured)."
+    return f"{what}: about {_seconds(found.plain.seconds)} a step (predicted, not measured){best}."
+
+
+def _nothing(suggested: Suggested) -> str:
+    found, room = suggested.found, suggested.wanted.device.room
+    fixed = suggested.wanted.fixed.said()
+    least = min(found.others, key=lambda each: each.memory, default=None)
+    if least is None:
+        beside = f" with {fixed}" if fixed else ""
+        return (
+            f"No pipeline of {suggested.layers} layers and {suggested.batch} rows has a mesh of {suggested.devices} "
+            f"devices{beside}; give a number of devices and a --batch that divide each other."
+        )
+    parts = dict(least.parts or {})
+    largest = max(parts, key=lambda each: parts[each])
+    advice = _LARGEST.get(largest, _SMALLER)
+    enough = f"; it would fit {found.needs} devices" if found.needs is not None else f"; {advice} would help"
+    return (
+        f"Nothing fits {suggested.devices} devices with {_bytes(room)} each: the least that a plan needs is "
+        f"{_bytes(least.memory)} a device, of which {_bytes(parts[largest])} are {largest}{enough}."
+    )
+
+
+def _assumed(suggested: Suggested) -> Iterator[str]:
+    device = suggested.wanted.device
+    yield "Assumed (change with)"
+    speeds = ", ".join(f"{speed / 1e12:.3g} {name}" for name, speed in device.flops.items())
+    given = f"; given: {', '.join(sorted(device.changed))}" if device.changed else ""
+    yield f"  {device.name}: {speeds} TFLOP/s (--flops), {device.source}{given}"
+    if suggested.unknown_types:
+        yield f"  products of {', '.join(suggested.unknown_types)}: no figure, taken to run as those of float32"
+    room = f"{_bytes(device.memory)} less {device.reserve:.0%} (--memory)"
+    speed = f"{device.bandwidth / 1e12:.3g} TB/s of memory (--bandwidth)"
+    yield f"  x {device.efficiency:g} (--efficiency); {speed}; {room}"
+    near, far = device.links[0], device.links[-1]
+    yield (
+        f"  {near.bandwidth / 1e9:.3g} and {far.bandwidth / 1e9:.3g} GB/s in and between hosts of {near.devices} "
+        f"(--near, --far, --per-host); {device.launch * 1e6:.0f} us to issue a program (--launch)"
+    )
+    yield (
+        f"  XLA's temporary bytes: {TEMPORARY} of what a stage keeps, {TEMPORARY_OF_BOTH} on the last, as seen on CPU "
+        "devices"
+    )
+    for name, size in suggested.held.items():
+        yield f"  {name}={size} stays: its devices compute equal shares, and are taken to hold all of a stage each"
+    if suggested.data_axis is None:
+        yield "Not looked at: a data axis, as no `shard` hint names the rows of a batch"
+    yield f"Not looked at: {_UNSEEN}"
 
 
 def _named(suggested: Suggested, choice: PlanChoice) -> str:
-    mesh = _mesh(suggested, choice)
     rounds = "" if choice.chunks == 1 else f" ({choice.chunks} chunks)"
-    return f"{mesh}, {_microbatches(choice.count)}, {choice.schedule}{rounds}"
-
-
-def _microbatches(count: int) -> str:
-    return "1 microbatch" if count == 1 else f"{count} microbatches"
-
-
-def _mesh(suggested: Suggested, choice: PlanChoice) -> str:
-    axes = {suggested.axis: choice.stages}
-    if suggested.data_axis is not None and choice.data > 1:
-        axes[suggested.data_axis] = choice.data
-    return ", ".join(f"{name}={size}" for name, size in (axes | dict(suggested.held)).items())
+    return f"{mesh_axes(suggested, choice)}, {_microbatches(choice.count)}, {choice.schedule}{rounds}"
 
 
 def _hints(suggested: Suggested, choice: PlanChoice) -> list[str]:
     """The arguments to write into the hints that are there; others of these hints stay."""
-    arguments = []
-    if choice.chunks > 1:
-        arguments.append('placement="v"' if _is_v(choice) else f"chunks={choice.chunks}")
-    if choice.by_cost:
-        arguments.append('weights="auto"')
-    stages = f"stages({', '.join(arguments)})" if arguments else "stages"
     return [
-        f"mesh({_mesh(suggested, choice)}){_axes(suggested, choice)}",
-        f'microbatch(count={choice.count}, schedule="{choice.schedule}")',
-        stages,
+        mesh_hint(suggested, choice),
+        f"microbatch({', '.join(microbatch_arguments(choice))})",
+        stages_hint(choice),
     ]
 
 
-def _axes(suggested: Suggested, choice: PlanChoice) -> str:
-    """The whole `axes` of the mesh hint: today's, with the rows of a batch over the data axis if there is one."""
-    pairs = dict(suggested.logical_axes)
-    if suggested.row_name is not None and (choice.data > 1 or pairs.get(suggested.row_name) is not None):
-        pairs[suggested.row_name] = suggested.data_axis if choice.data > 1 else None
-    written = ", ".join(f"{name}={_device_axes(device)}" for name, device in pairs.items())
-    return f"; axes({written})" if written else ""
-
-
-def _device_axes(device: Any) -> str:
-    if isinstance(device, list):
-        return f"({', '.join(map(_device_axes, device))}{',' if len(device) == 1 else ''})"
-    return "None" if device is None else f'"{device}"'
-
-
-def _is_v(choice: PlanChoice) -> bool:
-    made = named(choice.schedule, choice.stages, choice.count, choice.chunks)
-    return made is not None and choice.chunks == 2 and made.placement[choice.stages] == choice.stages - 1
+def _microbatches(count: int) -> str:
+    return "1 microbatch" if count == 1 else f"{count} microbatches"
 
 
 def _plain(plain: Plain) -> str:
@@ -161,12 +254,18 @@ def _plain(plain: Plain) -> str:
 
 
 def _price(priced: Priced) -> str:
-    return f"{_seconds(priced.seconds)} a step, {_seconds(priced.idle)} of it idle, {format_size(int(priced.memory))}"
+    return f"{_seconds(priced.seconds)} a step, {_seconds(priced.idle)} of it idle, {_bytes(priced.memory)}"
 
 
-def _entry(label: str, seconds: float, memory: float, room: float) -> str:
-    fits = "" if memory <= room else "  does not fit"
-    return f"  {label:50}  {_seconds(seconds):>8}  {format_size(int(memory)):>10}{fits}"
+def _entry(label: str, seconds: float, memory: float, room: float, best: Priced | None) -> str:
+    if memory > room:
+        return f"  {label:52}  {_seconds(seconds):>8}  {_bytes(memory):>10}  does not fit"
+    beside = "" if best is None or seconds == best.seconds else f"  {seconds / best.seconds - 1:+.0%}"
+    return f"  {label:52}  {_seconds(seconds):>8}  {_bytes(memory):>10}{beside}"
+
+
+def _bytes(size: float) -> str:
+    return format_size(int(size))
 
 
 def _seconds(seconds: float) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
-from mmrewrite.suggest.devices import LAUNCH
 from mmrewrite.suggest.model import CostModel, PlanChoice, Priced
 from mmruntime import schedules
 
@@ -15,6 +14,27 @@ SAME, ERROR = 0.02, 0.1
 # One device is enough for what lasts no longer than so many calls.
 _FEW_LAUNCHES = 5
 _MOST_ACTIONS = 20000
+# How many times as many devices are looked at where nothing fits.
+_MORE = (2, 4, 8)
+
+
+@dataclass(frozen=True)
+class FixedChoices:
+    """What a plan must have; None for what is free."""
+
+    stages: int | None = None
+    data: int | None = None
+    count: int | None = None
+    schedule: str | None = None
+
+    def said(self) -> str:
+        """The choices as options, for messages."""
+        names = {"count": "microbatches"}
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        return " ".join(f"--{names.get(name, name)} {value}" for name, value in given.items() if value is not None)
+
+
+FREE = FixedChoices()
 
 
 @dataclass(frozen=True)
@@ -38,6 +58,7 @@ class ComparedPlans:
         plain: The best plain plan that fits, if any does.
         others: The best pipeline of each other mesh, the fastest first; those that do not fit come last.
         priced: How many plans were simulated.
+        needs: Where nothing fits, with how many devices something does, if that is known.
     """
 
     verdict: str
@@ -45,17 +66,22 @@ class ComparedPlans:
     plain: Plain | None
     others: tuple[Priced, ...]
     priced: int
+    needs: int | None = None
 
 
-def shapes(model: CostModel, devices: int, held: int, *, data: bool) -> Iterator[tuple[int, int, int]]:
+def shapes(
+    model: CostModel, devices: int, held: int, *, data: bool, fixed: FixedChoices = FREE
+) -> Iterator[tuple[int, int, int]]:
     """Stages, devices of the data axis and microbatches that divide what they must."""
     for stages in range(2, min(len(model.layers), devices // held) + 1):
-        if devices % (stages * held):
+        if devices % (stages * held) or fixed.stages not in (None, stages):
             continue
         width = devices // stages // held
-        if width > 1 and not data:
+        if (width > 1 and not data) or fixed.data not in (None, width):
             continue
         for count in range(1, model.batch + 1):
+            if fixed.count not in (None, count):
+                continue
             if model.batch % count == 0 and (model.batch // count) % width == 0:
                 yield stages, width, count
 
@@ -71,24 +97,62 @@ def named(name: str, stages: int, count: int, chunks: int) -> schedules.Schedule
     return made if fits else None
 
 
-def find_plans(model: CostModel, devices: int, held: int, *, data: bool, is_exhaustive: bool = False) -> ComparedPlans:
-    """The plans for so many devices; the first place is that of an exhaustive search.
+def find_plans(
+    model: CostModel,
+    devices: int,
+    held: int,
+    *,
+    data: bool,
+    fixed: FixedChoices = FREE,
+    is_exhaustive: bool = False,
+) -> ComparedPlans:
+    """The plans for so many devices, and a searched order for the best; where none fits, how many devices it takes."""
+    found = _compared(model, devices, held, data=data, fixed=fixed, is_exhaustive=is_exhaustive)
+    if found.best is not None and fixed.schedule in (None, schedules.AUTO):
+        searched = model.searched(found.best, model.device.room)
+        is_better = searched is not None and searched.seconds < found.best.seconds * (1 - SAME)
+        if searched is not None and searched.memory <= model.device.room and (is_better or fixed.schedule is not None):
+            return replace(found, best=searched, verdict=_verdict(model, searched, found.plain, fixed))
+    if found.verdict != "nothing":
+        return found
+    more = (times * devices for times in _MORE)
+    needs = next((each for each in more if _fits(model, each, held, data=data)), None)
+    return replace(found, needs=needs)
+
+
+def _fits(model: CostModel, devices: int, held: int, *, data: bool) -> bool:
+    return _compared(model, devices, held, data=data, fixed=FREE).verdict != "nothing"
+
+
+def _compared(
+    model: CostModel,
+    devices: int,
+    held: int,
+    *,
+    data: bool,
+    fixed: FixedChoices,
+    is_exhaustive: bool = False,
+) -> ComparedPlans:
+    """The plans with named schedules; the first place is that of an exhaustive search.
 
     Args:
         model: Prices them.
         devices: How many accelerators.
         held: How many of them the other axes of the mesh take.
         data: Whether rows can be cut over a data axis.
+        fixed: What the plans must have.
         is_exhaustive: Whether to simulate all plans, for tests.
     """
     room = model.device.room
     table: dict[tuple[int, int], Priced] = {}
     ordered = sorted(
-        shapes(model, devices, held, data=data), key=lambda each: (model.bound(each[0], each[1], held, each[2]), each)
+        shapes(model, devices, held, data=data, fixed=fixed),
+        key=lambda each: (model.bound(each[0], each[1], held, each[2]), each),
     )
     best: Priced | None = None
     fitting: list[Priced] = []
     priced = 0
+    names = [name for name in schedules.names() if fixed.schedule in (None, schedules.AUTO, name)]
     for stages, width, count in ordered:
         bound = model.bound(stages, width, held, count)
         if best is not None and bound > best.seconds * (1 + SAME) and not is_exhaustive and (stages, width) in table:
@@ -96,7 +160,7 @@ def find_plans(model: CostModel, devices: int, held: int, *, data: bool, is_exha
         for chunks in (1, 2, 4):
             if stages * chunks > len(model.layers) or 6 * stages * chunks * count > _MOST_ACTIONS:
                 continue
-            for name in schedules.names():
+            for name in names:
                 made = named(name, stages, count, chunks)
                 if made is None:
                     continue
@@ -118,7 +182,7 @@ def find_plans(model: CostModel, devices: int, held: int, *, data: bool, is_exha
         (each for key, each in table.items() if best is None or key != (best.choice.stages, best.choice.data)),
         key=lambda each: _order(each, room),
     )
-    return ComparedPlans(_verdict(best, plain), best, plain, tuple(others), priced)
+    return ComparedPlans(_verdict(model, best, plain, fixed), best, plain, tuple(others), priced)
 
 
 def best_plain(model: CostModel, devices: int) -> Plain | None:
@@ -135,12 +199,12 @@ def best_plain(model: CostModel, devices: int) -> Plain | None:
         return None
     best = min(found, key=lambda each: each.seconds)
     alone = min((each for each in found if each.devices == 1), key=lambda each: each.seconds, default=None)
-    return alone if alone is not None and _will_do(alone, best.seconds) else best
+    return alone if alone is not None and _will_do(model, alone, best.seconds) else best
 
 
-def _will_do(alone: Plain, seconds: float) -> bool:
+def _will_do(model: CostModel, alone: Plain, seconds: float) -> bool:
     """Whether nobody would use several devices for what these make of a step: too little, or of too short a one."""
-    return alone.seconds <= 1.2 * seconds or alone.seconds < _FEW_LAUNCHES * LAUNCH
+    return alone.seconds <= 1.2 * seconds or alone.seconds < _FEW_LAUNCHES * model.device.launch
 
 
 def _order(priced: Priced, room: float) -> tuple[bool, float]:
@@ -153,11 +217,11 @@ def _simplicity(priced: Priced) -> tuple[object, ...]:
     return choice.data > 1, choice.chunks, rank, choice.by_cost, priced.memory, choice.stages, choice.count
 
 
-def _verdict(best: Priced | None, plain: Plain | None) -> str:
-    if best is None and plain is None:
+def _verdict(model: CostModel, best: Priced | None, plain: Plain | None, fixed: FixedChoices) -> str:
+    if best is None and (plain is None or fixed.stages is not None):
         return "nothing"
-    if plain is None:
+    if plain is None or fixed.stages is not None:
         return "pipeline"
     if plain.devices == 1:
-        return "one" if best is None or _will_do(plain, best.seconds) else "pipeline"
+        return "one" if best is None or _will_do(model, plain, best.seconds) else "pipeline"
     return "plain" if best is None or best.seconds > plain.seconds * (1 - ERROR) else "pipeline"

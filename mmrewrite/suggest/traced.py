@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import contextlib
+import difflib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mmrewrite.files.select import Rules
-from mmrewrite.mirror.child_process import NotRun, check_named, check_runtime, environment, mirrored, run_module
+from mmrewrite.files.walk import read_file
+from mmrewrite.mirror.child_process import Mirror, NotRun, check_named, check_runtime, environment, mirrored, run_module
 from mmrewrite.mirror.limits import USUAL, ProgramLimits
 from mmrewrite.results import Rewrite
+from mmrewrite.source.file import SourceFile
+from mmrewrite.suggest.candidates import LineOperations
 from mmrewrite.suggest.costs import read_layers
 from mmrewrite.suggest.devices import Accelerator
+from mmrewrite.suggest.hinted import NewHint
 from mmrewrite.suggest.model import CostModel, PlanChoice, Priced
-from mmrewrite.suggest.search import ComparedPlans, find_plans, named
+from mmrewrite.suggest.places import HintPlaces
+from mmrewrite.suggest.search import FREE, ComparedPlans, FixedChoices, find_plans, named
 from mmrewrite.tracking import Tell, untold
 
 # Each layer gets a virtual device of its own; more than these cost nothing.
 _VIRTUAL = 256
+# In place of the function of arguments: the module is run, as a script, until it calls the step.
+RUN = "-"
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to compare plans of: the step and the function of its arguments, as `module:function`, and the devices.
+    """What to compare plans of.
 
-    `devices` is how many; None for as many as the program's mesh has.
+    Attributes:
+        entry: The step, as `module:function`.
+        arguments: The function of its arguments, or `RUN`.
+        device: The accelerator.
+        devices: How many; None for as many as the program's mesh has.
+        limits: Bounds of the process that traces.
+        batch: Rows of a batch; None for those of the arguments.
+        fixed: What a plan must have.
     """
 
     entry: str
@@ -32,6 +49,34 @@ class Wanted:
     device: Accelerator
     devices: int | None
     limits: ProgramLimits = USUAL
+    batch: int | None = None
+    fixed: FixedChoices = FREE
+
+    @property
+    def runs(self) -> bool:
+        """Whether the module is run for the arguments of its step."""
+        return self.arguments == RUN
+
+
+@dataclass(frozen=True)
+class SuggestedHints:
+    """Hints to write into a program without any.
+
+    Attributes:
+        places: Where they belong.
+        written: The hints of the plan.
+        comments: The files with them.
+        results: The rewrites of these.
+        patch: The comments as a patch.
+        verified: What a check has found; None if there was none.
+    """
+
+    places: HintPlaces
+    written: tuple[NewHint, ...]
+    comments: tuple[Rewrite, ...]
+    results: tuple[Rewrite, ...]
+    patch: bytes = b""
+    verified: str | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +96,12 @@ class Suggested:
         today: The program's own plan, priced on its own mesh; None if it has a schedule that is not one of the named.
         today_devices: The devices of that mesh.
         found: The plans.
+        alone: Bytes that one device would need at least.
+        against: The best plan's mesh with 1F1B, if that is another schedule.
+        unknown_types: Types of products for which the device has no figure.
+        places: Where the hints of a program without any belong; None for one that has some.
+        hints: These hints, if they are worth writing.
+        paths: The files and folders of the run.
     """
 
     wanted: Wanted
@@ -65,6 +116,16 @@ class Suggested:
     today: Priced | None
     today_devices: int
     found: ComparedPlans
+    alone: float = 0.0
+    against: Priced | None = None
+    unknown_types: tuple[str, ...] = ()
+    places: HintPlaces | None = None
+    hints: SuggestedHints | None = None
+    paths: tuple[str, ...] = ()
+
+
+class NotTraced(NotRun):
+    """The rewritten program raised, in a sentence."""
 
 
 def suggest(
@@ -75,28 +136,96 @@ def suggest(
     Raises:
         NotRun: If it cannot be built, imported or traced, or nothing divides the devices.
     """
-    check_named(entry=wanted.entry, args=wanted.arguments)
-    check_runtime("--suggest")
+    with _ready(wanted, paths, rules, results) as mirror:
+        return compared(wanted, _document(wanted, mirror, tell))
+
+
+def computed(
+    wanted: Wanted,
+    paths: Sequence[str],
+    rules: Rules,
+    results: Iterable[Rewrite],
+    files: Mapping[str, SourceFile],
+    tell: Tell,
+) -> tuple[list[LineOperations], list[dict[str, Any]]]:
+    """What the step of a rewritten program computes, and its calls of gradients, on which lines of which `files`.
+
+    Raises:
+        NotRun: If it cannot be built, imported or traced.
+    """
+    with _ready(wanted, paths, rules, results) as mirror:
+        document = _document(wanted, mirror, tell, "--operations")
+        lines = {
+            os.path.join(mirror.folder, place): (source, _lines(files[source].data, read_file(copy)))
+            for place, source in mirror.sources.items()
+            if source in files and os.path.isfile(copy := os.path.join(mirror.folder, place))
+        }
+
+        def own(file: str, line: int) -> tuple[str, int] | None:
+            source, of = lines.get(os.path.realpath(file), ("", {}))
+            return (source, of[line]) if line in of else None
+
+        operations = [
+            LineOperations(
+                frozenset(filter(None, (own(file, line) for file, line in group["lines"]))),
+                group["flops"],
+                group["count"],
+                group["length"],
+                group["backward"],
+            )
+            for group in document["groups"]
+        ]
+        gradients = [
+            {**call, "file": place[0], "line": place[1]}
+            for call in document["gradients"]
+            if (place := own(call["file"], call["line"])) is not None
+        ]
+        return operations, gradients
+
+
+def _lines(original: bytes, rewritten: bytes) -> dict[int, int]:
+    """The lines of an original, by those of a rewritten copy."""
+    before, after = original.splitlines(), rewritten.splitlines()
+    found = {}
+    for kind, start, end, first, last in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        for offset in range(last - first if kind != "delete" else 0):
+            found[first + offset + 1] = min(start + offset, max(end - 1, start)) + 1
+    return found
+
+
+@contextlib.contextmanager
+def _ready(wanted: Wanted, paths: Sequence[str], rules: Rules, results: Iterable[Rewrite]) -> Iterator[Mirror]:
+    check_named(entry=wanted.entry)
+    if wanted.arguments != RUN:
+        check_named(args=wanted.arguments)
+    check_runtime("a suggestion")
     with mirrored(paths, rules, results) as mirror:
-        modules = [text.partition(":")[0] for text in (wanted.entry, wanted.arguments)]
-        roots = [root for module in modules if (root := mirror.root(module)) is not None]
-        what = f"--entry {wanted.entry}: the process that traces it"
-        document, details = run_module(
-            "_commands.suggest",
-            [wanted.entry, wanted.arguments],
-            roots,
-            environment(_VIRTUAL),
-            what,
-            wanted.limits,
-            tell,
-        )
-        if "error" in document:
-            raise NotRun(mirror.named(str(document["error"])), details)
-    return _compared(wanted, document)
+        yield mirror
 
 
-def _compared(wanted: Wanted, document: Mapping[str, Any]) -> Suggested:
-    layers, batch, today = read_layers(document), int(document["batch"]), document["today"]
+def _document(wanted: Wanted, mirror: Mirror, tell: Tell, *flags: str) -> dict[str, Any]:
+    modules = [text.partition(":")[0] for text in (wanted.entry, wanted.arguments)]
+    roots = [root for module in modules if (root := mirror.root(module)) is not None]
+    what = f"--entry {wanted.entry}: the process that traces it"
+    arguments = [wanted.entry, wanted.arguments, *flags]
+    document, details = run_module(
+        "_commands.suggest", arguments, roots, environment(_VIRTUAL), what, wanted.limits, tell
+    )
+    if "error" in document:
+        raise NotTraced(mirror.named(str(document["error"])), details)
+    return document
+
+
+def compared(wanted: Wanted, document: Mapping[str, Any]) -> Suggested:
+    """The plans of a step whose layers were traced.
+
+    Raises:
+        NotRun: If nothing divides the devices.
+    """
+    layers, rows_seen, today = read_layers(document), int(document["batch"]), document["today"]
+    batch = wanted.batch or rows_seen
+    # What the step is given is taken to grow with the rows; captured arrays do not, and are small.
+    layers = [replace(layer, inputs=layer.inputs * batch / rows_seen) for layer in layers]
     axes: dict[str, int] = dict(today["axes"])
     pairs = [(str(name), device) for name, device in document["logical_axes"]]
     rows = document["traces"][0]["rows"]
@@ -113,7 +242,7 @@ def _compared(wanted: Wanted, document: Mapping[str, Any]) -> Suggested:
         kept = ", ".join(f"{name}={size}" for name, size in held.items())
         raise NotRun(f"--devices {devices}: the axes {kept} stay as they are, and do not divide that; give a multiple")
     model = CostModel(layers, batch, wanted.device, donates=document["traces"][0]["donates"])
-    found = find_plans(model, devices, width, data=data_axis is not None)
+    found = find_plans(model, devices, width, data=data_axis is not None, fixed=wanted.fixed)
     chunks, stages = int(today["rounds"]), axes.get(document["axis"], 1)
     schedule = document["traces"][0]["schedule"]
     made = None if schedule == "auto" else named(schedule, stages, int(today["count"]), chunks)
@@ -134,4 +263,16 @@ def _compared(wanted: Wanted, document: Mapping[str, Any]) -> Suggested:
         priced,
         own,
         found,
+        min(model.plain(1, count, sharded=False)[1] for count in range(1, batch + 1) if batch % count == 0),
+        _against(model, found.best),
+        tuple(model.unknown_types()),
     )
+
+
+def _against(model: CostModel, best: Priced | None) -> Priced | None:
+    """The mesh of a plan with its number of microbatches and 1F1B."""
+    if best is None or best.choice.schedule == "1f1b":
+        return None
+    made = named("1f1b", best.choice.stages, best.choice.count, 1)
+    choice = replace(best.choice, schedule="1f1b", chunks=1, memory_bytes=None)
+    return None if made is None else model.price(choice, made)

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mmrewrite.cli.reports._evidence import checked_values
-from mmrewrite.cli.reports._report import RewriteReport
+from mmrewrite.cli.reports._report import Explanation, Initialized, RewriteReport, RunLine, RunMessage
 from mmrewrite.cli.reports._review import completeness
-from mmrewrite.cli.reports._told import Explanation, Initialized, RunLine, RunMessage
 from mmrewrite.files.patch import patch_of
 from mmrewrite.results import Rewrite
 from mmrewrite.source.text import SourceText
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from mmrewrite.cli.upgrade import Upgrade
     from mmrewrite.plan.plan import Planned
     from mmrewrite.plan.sections import PlanGrid, PlanSection, PlanTimeline
+    from mmrewrite.suggest.traced import Suggested
     from mmrewrite.verify.verify import Verified
 
 _VERSION = 1
@@ -133,9 +133,16 @@ def _run(event: RunLine | RunMessage) -> str:
     return json.dumps({"version": _VERSION, "command": "run", **content}) + "\n"
 
 
+def _suggest(suggested: Suggested) -> str:
+    from mmrewrite.suggest.output import values
+
+    return _document("suggest", values(suggested))
+
+
 RENDERERS = {
     **dict.fromkeys(("diff", "check", "apply", "build", "modernize"), _rewrites),
     "plan": _plan,
+    "suggest": _suggest,
     "verify": _verify,
     "modernize --upgrade-to": _upgrade,
     "codemods": _codemods,

@@ -11,7 +11,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from mmrewrite.cli.reports._evidence import CheckedRow, ShownEvidence, evidence_of, verified_evidence
-from mmrewrite.cli.reports._report import RewriteReport
+from mmrewrite.cli.reports._report import Explanation, RewriteReport
 from mmrewrite.cli.reports._review import (
     NOTHING_TO_VERIFY,
     UNTRACED,
@@ -25,13 +25,13 @@ from mmrewrite.cli.reports._review import (
     reasons,
     relative,
 )
-from mmrewrite.cli.reports._told import Explanation
 from mmrewrite.cli.reports._upgrade import parts_of, sentence
 from mmrewrite.results import Edit, Rewrite
 
 if TYPE_CHECKING:
     from mmrewrite.cli.upgrade import Upgrade
     from mmrewrite.plan.sections import PlanSection, PlanTable
+    from mmrewrite.suggest.traced import Suggested
     from mmrewrite.verify.verify import Verified
 
 _LIMIT, _MOST = 60_000, 65_000
@@ -210,8 +210,15 @@ def _explain(explanation: Explanation) -> str:
     )
 
 
+def _suggest(suggested: Suggested) -> str:
+    from mmrewrite.suggest.output import as_markdown
+
+    return as_markdown(suggested)
+
+
 RENDERERS = {
     **dict.fromkeys(("diff", "check", "modernize"), _comment),
+    "suggest": _suggest,
     "verify": _verify,
     "codemods": _codemods,
     "explain": _explain,

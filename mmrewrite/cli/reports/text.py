@@ -10,15 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mmrewrite.cli.reports import _style as style
-from mmrewrite.cli.reports._report import RewriteReport
+from mmrewrite.cli.reports._report import Explanation, Initialized, RewriteReport, RunLine, RunMessage
 from mmrewrite.cli.reports._review import nothing_planned
-from mmrewrite.cli.reports._told import Explanation, Initialized, RunLine, RunMessage
 from mmrewrite.cli.reports._upgrade import UpgradePart, parts_of, sentence
 
 if TYPE_CHECKING:
     from mmrewrite.cli.upgrade import Upgrade
     from mmrewrite.plan.plan import Planned
     from mmrewrite.plan.sections import PlanGrid, PlanSection, PlanTable, PlanTimeline
+    from mmrewrite.suggest.traced import Suggested
     from mmrewrite.verify.verify import Verified
 
 # Characters to a line where no terminal says how many it has.
@@ -112,6 +112,12 @@ def _upgrade_part(part: UpgradePart) -> str:
     )
 
 
+def _suggest(suggested: Suggested) -> str:
+    from mmrewrite.suggest.output import as_text
+
+    return as_text(suggested)
+
+
 RENDERERS = {
     "diff": _patch,
     "check": _patch,
@@ -119,6 +125,7 @@ RENDERERS = {
     "build": _patch,
     "modernize": _patch,
     "plan": _plan,
+    "suggest": _suggest,
     "verify": _verify,
     "modernize --upgrade-to": _upgrade,
     "codemods": _codemods,

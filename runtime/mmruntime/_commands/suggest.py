@@ -1,16 +1,19 @@
-"""Trace one step with a stage for each layer, for two sizes of microbatches, and print what the layers cost as JSON.
+"""Trace one step without placing or running it, and print as JSON what tells where hints belong, or what layers cost.
 
-    python -m mmruntime._commands.suggest train:train_step train:example_arguments --path DIR
+    python -m mmruntime._commands.suggest train:train_step train:example_arguments --path DIR [--operations]
 
-This is the other end of `mmrewrite plan --suggest`. Nothing is laid out, compiled or run.
+This is the other end of `mmrewrite suggest` and of `mmrewrite plan --suggest`. For costs, every layer is a stage of its
+own, and batches are cut into two sizes of microbatches. Nothing is laid out, compiled or run, but with `-` in place of
+the function of arguments: then the module itself is run until it calls the step.
 """
 
 from __future__ import annotations
 
+import runpy
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 
@@ -24,21 +27,96 @@ from mmruntime._commands.entry_point import (
     parser_for,
     print_document,
 )
+from mmruntime._commands.gradient_calls import recorded_gradients
 from mmruntime._core import progress
 from mmruntime._core.layer_trial import LayerTrial, trying_layers
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._inspect.layer_costs import layer_costs, row_names
+from mmruntime._inspect.operations import operation_groups
 from mmruntime._step.mesh_function import MeshFunction
-from mmruntime._step.plan import placed_step
-from mmruntime._step.signature import Call
+from mmruntime._step.plan import placed_step, traced_step
+from mmruntime._step.signature import Call, function_name
+
+RUN = "-"
 
 
 class _Seen(BaseException):
-    """Leaves the call of a step with what was asked of its trace."""
+    """Leaves the call of a step with what was found of it, or with what was wrong."""
 
     def __init__(self, found: Any) -> None:
         super().__init__("seen")
         self.found = found
+
+
+def looked_at(entry: FunctionName, arguments: FunctionName, take: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+    """What `take` makes of the step's function, its call, its mesh and what it is given up, within a call of the step.
+
+    Raises:
+        BadEntryPoint: If the step cannot be imported, called or traced.
+    """
+    name = entry.name.rpartition(".")[2]
+
+    def look(fun: Callable[..., Any], call: Call, mesh: MultiMesh, donate: frozenset[int]) -> None:
+        if arguments.text == RUN and function_name(fun) != name:
+            return
+        try:
+            found: Any = take(fun, call, mesh, donate)
+        except Exception as error:
+            # The program may catch it.
+            found = error
+        raise _Seen(found)
+
+    try:
+        if arguments.text == RUN:
+            MeshFunction.look = look
+            _run(entry)
+            raise BadEntryPoint(f"{entry}: the module ended without calling `{name}`; give --args, or another entry")
+        step, example = find_step(entry), arguments_for(entry, arguments)
+        MeshFunction.look = look
+        step.plan(*example)
+    except _Seen as seen:
+        if isinstance(seen.found, BadEntryPoint):
+            raise seen.found from None
+        if isinstance(seen.found, Exception):
+            raise BadEntryPoint(
+                failure(entry, "cannot be traced", seen.found, "see what `plan --entry` says")
+            ) from seen.found
+        found: dict[str, Any] = seen.found
+        return found
+    except BadEntryPoint:
+        raise
+    except Exception as error:
+        raise BadEntryPoint(failure(entry, "cannot be called", error, "see what `plan --entry` says")) from error
+    finally:
+        MeshFunction.look = None
+    raise AssertionError("a step that was planned was looked at")
+
+
+def _run(entry: FunctionName) -> None:
+    arguments, sys.argv = sys.argv, [entry.module]
+    try:
+        runpy.run_module(entry.module, run_name="__main__", alter_sys=True)
+    except (Exception, SystemExit) as error:
+        advice = "run it as `python` would, or give --args"
+        raise BadEntryPoint(failure(entry, "its module cannot be run", error, advice)) from error
+    finally:
+        sys.argv = arguments
+
+
+def operations(entry: FunctionName, arguments: FunctionName) -> dict[str, Any]:
+    """What a step without places computes on which lines, and its calls of gradients, as JSON values.
+
+    Raises:
+        BadEntryPoint: If the step cannot be imported, called or traced.
+    """
+    with recorded_gradients() as calls:
+
+        def take(fun: Callable[..., Any], call: Call, mesh: MultiMesh, donate: frozenset[int]) -> dict[str, Any]:
+            calls.clear()
+            step = traced_step(fun, call, mesh, donate)
+            return {"groups": [asdict(group) for group in operation_groups(step.ops())], "gradients": list(calls)}
+
+        return looked_at(entry, arguments, take)
 
 
 def costs(entry: FunctionName, arguments: FunctionName) -> dict[str, Any]:
@@ -47,30 +125,25 @@ def costs(entry: FunctionName, arguments: FunctionName) -> dict[str, Any]:
     Raises:
         BadEntryPoint: If the step cannot be imported or traced, or has no layers or no microbatches.
     """
-    step = find_step(entry)
-    example = arguments_for(entry, arguments)
 
-    def tried(trial: LayerTrial, sizes: dict[str, int], take: Callable[..., Any]) -> Any:
-        def look(fun: Callable[..., Any], call: Call, mesh: MultiMesh, donate: frozenset[int]) -> NoReturn:
-            axes = {**dict.fromkeys(mesh.axis_names, 1), **sizes}
-            other = MultiMesh(axis_sizes=tuple(axes.values()), axis_names=tuple(axes), logical_axes=mesh.logical_axes)
-            other.context.registrations = list(mesh.context.registrations)
-            raise _Seen(take(placed_step(fun, call, other, donate), bool(donate)))
+    def take(fun: Callable[..., Any], call: Call, mesh: MultiMesh, donate: frozenset[int]) -> dict[str, Any]:
+        return _costs(entry, fun, call, mesh, donate)
 
-        MeshFunction.look = look
-        try:
-            with trying_layers(trial):
-                step.plan(*example)
-        except _Seen as seen:
-            return seen.found
-        except Exception as error:
-            raise BadEntryPoint(failure(entry, "cannot be traced", error, "see what `plan --entry` says")) from error
-        finally:
-            MeshFunction.look = None
-        raise AssertionError("a step that was planned was looked at")
+    return looked_at(entry, arguments, take)
+
+
+def _costs(
+    entry: FunctionName, fun: Callable[..., Any], call: Call, mesh: MultiMesh, donate: frozenset[int]
+) -> dict[str, Any]:
+    def tried(trial: LayerTrial, sizes: dict[str, int]) -> Any:
+        axes = {**dict.fromkeys(mesh.axis_names, 1), **sizes}
+        other = MultiMesh(axis_sizes=tuple(axes.values()), axis_names=tuple(axes), logical_axes=mesh.logical_axes)
+        other.context.registrations = list(mesh.context.registrations)
+        with trying_layers(trial):
+            return placed_step(fun, call, other, donate)
 
     found = LayerTrial()
-    tried(found, {}, lambda *_: None)
+    tried(found, {})
     if len(found.layers) != 1:
         what = "reaches no hint `stages`" if not found.layers else "deals out several loops over layers"
         raise BadEntryPoint(f"{entry}: the step {what}; plans are compared for one loop over layers")
@@ -80,32 +153,29 @@ def costs(entry: FunctionName, arguments: FunctionName) -> dict[str, Any]:
     ((axis, count),), batch, today = found.layers, found.batches[0], found.counts[0]
     if count > len(jax.devices()):
         raise BadEntryPoint(f"{entry}: {count} layers need as many virtual devices; write --devices {count}")
-
-    def taken(made: Any, donates: bool) -> dict[str, Any]:
-        loops = [region for region in made.step.regions if region.loop is not None]
-        layers = layer_costs(made.step, made.placement, made.segments)
-        names = row_names(op for region in loops for op in region.ops)
-        schedule = loops[0].loop.schedule
-        return {
-            "layers": [asdict(layer) for layer in layers],
-            "rows": names,
-            "donates": donates,
-            "schedule": schedule if isinstance(schedule, str) else getattr(schedule, "name", schedules.AUTO),
-        }
-
     counts = [each for each in range(2, batch + 1) if batch % each == 0][:2] or [1]
     traces = []
     for each in counts:
         progress.tell(f"tracing the step with {each} microbatches")
-        made = tried(LayerTrial(each), {axis: count}, taken)
-        traces.append({"count": each, **made})
-        if len(made["layers"]) != count:
+        made = tried(LayerTrial(each), {axis: count})
+        loops = [region for region in made.step.regions if region.loop is not None]
+        layers = layer_costs(made.step, made.placement, made.segments)
+        if len(layers) != count:
             raise BadEntryPoint(
-                f"{entry}: {count} layers make {len(made['layers'])} stages; plans are compared for layers that "
-                "follow each other"
+                f"{entry}: {count} layers make {len(layers)} stages; plans are compared for layers that follow each "
+                "other"
             )
+        schedule = loops[0].loop.schedule
+        traces.append(
+            {
+                "count": each,
+                "layers": [asdict(layer) for layer in layers],
+                "rows": row_names(op for region in loops for op in region.ops),
+                "donates": bool(donate),
+                "schedule": schedule if isinstance(schedule, str) else getattr(schedule, "name", schedules.AUTO),
+            }
+        )
     rounds, placement = min(found.rounds, key=str)
-    mesh = step.multimesh
     return {
         "axis": axis,
         "batch": batch,
@@ -117,7 +187,10 @@ def costs(entry: FunctionName, arguments: FunctionName) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the document, or `{"error": sentence, "traceback": text}`, and return the exit status."""
-    return print_document(parser_for("mmruntime._commands.suggest", __doc__).parse_args(arguments), costs)
+    parser = parser_for("mmruntime._commands.suggest", __doc__)
+    parser.add_argument("--operations", action="store_true", help="what is computed on which lines, not what it costs")
+    options = parser.parse_args(arguments)
+    return print_document(options, operations if options.operations else costs)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import logging
 import sys
 import types
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, ParamSpec, TypeVar
 
 import jax
 import numpy as np
@@ -52,8 +52,8 @@ class MeshFunction(Generic[P, R]):
 
     # `verify` puts a list here, for the plans that all steps of the process make: what it calls may make its own.
     watch: ClassVar[list[Plan] | None] = None
-    # What looks at a step without compiling it takes the place of `make_plan`, and leaves by an exception of its own.
-    look: ClassVar[Callable[[Callable[..., Any], Call, MultiMesh, frozenset[int]], NoReturn] | None] = None
+    # What looks at a step without compiling it comes before `make_plan`, and leaves by an exception of its own.
+    look: ClassVar[Callable[[Callable[..., Any], Call, MultiMesh, frozenset[int]], None] | None] = None
 
     def __init__(
         self,

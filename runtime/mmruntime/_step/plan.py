@@ -266,21 +266,30 @@ def make_plan(
         )
 
 
-def placed_step(fun: Callable[..., Any], call: Call, multimesh: MultiMesh, donate: Container[int] = ()) -> Trial:
-    """A step traced and placed for one input signature, and its programs: nothing is laid out or compiled.
+def traced_step(fun: Callable[..., Any], call: Call, multimesh: MultiMesh, donate: Container[int] = ()) -> Step:
+    """A step traced for one input signature, and nothing more.
 
     Args:
         fun: The step.
         call: Its arguments, or `jax.ShapeDtypeStruct`s in their place.
-        multimesh: The mesh to place it on.
+        multimesh: The mesh that its tasks name.
         donate: Positions of the arguments that the caller gives up.
     """
     with _compat.no_mesh(), _without_garbage_collection():
-        names = [argument_name(path, ()) for path, _ in paths(call.tree)]
-        traced, out_tree = _trace(fun, call, multimesh, names)
-        traced = replace(traced, carried=carried_state(call.tree, out_tree, traced, donate))
-        step, _, placement = _place_parts(cut_layers(traced, multimesh), multimesh, {}, names)
+        traced, out_tree = _trace(fun, call, multimesh, _names(call))
+        return replace(traced, carried=carried_state(call.tree, out_tree, traced, donate))
+
+
+def placed_step(fun: Callable[..., Any], call: Call, multimesh: MultiMesh, donate: Container[int] = ()) -> Trial:
+    """The step of `traced_step`, placed on the mesh, and its programs: nothing is laid out or compiled."""
+    traced = traced_step(fun, call, multimesh, donate)
+    with _compat.no_mesh(), _without_garbage_collection():
+        step, _, placement = _place_parts(cut_layers(traced, multimesh), multimesh, {}, _names(call))
         return programs_of(step, placement)
+
+
+def _names(call: Call) -> list[str]:
+    return [argument_name(path, ()) for path, _ in paths(call.tree)]
 
 
 @contextlib.contextmanager

@@ -1,0 +1,150 @@
+"""`mmrewrite suggest`, and `plan --suggest`: options about devices, and what becomes of the answer."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
+
+import click
+
+from mmrewrite.cli.session import CHANGES, Session
+from mmrewrite.cli.source_options import SourceOptions
+from mmrewrite.cli.terminal.output import say
+from mmrewrite.codemod.registry import Registry
+from mmrewrite.files.patch import patch_of
+from mmrewrite.files.walk import read_file
+from mmrewrite.mirror.child_process import NotRun
+from mmrewrite.source.file import SourceFile
+from mmrewrite.suggest.devices import Accelerator, find_device, read_cluster
+from mmrewrite.suggest.hinted import HintedProject
+from mmrewrite.suggest.places import NoPlace
+from mmrewrite.suggest.traced import Suggested, Wanted, suggest
+from mmrewrite.suggest.unhinted import suggest_hints
+
+# Options that stand in place of a value of a device's record.
+_VALUES = ("memory", "flops", "bandwidth", "near", "far", "host", "efficiency", "launch")
+
+
+def device_of(options: dict[str, Any], *, needed: bool) -> tuple[Accelerator, int | None]:
+    """The accelerator of the options, which are taken out, and how many there are; None for those of the mesh.
+
+    Raises:
+        click.UsageError: If an option cannot be read, or is missing and needed.
+    """
+    name, devices, cluster = options.pop("device"), options.pop("devices"), options.pop("cluster", None)
+    given = {key: value for key in _VALUES if (value := options.pop(key, None)) is not None}
+    if (name is None) == (cluster is None):
+        raise click.UsageError("Give --device, the kind of accelerator, or --cluster, a file about it and its links.")
+    try:
+        record, count = (find_device(name), None) if cluster is None else read_cluster(_text(cluster))
+        record = record.with_given(given)
+    except (OSError, ValueError) as problem:
+        where = "" if cluster is None else f"{cluster}: "
+        raise click.UsageError(f"{where}{problem}.") from None
+    if needed and devices is None and count is None:
+        raise click.UsageError("How many accelerators? Give --devices N, or `devices` in the file of --cluster.")
+    return record, devices or count
+
+
+def _text(path: str) -> str:
+    return read_file(path).decode("utf-8-sig")
+
+
+def compare_plans(wanted: Wanted, options: Mapping[str, Any]) -> NoReturn:
+    """`plan --suggest`: plans of a program with hints."""
+    if options["output_format"] not in ("text", "json"):
+        raise click.UsageError("--suggest has the formats text and json.")
+    session = Session(SourceOptions(**options))
+    with _failing(session), session.progress.phase(f"plan --suggest: {wanted.entry}") as tell:
+        suggested = suggest(wanted, session.paths, session.rules, session.results, tell)
+    _show(session, suggested)
+    session.print_messages("would change")
+    session.exit(found=suggested.found.verdict == "nothing")
+
+
+def suggest_and_show(wanted: Wanted, options: Mapping[str, Any], *, applies: bool, checks: bool) -> NoReturn:
+    """`suggest`: the hints of a program without any."""
+    session = Session(SourceOptions(**options))
+    hinted = next((each for each in session.results if each.changed or each.refusals or each.failed), None)
+    if hinted is not None:
+        session.fail(
+            f"{hinted.path} has hints already, and `mmrewrite plan --suggest {wanted.device.name}` compares plans for "
+            "those; give the files of a program without any"
+        )
+    project = HintedProject(_files(session), session.rewritten)
+    with _failing(session):
+        suggested = suggest_hints(wanted, session.paths, session.rules, project, session.top, session.progress.phase)
+        is_good = True
+        if checks and suggested.hints is not None:
+            is_good, verified = _checked(session, suggested, project)
+            suggested = dataclasses.replace(suggested, hints=dataclasses.replace(suggested.hints, verified=verified))
+    if applies and suggested.hints is not None and is_good:
+        session.results = suggested.hints.comments
+        session.write_in_place()
+    _show(session, suggested)
+    session.print_problems()
+    if applies and suggested.hints is not None:
+        session.say(f"{session.written} files changed" if is_good else "nothing was written: the check has failed")
+    session.exit(found=suggested.found.verdict == "nothing" or not is_good)
+
+
+def _files(session: Session) -> dict[str, SourceFile]:
+    """All modules of the run."""
+    adopted = (session.selection.adopt(path, session.rules) for path, _ in session.selection.looked_at.values())
+    return {file.path: file for file in adopted if file is not None and file.path.endswith(".py")}
+
+
+def _show(session: Session, suggested: Suggested) -> None:
+    session.show("suggest", suggested)
+
+
+@contextlib.contextmanager
+def _failing(session: Session) -> Iterator[None]:
+    """Say in a sentence what is in the way, and end the process."""
+    try:
+        yield
+    except NoPlace as problem:
+        say(f"No pipeline: {problem}")
+        sys.exit(CHANGES)
+    except NotRun as problem:
+        if session.options.verbose and problem.details:
+            say(problem.details)
+        session.fail(str(problem))
+
+
+def _checked(session: Session, suggested: Suggested, project: HintedProject) -> tuple[bool, str]:
+    """Whether the program with its hints computes the same on virtual devices and fits, and what to say of it."""
+    from mmrewrite.plan.plan import PlanRequest, make_plan
+    from mmrewrite.verify.verify import NotVerified, VerifyRequest, verify
+
+    hints, wanted, codemods = suggested.hints, suggested.wanted, tuple(Registry())
+    assert hints is not None
+    files = tuple(dataclasses.replace(project.files[each.path], data=each.result) for each in hints.comments)
+    selection = dataclasses.replace(session.selection, files=files)
+    request = VerifyRequest(wanted.entry, wanted.arguments, suggested.devices, False, None, None, wanted.limits)
+    try:
+        verified = verify(
+            session.paths,
+            session.rules,
+            selection,
+            hints.results,
+            codemods,
+            patch_of(hints.results, session.top),
+            request,
+            session.progress.phase,
+        )
+    except NotVerified as problem:
+        raise NotRun(str(problem)) from None
+    (check,) = verified.checks
+    if check.status != "equal":
+        return False, f"not so: `verify` finds it {check.status}{f', {check.problem}' if check.problem else ''}"
+    room = int(wanted.device.room)
+    planning = PlanRequest(None, wanted.entry, wanted.arguments, suggested.devices, False, wanted.limits, room)
+    with session.progress.phase(f"plan: {wanted.entry}") as tell:
+        planned = make_plan(session.paths, session.rules, hints.results, codemods, planning, tell=tell)
+    fits = planned.fit is not None and planned.fit.fits
+    sentence = planned.fit.sentences[0] if planned.fit is not None else ""
+    return fits, f"computes the same on {suggested.devices} virtual devices; {sentence}"

@@ -1,0 +1,157 @@
+"""Where hints may stand: wide and cheap, as the codemods decide."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from mmrewrite.source.text import SourceText, parse_quietly
+from mmrewrite.suggest.hinted import may_begin_line
+
+_SIMPLE = ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr | ast.Return
+# Statements with less of the operations are not worth stages.
+_LEAST = 0.2
+
+
+@dataclass(frozen=True)
+class LineOperations:
+    """Equations of the step that are alike.
+
+    Attributes:
+        lines: The lines of the project that led to them, with their files.
+        flops: Operations of each.
+        count: How many there are.
+        length: For a scan, how often its body runs.
+        backward: Whether they are of a backward pass.
+    """
+
+    lines: frozenset[tuple[str, int]]
+    flops: float
+    count: int
+    length: int
+    backward: bool
+
+
+@dataclass(frozen=True)
+class LayerCandidate:
+    """A statement that may run all layers.
+
+    Attributes:
+        path: Its file.
+        line: Its first line.
+        statement: It.
+        share: Its part of all operations.
+        iterations: How often its costliest operation is made in a forward pass; for a scan, its length.
+    """
+
+    path: str
+    line: int
+    statement: ast.stmt
+    share: float
+    iterations: int
+
+
+def first_line(statement: ast.stmt) -> int:
+    """The first line of a statement, its decorators included."""
+    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
+    return min([statement.lineno, *(each.lineno for each in decorators)])
+
+
+def step_lines(source: SourceText, name: str) -> list[int]:
+    """Lines of the statements that may compile the function `name`, the likeliest first."""
+    found: list[tuple[int, int]] = []
+    for statement in statements_of(source):
+        targets = statement.targets if isinstance(statement, ast.Assign) else []
+        calls = [node for node in ast.walk(statement) if isinstance(statement, _SIMPLE) and isinstance(node, ast.Call)]
+        if isinstance(statement, ast.FunctionDef) and statement.name == name and statement.decorator_list:
+            found.append((1, first_line(statement)))
+        elif calls and any(getattr(target, "id", getattr(target, "attr", None)) == name for target in targets):
+            found.append((0, statement.lineno))
+        elif any(getattr(each, "id", None) == name for call in calls for each in call.args):
+            found.append((2, statement.lineno))
+    return [line for _, line in sorted(found)]
+
+
+def imported_from(source: SourceText, name: str) -> str | None:
+    """The module that a module takes a name from; None if it does not import it by `from`."""
+    for node in ast.walk(parse_quietly(source.text)):
+        if isinstance(node, ast.ImportFrom) and any((alias.asname or alias.name) == name for alias in node.names):
+            return node.module
+    return None
+
+
+def statements_of(source: SourceText) -> Iterator[ast.stmt]:
+    """The statements of a file that a comment can stand above."""
+    for node in ast.walk(parse_quietly(source.text)):
+        if isinstance(node, ast.stmt) and may_begin_line(source, node.lineno, node.col_offset):
+            yield node
+
+
+def statement_at(source: SourceText, line: int) -> ast.stmt | None:
+    """The innermost simple statement on a line."""
+    around = [each for each in statements_of(source) if each.lineno <= line <= (each.end_lineno or each.lineno)]
+    return next((each for each in reversed(around) if isinstance(each, _SIMPLE)), None)
+
+
+def statement_line(source: SourceText, line: int) -> int:
+    """The first line of the definition or the simple statement that a line compiles something in."""
+    for statement in statements_of(source):
+        if isinstance(statement, ast.FunctionDef) and first_line(statement) <= line <= statement.lineno:
+            return first_line(statement)
+    found = statement_at(source, line)
+    return line if found is None else found.lineno
+
+
+def top_line(source: SourceText, line: int) -> int:
+    """The first line of the statement of the module that a line is in."""
+    for statement in parse_quietly(source.text).body:
+        if first_line(statement) <= line <= (statement.end_lineno or statement.lineno):
+            return first_line(statement)
+    return line
+
+
+def layer_candidates(
+    sources: Mapping[str, SourceText], operations: Sequence[LineOperations]
+) -> tuple[list[LayerCandidate], list[LayerCandidate]]:
+    """Loops that Python runs twice or more, and other statements, each by their share of the operations."""
+    total = sum(each.flops * each.count for each in operations) or 1.0
+    by_line: dict[tuple[str, int], set[int]] = {}
+    for number, each in enumerate(operations):
+        for place in each.lines:
+            by_line.setdefault(place, set()).add(number)
+    loops, others = [], []
+    for path, source in sources.items():
+        for statement in statements_of(source):
+            is_loop = isinstance(statement, ast.For)
+            if not is_loop and not isinstance(statement, _SIMPLE):
+                continue
+            start = statement.body[0].lineno if isinstance(statement, ast.For) else statement.lineno
+            lines = range(start, (statement.end_lineno or start) + 1)
+            inside = [operations[k] for k in set[int]().union(*(by_line.get((path, line), ()) for line in lines))]
+            share = sum(each.flops * each.count for each in inside) / total
+            forward = [each for each in inside if not each.backward]
+            if share < _LEAST or not forward:
+                continue
+            costliest = max(forward, key=lambda each: each.flops)
+            iterations = costliest.count if is_loop else costliest.length
+            found = LayerCandidate(path, statement.lineno, statement, share, iterations)
+            if is_loop and iterations > 1:
+                loops.append(found)
+            elif not is_loop:
+                others.append(found)
+
+    def order(each: LayerCandidate) -> tuple[float, int, str, int]:
+        span = (each.statement.end_lineno or each.line) - each.line
+        return -round(each.share, 3), -span, each.path, each.line
+
+    return sorted(loops, key=order), sorted(others, key=order)
+
+
+def carried_line(loop: ast.stmt) -> int | None:
+    """The line of the last statement of a loop's body, if it gives one name a value."""
+    if not isinstance(loop, ast.For):
+        return None
+    last = loop.body[-1]
+    is_plain = isinstance(last, ast.Assign) and len(last.targets) == 1 and isinstance(last.targets[0], ast.Name)
+    return last.lineno if is_plain else None

@@ -1,0 +1,316 @@
+"""Find where the hints of a program without any belong: traces rank the statements, the codemods decide."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mmrewrite.results import Rewrite
+from mmrewrite.source.text import SourceText, parse_quietly
+from mmrewrite.suggest.candidates import (
+    LayerCandidate,
+    LineOperations,
+    carried_line,
+    imported_from,
+    layer_candidates,
+    statement_at,
+    statement_line,
+    step_lines,
+    top_line,
+)
+from mmrewrite.suggest.hinted import HintedProject, HintTrial, NewHint
+
+STAGE, DATA, ROWS = "stage", "data", "batch"
+_MOST_ACCEPTED, _MOST_TRIED, _MOST_NAMED = 3, 24, 3
+_ANOTHER_STEP = "plain `jax.jit` would inline"
+
+
+class NoPlace(Exception):
+    """Why a hint may stand nowhere, as a sentence or several lines."""
+
+
+@dataclass(frozen=True)
+class HintPlaces:
+    """Where the hints of a program belong.
+
+    Attributes:
+        mesh: Above which statement the mesh is made.
+        steps: The compiled steps.
+        gradient: The statement of the gradient, with the arguments of its `microbatch` besides number and schedule.
+        layers: The statement that runs all layers.
+        rows: The statement whose value has the rows of a batch, for a data axis; None if there is none.
+        candidate: What the trace says of the layers.
+        batch: What is said of the gradient's arguments.
+        remarks: What the codemods say of other places, a sentence each.
+    """
+
+    mesh: NewHint
+    steps: tuple[NewHint, ...]
+    gradient: NewHint
+    layers: NewHint
+    rows: NewHint | None
+    candidate: LayerCandidate
+    batch: str
+    remarks: tuple[str, ...]
+
+    def hints(self, mesh: str, count: str, schedule: str, stages: str, *, data: bool) -> tuple[NewHint, ...]:
+        """The hints with the texts of a plan.
+
+        Args:
+            mesh: The mesh and its axes.
+            count: The number of microbatches, as an argument.
+            schedule: The schedule, as arguments; empty for the default.
+            stages: `stages` with its arguments.
+            data: Whether rows are cut over a data axis.
+        """
+        arguments = ", ".join(filter(None, (count, self.gradient.text, schedule)))
+        return (
+            replace(self.mesh, text=mesh),
+            *self.steps,
+            replace(self.gradient, text=f"microbatch({arguments})"),
+            replace(self.layers, text=stages),
+            *([self.rows] if data and self.rows is not None else []),
+        )
+
+    def to_trace(self) -> tuple[NewHint, ...]:
+        """The hints with which costs are traced: sizes do not matter there."""
+        data = self.rows is not None
+        mesh = f'mesh({STAGE}=1, {DATA}=1); axes({ROWS}="{DATA}")' if data else f"mesh({STAGE}=1)"
+        return self.hints(mesh, "count=1", "", "stages", data=data)
+
+
+@dataclass(frozen=True)
+class CompiledPlace:
+    """The compiled step: its file and its hints, which the program runs with."""
+
+    path: str
+    hints: tuple[NewHint, ...]
+    trial: HintTrial
+
+
+def find_step(project: HintedProject, entry: str) -> CompiledPlace:
+    """The step of an entry, as one of a mesh of one device.
+
+    Raises:
+        NoPlace: If nothing compiles it, or the codemod refuses each place.
+    """
+    module, _, name = entry.partition(":")
+    last = name.rpartition(".")[2]
+    path = _file_of(project, module)
+    refused: list[str] = []
+    for _ in range(5):
+        source = project.text(path)
+        for line in step_lines(source, last):
+            mesh = NewHint(path, top_line(source, line), f"mesh({STAGE}=1)")
+            hints = mesh, NewHint(path, line, "mjit")
+            trial = project.tried(hints)
+            if trial.accepted:
+                return CompiledPlace(path, hints, trial)
+            refused += trial.refused
+        origin = imported_from(source, last)
+        if origin is None:
+            break
+        path = _file_of(project, origin)
+    if refused:
+        raise NoPlace("\n".join((f"the step `{last}` cannot be compiled for a mesh", *refused[:_MOST_NAMED])))
+    raise NoPlace(f"{path}: no statement compiles `{last}`; write `@jax.jit` above it, and name it in --entry")
+
+
+def _file_of(project: HintedProject, module: str) -> str:
+    place = module.replace(".", "/")
+    tails = (f"/{place}.py", f"/{place}/__init__.py")
+    fitting = [path for path in project.files if f"/{path}".endswith(tails)]
+    if not fitting:
+        raise NoPlace(f"none of the files given is the module `{module}`; give its file or folder as PATH")
+    return min(fitting, key=lambda path: (path.count("/"), path))
+
+
+def places(
+    project: HintedProject,
+    step: CompiledPlace,
+    operations: Sequence[LineOperations],
+    gradients: Sequence[Mapping[str, Any]],
+) -> Iterator[HintPlaces]:
+    """Where the hints belong, the likeliest place of the layers first.
+
+    Args:
+        project: The files.
+        step: The compiled step.
+        operations: What the step computes on which lines of these files.
+        gradients: The calls of gradients, with their lines in these files.
+
+    Raises:
+        NoPlace: If there is no gradient or nothing that may be cut, or the codemods refuse all places.
+    """
+    gradient, text, said = _gradient(project, step, gradients)
+    hints = (*step.hints, replace(gradient, text=text))
+    files = sorted({path for each in operations for path, _ in each.lines if path in project.files})
+    loops, others = layer_candidates({path: project.text(path) for path in files}, operations)
+    refused: list[str] = []
+    accepted = 0
+    for candidate in [*loops, *others][:_MOST_TRIED]:
+        layers = NewHint(candidate.path, candidate.line, "stages")
+        trial = project.tried((*hints, layers))
+        if not trial.accepted:
+            where = f"{candidate.path}:{candidate.line}: {candidate.share:.0%} of the operations"
+            refused += [f"{where}: {_sentence(reason)}" for reason in trial.refused[:1]]
+            continue
+        accepted += 1
+        yield _with_the_rest(
+            project,
+            step,
+            HintPlaces(
+                step.hints[0], step.hints[1:], replace(gradient, text=_own(text)), layers, None, candidate, said, ()
+            ),
+        )
+        if accepted == _MOST_ACCEPTED:
+            return
+    if not accepted:
+        raise NoPlace("\n".join(("nothing that this step computes can be cut into stages", *refused[:_MOST_NAMED])))
+
+
+def _sentence(reason: str) -> str:
+    """A refusal without its place, which is said already."""
+    return reason.partition(": ")[2]
+
+
+def _own(text: str) -> str:
+    """The arguments of a `microbatch` behind its number."""
+    return text.removeprefix("microbatch(count=1").removesuffix(")").removeprefix(", ")
+
+
+def _gradient(
+    project: HintedProject, step: CompiledPlace, gradients: Sequence[Mapping[str, Any]]
+) -> tuple[NewHint, str, str]:
+    """The statement of the gradient, its hint, and what is said of it."""
+    if not gradients:
+        raise NoPlace(
+            f"{step.path}:{step.hints[-1].line}: the step takes no gradient by `jax.grad`, `jax.value_and_grad` or "
+            "those of Flax nnx and Equinox, and microbatches are of a gradient"
+        )
+    refused: list[str] = []
+    for call in gradients:
+        path, line = str(call["file"]), int(call["line"])
+        statement = statement_at(project.text(path), line)
+        if statement is None:
+            refused.append(f"{path}:{line}: no comment can stand above this gradient; give it a statement of its own")
+            continue
+        place = NewHint(path, statement.lineno, "")
+        bare = replace(place, text="microbatch(count=1)")
+        trial = project.tried((*step.hints, bare))
+        known = _arguments(trial.results, path) if trial.accepted else None
+        wanted, said = _recorded(call, known)
+        if known is not None and (wanted is None or wanted == known):
+            return place, bare.text, said
+        if wanted is None:
+            refused += trial.refused
+            continue
+        text = f"microbatch(count=1{_written(wanted, known)})"
+        trial = project.tried((*step.hints, replace(place, text=text)))
+        if trial.accepted:
+            return place, text, said
+        refused += trial.refused
+    raise NoPlace("\n".join(("the batch cannot be cut into microbatches", *dict.fromkeys(refused))))
+
+
+def _arguments(results: Sequence[Rewrite], path: str) -> tuple[frozenset[object], frozenset[object]] | None:
+    """The batch and the keys of the one `microbatch` that the codemod has written."""
+    (result,) = (each for each in results if each.path == path)
+    for node in ast.walk(parse_quietly(SourceText.decode(result.result).text)):
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", None) == "microbatch":
+            given = {keyword.arg: keyword.value for keyword in node.keywords}
+            return _names(given.get("argnum")), _names(given.get("rng"))
+    return None
+
+
+def _names(value: ast.expr | None) -> frozenset[object]:
+    if value is None:
+        return frozenset()
+    try:
+        found = ast.literal_eval(value)
+    except ValueError:
+        return frozenset()
+    return frozenset() if found is None else frozenset(found if isinstance(found, tuple) else (found,))
+
+
+def _recorded(
+    call: Mapping[str, Any], known: tuple[frozenset[object], frozenset[object]] | None
+) -> tuple[tuple[frozenset[object], frozenset[object]] | None, str]:
+    """The batch and the keys as the recorded call shows them, None if it shows no batch; and what is said of them."""
+    count = int(call["count"])
+    arguments = {(int(name) if name.isdigit() else name): each for name, each in call["arguments"].items()}
+    rows = {name: int(each["rows"]) for name, each in arguments.items() if each["rows"] is not None}
+    keys = frozenset(name for name, each in arguments.items() if each["key"])
+    if known is not None:
+        # A batch that the loss closes over is behind all that the call has.
+        batch = {name % count if isinstance(name, int) and name < 0 and count else name for name in known[0]}
+        if any(isinstance(name, int) and name >= count for name in batch):
+            return None, "the batch is a value that the loss closes over"
+        chosen = {rows[name] for name in batch if name in rows}
+        size = chosen.pop() if len(chosen) == 1 and batch <= rows.keys() else None
+    else:
+        size = None
+    if size is None:
+        if not rows:
+            return None, ""
+        size = next(iter(rows.values()))
+    same = frozenset(name for name, each in rows.items() if each == size)
+    said = f"batch: {_listed(same)} ({size} rows)"
+    said += f", key: {_listed(keys)}" if keys else ""
+    others = {name: each for name, each in rows.items() if each != size}
+    if others:
+        said += f"; is {_listed(frozenset(others))} ({', '.join(map(str, others.values()))} rows) the same for all?"
+    return (same, keys), said
+
+
+def _listed(names: frozenset[object]) -> str:
+    ordered = sorted(names, key=str)
+    return f"argument{'s' if len(ordered) > 1 else ''} {', '.join(map(str, ordered))}"
+
+
+def _written(
+    wanted: tuple[frozenset[object], frozenset[object]], known: tuple[frozenset[object], frozenset[object]] | None
+) -> str:
+    batch, keys = wanted
+    text = "" if known is not None and known[0] == batch else f", argnum={_value(batch)}"
+    if known is not None and known[1] == keys:
+        return text
+    return f"{text}, rng={_value(keys)}" if keys or known is not None else text
+
+
+def _value(names: frozenset[object]) -> str:
+    ordered = [f'"{name}"' if isinstance(name, str) else str(name) for name in sorted(names, key=str)]
+    return "None" if not ordered else ordered[0] if len(ordered) == 1 else f"({', '.join(ordered)})"
+
+
+def _with_the_rest(project: HintedProject, step: CompiledPlace, found: HintPlaces) -> HintPlaces:
+    """The places with other steps that need the mesh, with rows for a data axis, and with what is said besides."""
+    steps = list(found.steps)
+    trial = project.tried(found.to_trace())
+    while True:
+        others = {
+            (each.path, each.line)
+            for each in trial.remarks
+            if _ANOTHER_STEP in each.reason and each.path in project.files
+        }
+        new = [NewHint(path, statement_line(project.text(path), line), "mjit") for path, line in sorted(others)]
+        new = [each for each in new if each not in steps]
+        added = next(
+            (each for each in new if project.tried(replace(found, steps=(*steps, each)).to_trace()).accepted), None
+        )
+        if added is None:
+            break
+        steps.append(added)
+        found = replace(found, steps=tuple(steps))
+        trial = project.tried(found.to_trace())
+    line = carried_line(found.candidate.statement)
+    if line is not None:
+        rows = NewHint(found.candidate.path, line, f'shard("{ROWS}")')
+        with_rows = replace(found, rows=rows)
+        tried = project.tried(with_rows.to_trace())
+        if tried.accepted:
+            found, trial = with_rows, tried
+    remarks = tuple(f"{each.path}:{each.line}: {each.reason}" for each in trial.remarks)
+    return replace(found, remarks=remarks)

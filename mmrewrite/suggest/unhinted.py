@@ -1,0 +1,72 @@
+"""Suggest the hints of a program without any: where they belong, which plan pays, and the patch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mmrewrite.files.patch import patch_of
+from mmrewrite.files.select import Rules
+from mmrewrite.suggest.hint_texts import mesh_hint, microbatch_arguments, stages_hint
+from mmrewrite.suggest.hinted import HintedProject
+from mmrewrite.suggest.places import HintPlaces, NoPlace, find_step, places
+from mmrewrite.suggest.traced import NotTraced, Suggested, SuggestedHints, Wanted, computed, suggest
+from mmrewrite.tracking import Phase
+
+
+def suggest_hints(
+    wanted: Wanted, paths: Sequence[str], rules: Rules, project: HintedProject, top: str, phase: Phase
+) -> Suggested:
+    """The plans of a program without hints, and the hints of the best if that is worth stages.
+
+    Args:
+        wanted: The step and the devices.
+        paths: The files and folders of the run.
+        rules: The files that the run ignores.
+        project: The files, to write hints into.
+        top: The folder that the paths of the patch are relative to.
+        phase: What each of the slow parts is shown by while it lasts.
+
+    Raises:
+        NoPlace: If no hint may stand anywhere.
+        NotRun: If the program cannot be built, imported or traced.
+    """
+    step = find_step(project, wanted.entry)
+    with phase(f"{wanted.entry}: where hints belong") as tell:
+        operations, gradients = computed(wanted, paths, rules, step.trial.results, project.files, tell)
+    problems: list[str] = []
+    for found in places(project, step, operations, gradients):
+        trial = project.tried(found.to_trace())
+        try:
+            with phase(f"{wanted.entry}: what its layers cost") as tell:
+                suggested = suggest(wanted, paths, rules, trial.results, tell)
+        except NotTraced as problem:
+            # Without the hints the step was traced, so they are what is in the way.
+            where = f"{found.candidate.path}:{found.candidate.line}"
+            problems.append(f"{where}: with `stages` there and `microbatch` at {_place(found)}: {problem}")
+            continue
+        return _with_hints(replace(suggested, places=found, today=None, paths=tuple(paths)), found, project, top)
+    raise NoPlace("\n".join(("the layers are found, and cannot be traced as stages", *problems)))
+
+
+def _place(found: HintPlaces) -> str:
+    return f"{found.gradient.path}:{found.gradient.line}"
+
+
+def _with_hints(suggested: Suggested, found: HintPlaces, project: HintedProject, top: str) -> Suggested:
+    best = suggested.found.best
+    if suggested.found.verdict != "pipeline" or best is None:
+        return suggested
+    choice = best.choice
+    count, schedule = microbatch_arguments(choice)
+    with_data = choice.data > 1
+    mesh = mesh_hint(suggested if with_data else replace(suggested, logical_axes={}), choice)
+    hints = found.hints(mesh, count, schedule, stages_hint(choice), data=with_data)
+    trial = project.tried(hints)
+    if not trial.accepted:
+        raise NoPlace("\n".join(("the codemods refuse the plan's own sizes", *trial.refused)))
+    remarks = tuple(f"{each.path}:{each.line}: {each.reason}" for each in trial.remarks)
+    written = SuggestedHints(
+        replace(found, remarks=remarks), hints, trial.comments, trial.results, patch_of(trial.comments, top)
+    )
+    return replace(suggested, hints=written, places=written.places)
