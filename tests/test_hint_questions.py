@@ -57,6 +57,8 @@ QUESTIONS = {
     ),
     "loss": Question("loss", f"{MICROBATCH}grads = jax.grad({{}})(params, batch)", "mm.microbatch("),
     "compiler": Question("jax.jit", "compiled = ({})(forward)  # mm: mjit", "mm.mjit("),
+    "key": Question("jax.random.key(0)", f"{MICROBATCH}grads = jax.grad(loss)(params, batch, {{}})"),
+    "key by keyword": Question("jax.random.key(0)", f"{MICROBATCH}grads = jax.grad(loss)(params, batch, noise={{}})"),
     "layers": Question("[nn.Dense(2), nn.Dense(2)]", "# mm: stages\nfor w in {}:\n    value = w(value)", "mm.stage("),
     "layer": Question("nn.Dense(2)", "# mm: task(stage=0)\nvalue = ({})(batch)", "mm.task("),
     "chain of layers": Question(

@@ -50,7 +50,7 @@ def test_values_of_the_surrounding_function(loss: str, expected: list[Closed]) -
     gradient = find_gradient(site)
     found = find_function(site, gradient.loss)
     assert found is not None
-    assert closed_over(found) == expected
+    assert closed_over(site, found) == expected
 
 
 CALLED = "    return jax.grad(loss)(params)  # mm: microbatch(size=2)\n"

@@ -103,8 +103,8 @@ def test_keys_that_a_loss_takes_from_around_it() -> None:
     assert isinstance(site.statement, ast.Return) and site.statement.value is not None
     loss = find_function(site, values_of(site.project).value_in(site.facts, site.statement.value))
     assert loss is not None
-    assert keys_closed_over(loss) == ["dropout_key"]
-    assert keys_of_the_module(loss) == ["module_key"]
+    assert keys_closed_over(site, loss) == ["dropout_key"]
+    assert keys_of_the_module(site, loss) == ["module_key"]
 
 
 @pytest.mark.parametrize(

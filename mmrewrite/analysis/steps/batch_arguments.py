@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from mmrewrite.analysis.steps.closures import Closed, cannot_be_given, closed_over, is_used_elsewhere
 from mmrewrite.analysis.steps.gradients import Gradient
-from mmrewrite.analysis.steps.losses import Loss, is_number_of_rows, looks_like_key, names_one_key
+from mmrewrite.analysis.steps.losses import Loss, is_number_of_rows, looks_like_key, made_as_keys, names_one_key
 from mmrewrite.analysis.steps.step_data import StepData
 from mmrewrite.codemod.site import Site
 from mmrewrite.directives.arguments import whole_number
@@ -45,7 +45,7 @@ class _Chooser:
         self.site, self.gradient, self.loss = site, gradient, loss
         self.batch = Batch()
         self.parameters = loss.parameters if loss is not None else []
-        self.closed: list[Closed] = closed_over(loss) if loss is not None else []
+        self.closed: list[Closed] = closed_over(site, loss) if loss is not None else []
 
     def choose(self) -> Batch:
         rng, argnum = self.site.hint.argument("rng"), self.site.hint.argument("argnum")
@@ -199,6 +199,7 @@ class _Chooser:
             and keyword.arg not in keys
             and not isinstance(keyword.value, ast.Constant)
             and not looks_like_key(keyword.arg)
+            and not made_as_keys(self.site, self.site.facts, keyword.value)
             and not self.is_called(keyword.arg)
         ]
         if not candidates and len(named) == 1 and named[0] in self.parameters:
@@ -223,9 +224,13 @@ class _Chooser:
         return StepData(self.site, call, differentiated)
 
     def is_one_key(self, index: int, argument: ast.expr) -> bool:
-        """Whether the argument or its parameter is named like one random key; several may be one per example."""
+        """Whether the argument is made as one random key, or it or its parameter is named like one.
+
+        Several may be one per example.
+        """
         name = argument.attr if isinstance(argument, ast.Attribute) else getattr(argument, "id", "")
-        return names_one_key(name) or names_one_key(self.parameter_name(index) or "")
+        is_named = names_one_key(name) or names_one_key(self.parameter_name(index) or "")
+        return is_named or made_as_keys(self.site, self.site.facts, argument) is True
 
     def is_called(self, name: str | None) -> bool:
         """Whether the loss calls its parameter `name`, such as the `apply_fn` of a model: no array, so no batch."""

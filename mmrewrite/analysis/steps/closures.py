@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass
 
 from mmrewrite.analysis.steps.gradients import Gradient, is_gradient_decorator
-from mmrewrite.analysis.steps.losses import Loss, has_a_key_for_each_row, keeps_values, looks_like_key
+from mmrewrite.analysis.steps.losses import Loss, has_a_key_for_each_row, keeps_values, looks_like_key, made_as_keys
 from mmrewrite.codemod.site import Site
 from mmrewrite.source.functions import own_expressions
 from mmrewrite.source.names import Scope
@@ -26,7 +26,7 @@ class Closed:
     is_key_of_rows: bool = False
 
 
-def closed_over(loss: Loss) -> list[Closed]:
+def closed_over(site: Site, loss: Loss) -> list[Closed]:
     """The closed-over values of a loss, in the order of their first use."""
     called = {_root(node.func) for node in ast.walk(loss.node) if isinstance(node, ast.Call)}
     parts = {_root(node) for node in ast.walk(loss.node) if isinstance(node, ast.Attribute)}
@@ -41,7 +41,7 @@ def closed_over(loss: Loss) -> list[Closed]:
         data = node not in called and node not in parts
         before = found.get(node.id)
         of_rows = has_a_key_for_each_row(loss, node.id)
-        is_key = looks_like_key(node.id) and not of_rows
+        is_key = not of_rows and (looks_like_key(node.id) or made_as_keys(site, loss.facts, node) is True)
         found[node.id] = Closed(node.id, is_key, data or (before is not None and before.is_data), of_rows)
     return list(found.values())
 

@@ -22,6 +22,10 @@ _BATCH_NORMS = frozenset(("flax.linen.BatchNorm", "flax.nnx.BatchNorm"))
 _TRANSPARENT = frozenset(("jax.jit", "jax.checkpoint", "jax.named_call"))
 # What Haiku makes of a function, and the parameters that it puts before those of that.
 _PARAMETERS_BEFORE = {"haiku.transform().apply": ("params", "rng"), "haiku.without_apply_rng().apply": ("params",)}
+_SPLIT = "jax.random.split"
+_KEY_MAKERS = frozenset(
+    (_SPLIT, *(f"jax.random.{name}" for name in ("key", "PRNGKey", "fold_in", "clone", "wrap_key_data")))
+)
 _DEPTH = 4
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -123,15 +127,42 @@ def names_one_key(name: str) -> bool:
     return looks_like_key(name) and (plain.endswith("rngs") or not plain.endswith("s"))
 
 
-def keys_closed_over(loss: Loss) -> list[str]:
-    """Closed-over values of the loss that are named like random keys."""
-    found = []
+def made_as_keys(site: Site, facts: Facts, node: ast.expr) -> bool | None:
+    """Whether an expression may be one random key, by how it is made; False if only several, None if none is seen."""
+
+    def keys(value: Value) -> bool | None:
+        kinds = [step.kind for step in value.path]
+        is_made = value.head in _KEY_MAKERS and kinds[:1] == [By.CALL] and By.ATTRIBUTE not in kinds
+        return (value.head != _SPLIT or len(kinds) > 1) if is_made else None
+
+    flow = values_of(site.project)
+    found = flow.may(flow.value_in(facts, node), keys).answers
+    return any(found) if found else None
+
+
+def keys_closed_over(site: Site, loss: Loss) -> list[str]:
+    """Closed-over values of the loss that are named like random keys, or made as one."""
+    return sorted(
+        {
+            node.id
+            for node, owner in _names_around(loss)
+            if owner.kind == "function" and (looks_like_key(node.id) or made_as_keys(site, loss.facts, node))
+        }
+    )
+
+
+def keys_of_the_module(site: Site, loss: Loss) -> list[str]:
+    """Random keys that the loss uses and its module has at its top level."""
+    names = ((node, owner) for node, owner in _names_around(loss) if owner.kind == "module")
+    return sorted({node.id for node, _ in names if made_as_keys(site, loss.facts, node) is not None})
+
+
+def _names_around(loss: Loss) -> Iterator[tuple[ast.Name, Scope]]:
+    """The names that a loss reads of the code around it, and what binds each."""
     for node in loss.nodes():
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and looks_like_key(node.id):
-            owner = loss.scope.owner(node.id)
-            if owner is not None and owner is not loss.scope and owner.kind == "function":
-                found.append(node.id)
-    return sorted(set(found))
+        owner = loss.scope.owner(node.id) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) else None
+        if isinstance(node, ast.Name) and owner is not None and owner is not loss.scope:
+            yield node, owner
 
 
 def is_number_of_rows(loss: Loss, node: ast.expr) -> bool:
@@ -152,25 +183,6 @@ def has_a_key_for_each_row(loss: Loss, name: str) -> bool:
         return False
     counts = [*value.args[1:], *(keyword.value for keyword in value.keywords if keyword.arg == "num")]
     return any(is_number_of_rows(loss, count) for count in counts)
-
-
-def keys_of_the_module(loss: Loss) -> list[str]:
-    """Random keys that the loss's module makes at its top level and the loss uses."""
-    names = loss.facts.names
-    found = set()
-    for node in loss.nodes():
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and looks_like_key(node.id):
-            owner = loss.scope.owner(node.id)
-            bindings = owner.bindings[node.id] if owner is not None and owner is names.scope else ()
-            if any(_makes_key(loss.facts, each.statement) for each in bindings):
-                found.add(node.id)
-    return sorted(found)
-
-
-def _makes_key(facts: Facts, statement: ast.stmt | None) -> bool:
-    value = statement.value if isinstance(statement, ast.Assign | ast.AnnAssign) else None
-    calls = (node for node in ast.walk(value) if isinstance(node, ast.Call)) if value is not None else ()
-    return any((facts.names.resolve(call.func, facts.names.scope) or "").startswith("jax.random.") for call in calls)
 
 
 def changes_collections(nodes: Iterable[ast.AST]) -> ast.Call | None:

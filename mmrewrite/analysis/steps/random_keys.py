@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from mmrewrite.analysis.steps.gradients import Gradient
-from mmrewrite.analysis.steps.losses import Loss, keys_closed_over, keys_of_the_module, looks_like_key
+from mmrewrite.analysis.steps.losses import Loss, keys_closed_over, keys_of_the_module, looks_like_key, made_as_keys
 from mmrewrite.codemod.site import Site
 
 _REPEATED = "and would be the same in every microbatch"
@@ -38,7 +38,7 @@ def unnamed_keys(site: Site, gradient: Gradient, loss: Loss | None, cut: Collect
     """
     found = {key.place: key for call in gradient.calls for key in _in_call(site, call, loss, cut)}
     if loss is not None and not found:
-        found = {key.place: key for key in _in_loss(gradient, loss, cut)}
+        found = {key.place: key for key in _in_loss(site, gradient, loss, cut)}
     return list(found.values())
 
 
@@ -60,19 +60,19 @@ def _in_call(site: Site, call: ast.Call, loss: Loss | None, cut: Collection[obje
             yield UnnamedKey(f"{what}; pass it by position{star} {_ELSEWHERE}", None)
 
 
-def _in_loss(gradient: Gradient, loss: Loss, cut: Collection[object]) -> Iterator[UnnamedKey]:
+def _in_loss(site: Site, gradient: Gradient, loss: Loss, cut: Collection[object]) -> Iterator[UnnamedKey]:
     for index, name in enumerate(loss.parameters):
         if gradient.calls and not any(_gives(call, index, name) for call in gradient.calls):
             # It has its default, such as None.
             continue
         if (index not in cut or name in loss.by_keyword) and looks_like_key(name):
             yield UnnamedKey(f"the loss takes `{name}`, which looks like a random key, {_REPEATED}", str(index))
-    for name in keys_closed_over(loss):
+    for name in keys_closed_over(site, loss):
         if name in cut:
             continue
         what = f"the loss closes over `{name}`, which looks like a random key, {_REPEATED}"
         yield UnnamedKey(what, f'"{name}"')
-    for name in keys_of_the_module(loss)[:1]:
+    for name in keys_of_the_module(site, loss)[:1]:
         what = f"the loss uses the random key `{name}` of its module, which would be the same in every microbatch"
         yield UnnamedKey(f"{what}; pass it to the loss by position {_ELSEWHERE}", None)
 
@@ -84,15 +84,12 @@ def _gives(call: ast.Call, index: int, name: str) -> bool:
 
 
 def _is_key(site: Site, node: ast.expr) -> bool:
-    """Whether an argument is named like a random key, or makes one."""
-    if isinstance(node, ast.Name):
-        return looks_like_key(node.id)
-    if isinstance(node, ast.Attribute):
-        return looks_like_key(node.attr)
-    if isinstance(node, ast.Subscript):
-        return _is_key(site, node.value)
-    if isinstance(node, ast.Dict):
-        return any(_is_key(site, value) for value in node.values)
-    if isinstance(node, ast.Call):
-        return (site.resolve(node.func) or "").startswith("jax.random.")
-    return False
+    """Whether an argument is named like a random key, or made as one."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name) if looks_like_key(name):
+            return True
+        case ast.Subscript(value=ast.Name() | ast.Attribute() as value) if _is_key(site, value):
+            return True
+        case ast.Dict(values=values):
+            return any(_is_key(site, value) for value in values)
+    return made_as_keys(site, site.facts, node) is not None
