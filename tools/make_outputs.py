@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from html import escape
 from pathlib import Path
+
+from mmruntime import schedules
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "outputs"
@@ -29,7 +33,8 @@ text.title { font: 600 14px system-ui, sans-serif; fill: #1f2328 }
   text.code, text.title { fill: #e6edf3 } .paper { fill: #0d1117; stroke: #30363d }
   .old { fill: #4b1b1e } .new { fill: #12361f }
 }"""
-WIDTH, MARGIN, LINE, MIDDLE = 1340, 16, 17, 560
+# As wide as a README is shown, so that nothing is made smaller.
+WIDTH, MARGIN, LINE, COLUMNS = 760, 16, 17, 96
 
 
 def mmrewrite(folder: Path, *arguments: str) -> str:
@@ -44,54 +49,42 @@ def outputs() -> dict[str, str]:
     diffs = {track: mmrewrite(TUTORIAL / track, "diff", "train.py") for track in TRACKS}
     made = {f"{track}.diff": re.sub(r"([ab])/examples/tutorial/\w+/", r"\1/", diff) for track, diff in diffs.items()}
     made["plan.txt"] = mmrewrite(TUTORIAL / "linen", *PLAN)
-    timeline = mmrewrite(TUTORIAL / "linen", *PLAN, "--format", "svg")
-    made["picture.svg"] = picture(diffs["linen"], timeline)
+    # As `plan` draws it, in the width of the picture.
+    timeline = schedules.svg(schedules.simulate(schedules.make("1f1b", 4, 4)), width=WIDTH - 2 * MARGIN)
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copy(TUTORIAL / "linen" / "train.py", folder)
+        Path(folder, "pyproject.toml").write_text(f"[tool.ruff]\nline-length = {COLUMNS}\n", encoding="utf-8")
+        made["picture.svg"] = picture(mmrewrite(Path(folder), "diff", "train.py"), timeline)
     return made
 
 
-def sides(diff: str) -> list[tuple[list[str], list[str], bool]]:
-    """The hunks of a diff after its imports, in runs: lines of the left, lines of the right, whether they differ."""
-    runs: list[tuple[list[str], list[str], bool]] = []
-    for line in diff[diff.index("\n WIDTH") + 1 :].splitlines():
-        if not line.strip():
-            continue
-        mark, text = ("@", "...") if line.startswith("@@") else (line[0], line[1:])
-        changed = mark in "+-"
-        if not runs or runs[-1][2] != changed:
-            runs.append(([], [], changed))
-        if mark != "+":
-            runs[-1][0].append(text)
-        if mark != "-":
-            runs[-1][1].append(text)
-    return runs
+def lines_of(diff: str) -> list[tuple[str, str]]:
+    """The lines of a diff after its imports, without empty ones: what became of each, and its text."""
+    lines = diff[diff.index("\n WIDTH") + 1 :].splitlines()
+    return [("@", "...") if line.startswith("@@") else (line[0], line[1:]) for line in lines if line.strip("+- ")]
 
 
 def picture(diff: str, timeline: str) -> str:
     """One SVG: the hinted program, what it becomes, and the timeline of its step."""
     parts = []
     y = MARGIN + 24
-    for left, right, changed in sides(diff):
-        height = LINE * max(len(left), len(right))
-        if changed:
-            middle = f'y="{y - 12}" height="{height}"'
-            parts.append(f'<rect class="old" x="{MARGIN}" width="{MIDDLE - 2 * MARGIN}" {middle}/>')
-            parts.append(f'<rect class="new" x="{MIDDLE}" width="{WIDTH - MIDDLE - MARGIN}" {middle}/>')
-        for x, lines in ((MARGIN + 8, left), (MIDDLE + 8, right)):
-            parts += [
-                f'<text class="code" x="{x}" y="{y + LINE * row}">{escape(line)}</text>'
-                for row, line in enumerate(lines)
-            ]
-        y += height
+    for mark, line in lines_of(diff):
+        assert len(line) <= COLUMNS, line
+        if kind := {"-": "old", "+": "new"}.get(mark):
+            parts.append(
+                f'<rect class="{kind}" x="{MARGIN}" y="{y - 12}" width="{WIDTH - 2 * MARGIN}" height="{LINE}"/>'
+            )
+            parts.append(f'<text class="code" x="{MARGIN + 4}" y="{y}">{mark}</text>')
+        parts.append(f'<text class="code" x="{MARGIN + 18}" y="{y}">{escape(line)}</text>')
+        y += LINE
     found = re.search(r'width="(\d+)" height="(\d+)"', timeline)
     assert found is not None
-    width, top = WIDTH - 2 * MARGIN, y + 2 * MARGIN
-    height = int(found[2]) * width // int(found[1])
-    drawn = timeline.strip().replace(found[0], f'x="{MARGIN}" y="{top}" width="{width}" height="{height}"', 1)
-    height += top + MARGIN
+    top = y + 2 * MARGIN
+    drawn = timeline.strip().replace(found[0], f'x="{MARGIN}" y="{top}" {found[0]}', 1)
+    height = int(found[2]) + top + MARGIN
     titles = (
-        (MARGIN + 8, MARGIN, "You write four comments"),
-        (MIDDLE + 8, MARGIN, "mmrewrite diff shows the program that you merge"),
-        (MARGIN + 8, y + MARGIN, "mmrewrite plan shows what each device will do, and when"),
+        (MARGIN, "You write four comments; mmrewrite diff shows the program that you merge"),
+        (y + MARGIN, "mmrewrite plan shows what each device will do, and when"),
     )
     return "\n".join(
         [
@@ -99,7 +92,7 @@ def picture(diff: str, timeline: str) -> str:
             'aria-label="A program with four hints, what mmrewrite makes of it, and a timeline of its step">',
             f"<style>{STYLE}</style>",
             f'<rect class="paper" x=".5" y=".5" width="{WIDTH - 1}" height="{height - 1}" rx="8"/>',
-            *(f'<text class="title" x="{x}" y="{top + 4}">{title}</text>' for x, top, title in titles),
+            *(f'<text class="title" x="{MARGIN}" y="{top + 4}">{title}</text>' for top, title in titles),
             *parts,
             drawn,
             "</svg>\n",
