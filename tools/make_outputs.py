@@ -20,8 +20,6 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "outputs"
 TUTORIAL = ROOT / "examples" / "tutorial"
 TRACKS = ("linen", "nnx", "equinox")
-# A batch of 64 in microbatches of 16.
-PLAN = ("plan", "train.py", "--microbatches", "4")
 
 STYLE = """
 text.code { font: 12px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; white-space: pre; fill: #1f2328 }
@@ -48,7 +46,7 @@ def outputs() -> dict[str, str]:
     """Name and text of each file."""
     diffs = {track: mmrewrite(TUTORIAL / track, "diff", "train.py") for track in TRACKS}
     made = {f"{track}.diff": re.sub(r"([ab])/examples/tutorial/\w+/", r"\1/", diff) for track, diff in diffs.items()}
-    made["plan.txt"] = mmrewrite(TUTORIAL / "linen", *PLAN)
+    made["plan.txt"] = mmrewrite(TUTORIAL / "linen", "plan", "train.py")
     # As `plan` draws it, in the width of the picture.
     timeline = schedules.svg(schedules.simulate(schedules.make("1f1b", 4, 4)), width=WIDTH - 2 * MARGIN)
     with tempfile.TemporaryDirectory() as folder:
@@ -59,8 +57,8 @@ def outputs() -> dict[str, str]:
 
 
 def lines_of(diff: str) -> list[tuple[str, str]]:
-    """The lines of a diff after its imports, without empty ones: what became of each, and its text."""
-    lines = diff[diff.index("\n WIDTH") + 1 :].splitlines()
+    """The lines of a diff after the hunk of imports, without empty ones: what became of each, and its text."""
+    lines = "".join(re.split(r"(?m)^(?=@@)", diff)[2:]).splitlines()[1:]
     return [("@", "...") if line.startswith("@@") else (line[0], line[1:]) for line in lines if line.strip("+- ")]
 
 
@@ -83,13 +81,13 @@ def picture(diff: str, timeline: str) -> str:
     drawn = timeline.strip().replace(found[0], f'x="{MARGIN}" y="{top}" {found[0]}', 1)
     height = int(found[2]) + top + MARGIN
     titles = (
-        (MARGIN, "You write four comments; mmrewrite diff shows the program that you merge"),
+        (MARGIN, "You write three comments; mmrewrite diff shows the program that you merge"),
         (y + MARGIN, "mmrewrite plan shows what each device will do, and when"),
     )
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
-            'aria-label="A program with four hints, what mmrewrite makes of it, and a timeline of its step">',
+            'aria-label="A program with three hints, what mmrewrite makes of it, and a timeline of its step">',
             f"<style>{STYLE}</style>",
             f'<rect class="paper" x=".5" y=".5" width="{WIDTH - 1}" height="{height - 1}" rx="8"/>',
             *(f'<text class="title" x="{MARGIN}" y="{top + 4}">{title}</text>' for top, title in titles),

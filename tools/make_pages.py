@@ -4,7 +4,7 @@
 
 A page reads the same in the repository and on the site, so it holds the text itself. The marks are comments of
 Markdown: `<!-- from: examples/recipes/evaluate.py -->` and `<!-- end -->`. `README.md#compare` is what stands in that
-file between `<!-- begin: compare -->` and `<!-- end -->`.
+file between `<!-- begin: compare -->` and `<!-- end -->`; `train.py#plain` is a program without its hints.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 SHOWN = re.compile(r"^(?P<mark><!-- from: (?P<path>[^\s#]+)(?:#(?P<section>\w+))? -->\n).*?^<!-- end -->$", re.M | re.S)
+HINT = re.compile(r"^ *# mm:.*\n|  # mm:.*", re.MULTILINE)
 LANGUAGES = {".py": "python", ".diff": "diff", ".toml": "toml", ".txt": "text"}
 
 
@@ -25,7 +26,8 @@ def rendered(text: str, folder: str = "docs") -> str:
     def shown(match: re.Match[str]) -> str:
         path, section = match["path"], match["section"]
         source = (ROOT / path).read_text(encoding="utf-8")
-        if section is None:
+        if section is None or section == "plain":
+            source = HINT.sub("", source) if section else source
             return f"{match['mark']}\n```{LANGUAGES[Path(path).suffix]}\n{source.rstrip()}\n```\n\n<!-- end -->"
         found = re.search(rf"^<!-- begin: {section} -->\n(.*?)^<!-- end -->$", source, re.MULTILINE | re.DOTALL)
         if found is None:

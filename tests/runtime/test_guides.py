@@ -2,7 +2,10 @@
 
 import importlib.util
 import io
+import os
+import re
 import runpy
+import subprocess
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -10,11 +13,13 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from scripts import load_script
 
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import rewrite_source
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+DOCS = EXAMPLES.parent / "docs"
 RECIPES = sorted(path for path in (EXAMPLES / "recipes").glob("*.py") if path.stem != "pipeline")
 
 
@@ -47,6 +52,21 @@ def test_the_program_of_the_tutorial_learns_the_same_after_rewriting(track):
     rewrite = rewrite_source(before, Registry())
     assert rewrite.changed and not rewrite.refusals
     np.testing.assert_allclose(losses(rewrite.result.decode()), losses(before), atol=1e-4)
+
+
+@pytest.mark.family
+@pytest.mark.parametrize("track", ["linen", "nnx", "equinox"])
+def test_the_hints_of_the_tutorial_are_those_that_its_command_writes(track, tmp_path):
+    (command,) = re.findall(
+        r"^mmrewrite (suggest .*)$", (DOCS / "tutorial.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    hinted = (EXAMPLES / "tutorial" / track / "train.py").read_text(encoding="utf-8")
+    program = tmp_path / "train.py"
+    program.write_text(load_script("tools/make_pages.py").HINT.sub("", hinted), encoding="utf-8")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_NUMPY_")}
+    started = [sys.executable, "-m", "mmrewrite", *command.split()]
+    subprocess.run(started, cwd=tmp_path, check=True, capture_output=True, env=environment)
+    assert program.read_text(encoding="utf-8") == hinted
 
 
 @pytest.fixture

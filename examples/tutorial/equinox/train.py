@@ -6,7 +6,6 @@ import numpy as np
 import optax
 
 WIDTH, LAYERS, BATCH = 32, 8, 64
-# mm: mesh(stage=4)
 
 
 class Block(eqx.Module):
@@ -57,12 +56,13 @@ def example_arguments():
     return *make_state(), make_batch(0)
 
 
-@eqx.filter_jit  # mm: mjit; verify(args=example_arguments)
+# mm: mesh(stage=4); mjit
+@eqx.filter_jit
 def train_step(model, opt_state, batch):
     def loss_fn(model, batch):
         return ((model(batch["x"]) - batch["y"]) ** 2).mean()
 
-    # mm: microbatch(size=16, schedule="1f1b")
+    # mm: microbatch(count=4, schedule="1f1b")
     loss, grads = eqx.filter_value_and_grad(loss_fn)(model, batch)
     updates, opt_state = OPTIMIZER.update(grads, opt_state, eqx.filter(model, eqx.is_array))
     return eqx.apply_updates(model, updates), opt_state, loss

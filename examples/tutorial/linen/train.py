@@ -8,7 +8,6 @@ from flax import linen as nn
 from flax.training.train_state import TrainState
 
 WIDTH, LAYERS, BATCH = 32, 8, 64
-# mm: mesh(stage=4)
 
 
 class Block(nn.Module):
@@ -45,13 +44,14 @@ def example_arguments():
     return make_state(), make_batch(0)
 
 
-@jax.jit  # mm: mjit; verify(args=example_arguments)
+# mm: mesh(stage=4); mjit
+@jax.jit
 def train_step(state, batch):
     def loss_fn(params, batch):
         y = state.apply_fn({"params": params}, batch["x"])
         return ((y - batch["y"]) ** 2).mean()
 
-    # mm: microbatch(size=16, schedule="1f1b")
+    # mm: microbatch(count=4, schedule="1f1b")
     loss, grads = jax.value_and_grad(loss_fn)(state.params, batch)
     return state.apply_gradients(grads=grads), loss
 

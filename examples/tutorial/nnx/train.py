@@ -5,7 +5,6 @@ import optax
 from flax import nnx
 
 WIDTH, LAYERS, BATCH = 32, 8, 64
-# mm: mesh(stage=4)
 
 
 class Block(nnx.Module):
@@ -44,12 +43,13 @@ def example_arguments():
     return *make_state(), make_batch(0)
 
 
-@nnx.jit  # mm: mjit; verify(args=example_arguments)
+# mm: mesh(stage=4); mjit
+@nnx.jit
 def train_step(model, optimizer, batch):
     def loss_fn(model, batch):
         return ((model(batch["x"]) - batch["y"]) ** 2).mean()
 
-    # mm: microbatch(size=16, schedule="1f1b")
+    # mm: microbatch(count=4, schedule="1f1b")
     loss, grads = nnx.value_and_grad(loss_fn)(model, batch)
     optimizer.update(model, grads)
     return loss
