@@ -391,6 +391,7 @@ MEANINGS = {
     "rename_keywords": ["c = jax.numpy.clip(x, a_min=0)"],
     "replace_layouts": ["l = jax.experimental.layout.Layout(None, s)", "l = compiled.input_layouts"],
     "replace_mesh_context": ["with jax.sharding.Mesh(d, n): f(x)"],
+    "report_axis_names": ["mesh = jax.sharding.Mesh(d, (0, 1))", "mesh = jax.make_mesh((1,), axis_names=(0,))"],
     "report_changed_meanings": [
         "c = compiled.cost_analysis()[0]",
         "d = jax.numpy.ones(3).device()",

@@ -155,7 +155,7 @@ class MeantTree:
         self.change(statement, "split", lambda _: [ast.Expr(call), *([] if is_kept else [below])])
 
     def put_back(self, node: ast.AST, other: ast.AST) -> None:
-        """Replace a node by one that the tree has lost."""
+        """Replace a node by one that the tree has lost, or that is made of parts of the node."""
         self.change(node, "put back", lambda _: [other])
 
     def wrap_in(self, value: ast.expr, call: ast.Call) -> None:

@@ -100,6 +100,14 @@ _OF_TREES = (
 )
 PART_ADVICE = {
     "jax.Array.device_buffers": "write `[shard.data for shard in x.addressable_shards]`",
+    "jax.Array.copy_to_device": "write `jax.device_put(x, device)`",
+    "jax.Array.indices": "write `[shard.index for shard in x.addressable_shards]`",
+    "jax.Array.one_replica_buffer_indices": "write `[s for s in x.addressable_shards if s.replica_id == 0]`",
+    "jax.Array.sharding_spec": "write `x.sharding`",
+    "jax.Array.tile": "write `jnp.tile(x, reps)`",
+    "jax.Array.to_py": "write `np.asarray(x)`",
+    "jax.Array.xla_shape": "write `x.shape` and `x.dtype`",
+    "jax.Array.client": "write `list(x.devices())[0].client`",
     "jax.Array.split": "write `jnp.split(x, ...)`",
     "jax.Array.broadcast": "write `jax.lax.broadcast(x, sizes)`",
     "jax.Array.broadcast_in_dim": "write `jax.lax.broadcast_in_dim(x, shape, dimensions)`",
@@ -136,8 +144,23 @@ PART_ADVICE = {
     "jax_parallel_functions_output_gda": "results are `jax.Array` always; leave it out",
 }
 
+# Members of arrays that were gone before the first release of the index, with the release, and whether nothing else has
+# one of that name. They were those of `DeviceArray` and of `ShardedDeviceArray`.
+OLDER_MEMBERS = {
+    "block_host_until_ready": ("0.4.1", True),
+    "client": ("0.4.9", False),
+    "copy_to_device": ("0.4.9", True),
+    "indices": ("0.4.9", False),
+    "one_replica_buffer_indices": ("0.4.9", True),
+    "sharding_spec": ("0.4.9", False),
+    "tile": ("0.3.17", False),
+    "to_py": ("0.4.9", True),
+    "xla_shape": ("0.4.9", False),
+}
+
 # Members of arrays and other objects that go by another name today, or are written as a call.
 SUCCESSORS = {
+    "jax.Array.block_host_until_ready": "block_until_ready",
     "jax.Array.device_buffer": "addressable_data(0)",
     "jax.Array.layout": "format",
 }

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from mmmodernize.names.advice import PART_ADVICE, SAME_BY_DEFAULT
+from mmmodernize.names.advice import OLDER_MEMBERS, PART_ADVICE, SAME_BY_DEFAULT, SUCCESSORS
 from mmmodernize.names.name_index import TITLES, words_beside
 
 PARTS_FILE = files("mmmodernize.names") / "old_parts.jsonl"
@@ -45,6 +45,8 @@ class OldPart:
         """What became of it and what to write, where it belonged to `owner`."""
         advice = PART_ADVICE.get(f"{owner}.{self.name}" if owner else self.name)
         title = TITLES[self.package]
+        if advice is None and (again := SUCCESSORS.get(f"{owner}.{self.name}")):
+            advice = f"write `{again}`"
         return f"is gone since {title} {self.since}; " + (advice or f"{title} {self.last_release} shows what it did")
 
 
@@ -157,7 +159,10 @@ def old_keywords() -> Mapping[str, Mapping[str, OldPart]]:
 @functools.cache
 def old_members() -> Mapping[str, Mapping[str, OldPart]]:
     """The members that classes had, by the full name of these."""
-    return _by_owner("member")
+    found = {owner: dict(members) for owner, members in _by_owner("member").items()}
+    for name, (since, is_only) in OLDER_MEMBERS.items():
+        found["jax.Array"][name] = OldPart(name, "jax", since, "", is_only)
+    return found
 
 
 @functools.cache

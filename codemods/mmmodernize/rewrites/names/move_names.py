@@ -88,8 +88,17 @@ _MOVES = {
     ("jax.experimental.layout", "jax.experimental.layout", "0.6.1"): "with_dll_constraint:with_layout_constraint",
     ("jax.sharding", "jax.sharding", "0.5.3"): "AxisTypes:AxisType",
     ("jax.experimental.pallas.tpu", "jax.experimental.pallas", "0.6.0"): (
-        "run_scoped semaphore_read semaphore_signal semaphore_wait"
+        "DeviceIdType run_scoped semaphore semaphore_read semaphore_signal semaphore_wait"
     ),
+    ("jax.experimental.pallas.tpu", "jax.experimental.pallas", "0.4.34"): "ANY CostEstimate",
+    ("jax.experimental.pallas.tpu.TPUMemorySpace", "jax.experimental.pallas", "0.4.34"): "ANY",
+    ("jax.experimental.pallas.tpu", "jax.experimental.pallas", "0.7.0"): "HOST",
+    ("jax.experimental.pallas.tpu", "jax.experimental.pallas", "0.8.1"): "delay",
+    ("jax.experimental.pallas.tpu", "jax.experimental.pallas.tpu", "0.6.2"): (
+        "TPUCompilerParams:CompilerParams TPUMemorySpace:MemorySpace"
+    ),
+    ("jax._src.core", "jax.extend.core", "0.4.27"): "ClosedJaxpr",
+    ("jax.ops", "jax.numpy", "0.4.13"): "index:s_",
     ("flax.optim", "flax.training.dynamic_scale", "0.5.0"): "DynamicScale DynamicScaleResult",
     ("flax.optim.dynamic_scale", "flax.training.dynamic_scale", "0.5.0"): "DynamicScale DynamicScaleResult",
     ("optax", "optax", "0.1.8"): ("additive_weight_decay:add_decayed_weights AdditiveWeightDecayState:EmptyState"),
@@ -115,11 +124,13 @@ _RENAMED: Mapping[str, Mapping[str, str]] = {
     "optax.maybe_update": {"should_update_fn": "should_transform_fn"},
 }
 
+_CLOSED_JAXPRS = ("jax.core.ClosedJaxpr", "jax._src.core.ClosedJaxpr")
+
 # How many arguments by position are taken as before, where the parameters are called otherwise.
-_TAKEN = {"jax.core.ClosedJaxpr": 2}
+_TAKEN = dict.fromkeys(_CLOSED_JAXPRS, 2)
 
 # All parameters, in their places: their names are others today.
-_BY_POSITION = {"jax.core.ClosedJaxpr": ("jaxpr", "consts")}
+_BY_POSITION = dict.fromkeys(_CLOSED_JAXPRS, ("jaxpr", "consts"))
 
 # So many arguments, all by position, only a release took that had the parameters of today.
 _OF_TODAY = {"jax.core.Var": 1}
@@ -200,6 +211,12 @@ class MoveNames(ModernizeCodemod):
         home, _, own = new.rpartition(".")
         if home not in _IMPORTED:
             return self.site.spell(new)
+        site = self.site
+        line, column = site.statement.lineno, site.statement.col_offset
+        found = site.draft.imports.existing(home, site.scope, line, column)
+        if found is not None:
+            site.draft.spelled.add(found)
+            return f"{found}.{own}"
         package, _, module = home.rpartition(".")
         return f"{self.site.draft.imports.member(package, module, _IMPORTED[home])}.{own}"
 

@@ -11,13 +11,15 @@
 
 This is what JAX 0.4.35 itself did for the old functions. Host functions got NumPy arrays and get JAX's today, so those
 that are not NumPy's or Python's own are wrapped. An `id_tap` or `id_print` whose value is used must be a statement
-`y = ...` or `return ...` with a name as its argument or `result=`; that name is then used.
+`y = ...` or `return ...` with a name as its argument, or with a `result=` that runs nothing but JAX; that is then used.
+Constants that `id_tap` passes on to the function by name are passed in the wrapper.
 
 To check: `ordered=True` keeps the order of calls, as before, but raises under `vmap`, `pmap` and on several devices;
 leave it out there. `id_print` laid out trees in its own way.
 
-Refused: `tap_with_device`, `call_with_device`, `device_index`, `output_stream`, `callback_flavor`, results by number,
-the functions as values, and an `id_tap` or `id_print` within an expression; each with the text to write.
+Refused: other arguments for the function of `id_tap`, `tap_with_device`, `call_with_device`, `device_index`,
+`output_stream`, `callback_flavor`, results by number, the functions as values, and an `id_tap` or `id_print` within an
+expression; each with the text to write.
 See https://docs.jax.dev/en/latest/external-callbacks.html
 """
 
@@ -37,6 +39,11 @@ _CALL, _TAP, _PRINT = f"{_HOME}.call", f"{_HOME}.id_tap", f"{_HOME}.id_print"
 _BARRIERS = frozenset((f"{_HOME}.barrier_wait", f"{_HOME}.stop_outfeed_receiver"))
 _DEVICES = frozenset(("tap_with_device", "call_with_device", "device_index", "callback_flavor", "output_stream"))
 _TAKE_ANY_ARRAY = ("numpy.", "scipy.", "builtins.")
+_PURE = ("jax.numpy.", "jax.lax.", "jax.nn.")
+_PLAIN = (
+    *(ast.Name, ast.Constant, ast.Attribute, ast.BinOp, ast.UnaryOp, ast.Subscript, ast.Slice, ast.Call, ast.keyword),
+    *(ast.Tuple, ast.List, ast.Dict, ast.expr_context, ast.operator, ast.unaryop),
+)
 _WRITE = {
     _CALL: "write `jax.experimental.io_callback(f, jax.ShapeDtypeStruct(shape, dtype), x, ordered=True)`, or "
     "`jax.pure_callback(f, jax.ShapeDtypeStruct(shape, dtype), x)` for an `f` without effects",
@@ -103,9 +110,11 @@ class ReplaceHostCallback(ModernizeCodemod):
 
     def _rewrite_tap(self, call: ast.Call, keywords: Mapping[str | None, ast.keyword]) -> None:
         """`id_tap(f, x)` is `debug.callback(f, x, ordered=True)`, and `x`."""
-        if keywords.keys() - {"result"}:
-            self._refuse("keywords for the function have no successor")
-        self._wrap_host_function(call.args[0], taps=True)
+        given = [word for word in call.keywords if word.arg != "result"]
+        if not all(isinstance(word.value, ast.Constant) for word in given):
+            self._refuse("keywords for the function are computed")
+        given_text = "".join(f", {word.arg}={self.site.text(word.value)}" for word in given)
+        self._wrap_host_function(call.args[0], taps=True, also=given_text)
         self._write(call, "jax.debug.callback", call.args[1], keywords)
 
     def _rewrite_print(self, call: ast.Call, keywords: Mapping[str | None, ast.keyword]) -> None:
@@ -121,7 +130,7 @@ class ReplaceHostCallback(ModernizeCodemod):
         insert_argument(self.site, call, call.args[0], text)
         self._write(call, "jax.debug.print", call.args[0], keywords)
 
-    def _wrap_host_function(self, function: ast.expr, *, taps: bool) -> None:
+    def _wrap_host_function(self, function: ast.expr, *, taps: bool, also: str = "") -> None:
         """Give what is called on the host NumPy arrays, as before."""
         site = self.site
         name = site.resolve(function) if isinstance(function, ast.Name | ast.Attribute) else None
@@ -129,7 +138,7 @@ class ReplaceHostCallback(ModernizeCodemod):
             return
         is_name = isinstance(function, ast.Name | ast.Attribute)
         arrays = f"{site.spell('jax.tree.map')}({site.spell('numpy.asarray')}, arg)"
-        after = f"({arrays}{', ()' if taps else ''})"
+        after = f"({arrays}{', ()' if taps else ''}{also})"
         site.wrap(function, "lambda arg: " if is_name else "lambda arg: (", after if is_name else f"){after}")
 
     def _write(
@@ -147,7 +156,7 @@ class ReplaceHostCallback(ModernizeCodemod):
         is_alone = isinstance(statement, ast.Return) or (
             isinstance(statement, ast.Assign) and len(statement.targets) == 1 and statement.value is call
         )
-        if not is_alone or not isinstance(value, ast.Name):
+        if not is_alone or not (isinstance(value, ast.Name) or (result is not None and self._may_come_later(value))):
             self._refuse("its result is used within an expression")
         assert isinstance(statement, ast.Return | ast.Assign)
         start, end = site.span(statement)
@@ -156,12 +165,24 @@ class ReplaceHostCallback(ModernizeCodemod):
         shares_line = bool(indent.strip()) or rest.lstrip()[:1] == ";"
         separator = "; " if shares_line else f"{site.source.newline}{indent}"
         found = tokens_between(site.source, start, end)
-        sign = next((index for index, token in enumerate(found) if token.text == "="), 0)
+        is_return = isinstance(statement, ast.Return)
+        sign = 0 if is_return else next(index for index, token in enumerate(found) if token.text == "=")
         begin = next(token for token in found[sign + 1 :] if token.is_code).start
         head = site.source.text[start : found[sign].end]
         site.edit(start, begin, "")
         target = statement.targets[0] if isinstance(statement, ast.Assign) else None
-        is_kept = isinstance(target, ast.Name) and target.id == value.id
+        is_kept = isinstance(target, ast.Name) and isinstance(value, ast.Name) and target.id == value.id
         if not is_kept:
-            site.edit(end, end, f"{separator}{head} {value.id}")
+            site.edit(end, end, f"{separator}{head} {site.text(value)}")
         site.meant.split(statement, call, value, is_kept=is_kept)
+
+    def _may_come_later(self, value: ast.expr) -> bool:
+        """Whether a value is the same behind the call: it runs nothing but JAX, and nothing in it is rewritten."""
+        module, context = self.site.module, self.site.context
+        nodes = [*ast.walk(value)]
+        calls = [self.site.resolve(node.func) or "" for node in nodes if isinstance(node, ast.Call)]
+        return (
+            all(isinstance(node, _PLAIN) for node in nodes)
+            and all(name.startswith(_PURE) for name in calls)
+            and not any(use.node in nodes for use in module.uses(context.owners))
+        )
