@@ -313,7 +313,7 @@ def test_a_comment_stays_below_the_limit() -> None:
     assert len(text) < 65_536
     assert "and others. `mmrewrite diff` prints them." in text
     for number in range(2000):
-        Path(f"wider/file{number}.py").write_text("y = f(1) + f(2)  # mm: task(stage=0)\n")
+        Path(f"wider/file{number}.py").write_text(f"y = f(1) + f(2)  # mm: task{number}(stage=0)\n")
     text = run("diff", "--format", "markdown").stdout
     assert len(text) < 65_536
     assert text.endswith("**The rest is too long for a comment.** `mmrewrite diff` prints it.\n")

@@ -96,10 +96,46 @@ def test_groups_by_the_release_that_matters() -> None:
 def test_text_and_markdown_say_the_same() -> None:
     text = upgrade("--upgrade-to", "0.8.0").stdout
     assert text.startswith("To run on JAX 0.8.0, Flax ")
-    assert "\n\nJAX 0.4.36: what stops working (1 by hand)\n  train.py:10:23: `jax.core.ConcreteArray` is gone" in text
+    assert (
+        "\n\nJAX 0.4.36: what stops working (1 for a person)\n  train.py:10:23: `jax.core.ConcreteArray` is gone"
+        in text
+    )
     assert "  train.py:4:1: `jax.core.Jaxpr` warns since JAX 0.4.38, raises since 0.6.0" in text
     markdown = upgrade("--upgrade-to", "0.8.0", "--format", "markdown").stdout
-    assert "#### JAX 0.4.36: what stops working (1 by hand)\n\n- `train.py:10`: `jax.core.ConcreteArray` is" in markdown
+    assert (
+        "#### JAX 0.4.36: what stops working (1 for a person)\n\n- `train.py:10:23`: `jax.core.ConcreteArray` is"
+        in markdown
+    )
+
+
+def test_an_overview_of_at_most_20_lines_comes_first(folder: Path) -> None:
+    names = [name for name, row in old_names().items() if row.is_gone and name.startswith("jax.")]
+    uses = "".join(f"import {name.rpartition('.')[0]}\n{name}\n" for name in names)
+    (folder / "train.py").write_text(uses)
+    text = upgrade("--upgrade-to", "0.12.0").stdout
+    head = text.partition("\n\n")[0].splitlines()
+    assert 15 < len(head) <= 20
+    assert " releases before these: see below" in head[1]
+    assert all(re.fullmatch(r"  JAX [\d.]+ +(\d+ by itself)?(, )?(\d+ for a person)?", line) for line in head[2:])
+    assert "report_old_names" not in text
+    assert "move_names" not in text
+
+
+def test_a_reason_is_told_once_with_its_places_the_worst_first(folder: Path) -> None:
+    (folder / "train.py").write_text("import jax\n" + "jax.tree_transpose\n" * 3 + "jax.xla_computation(1)\n" * 7)
+    (folder / "other.py").write_text("from jax.sharding import Mesh\nMesh(d, (0,))\nimport jax\njax.spmd_mode\n")
+    result = run("modernize", "--diff")
+    told = result.stderr.splitlines()
+    (first,) = [number for number, line in enumerate(told) if "jax.xla_computation" in line]
+    assert told[first].startswith("train.py:5:1: `jax.xla_computation` warns since")
+    assert told[first + 1] == "  also at train.py:6:1, train.py:7:1, train.py:8:1, train.py:9:1 and 2 more"
+    assert not re.search(r"\[\w+\]$", result.stderr, re.M)
+    files = json.loads(run("modernize", "--diff", "--format", "json").stdout)["files"]
+    assert sum(len(each["refusals"]) for each in files) == 9
+    markdown = run("modernize", "--diff", "--format", "markdown").stdout
+    assert "(also at train.py:6:1, train.py:7:1, train.py:8:1, train.py:9:1 and 2 more)" in markdown
+    # All places, with the codemod that `mmrewrite explain` takes.
+    assert run("modernize", "--diff", "-v").stderr.count("`jax.xla_computation` warns since") == 7
 
 
 def test_exit_status_is_whether_anything_is_needed(folder: Path) -> None:
@@ -158,13 +194,14 @@ def test_what_is_written_runs_on_the_upgrade(folder: Path) -> None:
     for line, name, release, wanted in (
         (12, "`optax.tree.norm`", "optax 0.2.5", "optax 0.2.0"),
         (9, "`nnx.data`", "Flax 0.11", "Flax 0.10.2"),
-        (13, "`optax.tree.norm`", "optax 0.2.5", "optax 0.2.0"),
         (14, "`out_sharding=`", "Flax 0.12", "Flax 0.10.2"),
         (15, "`nnx.ModelAndOptimizer`", "Flax 0.11", "Flax 0.10.2"),
     ):
         assert re.search(
             rf"^train\.py:{line}:\d+: {re.escape(f'{name} {needs.format(release, wanted)}')}", result.stderr, re.M
         )
+    # The place of another use stands with the first.
+    assert "or keep the old name\n  also at train.py:13:16\n" in result.stderr
     run("modernize", *releases)
     assert (folder / "train.py").read_text() == OF_FLAX.replace("tree_map", "tree.map")
     # Of Flax that has them, they are written, on any JAX: who asks for that Flax has a JAX for it.
@@ -377,7 +414,7 @@ def test_names_that_the_target_lacks_are_told(folder: Path) -> None:
     assert "  train.py:6:10: `nnx.List` came back with Flax 0.12.0; upgrade to Flax 0.12.0, or do" in result.stdout
     assert "  train.py:7:8: `jax.P` came with JAX 0.7.0; upgrade to" in result.stdout
     markdown = upgrade("--upgrade-to", "flax==0.11.0", "--format", "markdown").stdout
-    assert "- `train.py:6`: `nnx.List` came back with Flax 0.12.0" in markdown
+    assert "- `train.py:6:10`: `nnx.List` came back with Flax 0.12.0" in markdown
     assert upgrade("--upgrade-to", "flax==0.12.0").stdout == "Nothing in these files keeps them from Flax 0.12.0.\n"
 
 

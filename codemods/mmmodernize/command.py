@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 import click
@@ -13,15 +13,17 @@ from mmmodernize.names.newer_index import Lacking
 from mmmodernize.registry import ModernizeRegistry
 from mmmodernize.rewrite import may_matter, modernize_project, reexports_of
 from mmmodernize.settings import DEFAULT_TARGET, ModernizeSettings
-from mmmodernize.upgrade import Newer, upgrade_of
+from mmmodernize.upgrade import Newer, is_gone, upgrade_of
 from mmrewrite.cli.cache import Watched, cached
 from mmrewrite.cli.config import VERSION
+from mmrewrite.cli.reports import _style as style
 from mmrewrite.cli.reports import formats_of
+from mmrewrite.cli.reports._review import paragraphs
 from mmrewrite.cli.session import Session
 from mmrewrite.cli.source_options import SourceOptions
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.files.select import Selection, select_files
-from mmrewrite.results import Change, Rewrite
+from mmrewrite.results import Change, Refusal, Rewrite
 
 if TYPE_CHECKING:
     from mmmodernize.doubts.newer_uses import NewerUses
@@ -133,12 +135,31 @@ class _ModernizeSession(Session):
         target = parse_target(self.target or self.config.target_jax)
         return min(target, numbers(self.upgrade_to["jax"])) if "jax" in self.upgrade_to else target
 
-    def print_messages(self, verb: str, number: int | None = None) -> None:
-        """Print the messages, and always the names left alone: nobody marked them, so the user does not know them."""
-        if not self.options.quiet and not self.options.verbose:
-            for result in self.results:
-                self.print_left_alone(result)
-        super().print_messages(verb, number)
+    def print_findings(self) -> None:
+        """Each reason once with its places, the worst first, also of names left alone: nobody marked these."""
+        if self.options.verbose:
+            super().print_findings()
+            return
+        refusals = [each for result in self.results for each in result.refusals if not each.is_consequence]
+        found = ((self._rank(each), each, each.reason) for each in refusals)
+        self._print_paragraphs((rank, f"{at.path}:{at.line}:{at.column}", reason) for rank, at, reason in found)
+        self.print_consequences()
+        left = [each for result in self.results for each in result.left]
+        self._print_paragraphs(
+            (0, f"{each.path}:{each.line}:{each.column}", f"`{each.text}` left alone: {each.reason}") for each in left
+        )
+
+    def _rank(self, refusal: Refusal) -> int:
+        """The place of a refusal in the order of reports: first what means something else without a word."""
+        name = refusal.hint.name if refusal.hint is not None else ""
+        change = self.registry[refusal.codemod].change_of(name)
+        kind = change[2] if change is not None else "stops" if is_gone(name) else "unknown"
+        return ("changes", "stops", "unknown", "comes", "warns").index(kind)
+
+    def _print_paragraphs(self, found: Iterable[tuple[int, str, str]]) -> None:
+        for each in paragraphs(found):
+            others = f"\n  {style.one_line(each.others)}" if each.others else ""
+            self.say(f"{style.place(each.places[0])}: {style.doubt(each.reason)}{others}")
 
     def print_compat(self) -> None:
         """What keeps each use of `mmruntime.compat` from plain JAX, on standard error."""

@@ -174,6 +174,12 @@ def _items(results: Iterable[Rewrite]) -> Iterator[tuple[UpgradeItem, tuple[str,
             yield UpgradeItem(left.path, left.line, left.column, left.text, left.name, history, "left", left.reason), ()
 
 
+def is_gone(name: str) -> bool:
+    """Whether a name raises on today's release, as far as the index knows."""
+    row = _row(name)
+    return row is not None and row.is_gone
+
+
 def _history(name: str) -> str:
     row = _row(name)
     return row.history if row is not None else ""

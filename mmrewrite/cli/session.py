@@ -471,15 +471,19 @@ class Session:
         self.print_problems()
         if self.options.quiet:
             return
+        self.print_findings()
+        for line in self._summary(verb, len(self.changed) if number is None else number):
+            self.say(line)
+
+    def print_findings(self) -> None:
+        """Refusals; with --verbose, the reasons of what was rewritten as well."""
         for result in self.results:
             self._print_refusals(result)
         if not self.options.verbose:
-            self._print_consequences()
+            self.print_consequences()
         for result in self.results:
             if self.options.verbose:
                 self._print_reasons(result)
-        for line in self._summary(verb, len(self.changed) if number is None else number):
-            self.say(line)
 
     def print_details(self, result: Rewrite) -> None:
         """What --verbose says of one file."""
@@ -492,7 +496,7 @@ class Session:
                 place = f"{refusal.path}:{refusal.line}:{refusal.column}"
                 self._say_at(place, f"{style.doubt(refusal.reason)} {style.name(f'[{refusal.codemod}]')}")
 
-    def _print_consequences(self) -> None:
+    def print_consequences(self) -> None:
         """One line for all that stays because of something else."""
         places = [
             f"{refusal.path}:{refusal.line}"

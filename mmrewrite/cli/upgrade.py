@@ -87,6 +87,10 @@ class Upgrade:
     def _lacking(self) -> int:
         return sum(item.outcome != "left" for group in self.newer for item in group.items)
 
+    def release_of(self, group: UpgradeGroup) -> str:
+        """The package and the release of a group."""
+        return f"{self.titles[group.package]} {group.release}" if group.package else "no release known"
+
     def title_of(self, group: UpgradeGroup) -> str:
         """The package and the release of a group, with what happens there."""
         if group.change == "unknown":
@@ -97,7 +101,7 @@ class Upgrade:
             "warns": "what warns from here on, and still works",
             "comes": "what is there from here on, and not before",
         }
-        return f"{self.titles[group.package]} {group.release}: {does[group.change]}"
+        return f"{self.release_of(group)}: {does[group.change]}"
 
     @property
     def summary(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -85,6 +85,33 @@ class Finding:
     def place(self) -> str:
         """Where it is, as compilers write it."""
         return ":".join(str(part) for part in (self.path, self.line, self.column) if part is not None)
+
+
+# So many places of one reason are shown where a person reads.
+_MOST_PLACES = 5
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """One reason, with all places that it is about."""
+
+    reason: str
+    places: tuple[str, ...]
+
+    @property
+    def others(self) -> str:
+        """The places behind the first, the most of them by their number alone; empty if there is one place."""
+        shown, more = self.places[1:_MOST_PLACES], len(self.places) - _MOST_PLACES
+        return f"also at {', '.join(shown)}{f' and {more} more' if more > 0 else ''}" if shown else ""
+
+
+def paragraphs(found: Iterable[tuple[int, str, str]]) -> list[Paragraph]:
+    """One for each reason, from a rank, a place and a reason: by rank, then those of the most places first."""
+    places: dict[tuple[int, str], list[str]] = {}
+    for rank, place, reason in found:
+        places.setdefault((rank, reason), []).append(place)
+    ordered = sorted(places.items(), key=lambda item: (item[0][0], -len(item[1])))
+    return [Paragraph(reason, tuple(dict.fromkeys(each))) for (_, reason), each in ordered]
 
 
 @dataclass(frozen=True)

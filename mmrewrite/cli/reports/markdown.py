@@ -17,15 +17,17 @@ from mmrewrite.cli.reports._review import (
     UNTRACED,
     UNVERIFIED,
     Finding,
+    Paragraph,
     checks,
     completeness,
     counted,
     findings,
     hunks,
+    paragraphs,
     reasons,
     relative,
 )
-from mmrewrite.cli.reports._upgrade import parts_of, sentence
+from mmrewrite.cli.reports._upgrade import overview, parts_of
 from mmrewrite.results import Edit, Rewrite
 
 if TYPE_CHECKING:
@@ -39,19 +41,29 @@ _MANY = 20
 _TIMELINE_WIDTH = 120
 
 
-def _comment(report: RewriteReport) -> str:
+def _modernized(report: RewriteReport) -> str:
+    """The comment without the names of codemods behind messages, which nobody has written there."""
+    return _comment(report, names=False)
+
+
+def _comment(report: RewriteReport, *, names: bool = True) -> str:
     parts = [f"### mmrewrite: {_text(str(completeness(report)))}"]
     changed = [result for result in report.results if result.changed]
     parts.append(f"{counted(len(changed), 'file')} {report.verb}.")
     parts += [_list("Out of date", map(_text, report.problems))] if report.problems else []
     found = findings(report)
-    parts += _findings("Errors", [each for each in found if each.kind == "error"])
+    parts += _findings("Errors", [each for each in found if each.kind == "error"], names=names)
     refused = [each for each in found if each.kind == "refusal"]
-    parts += _findings("Refused", [each for each in refused if not each.is_consequence])
+    parts += _findings("Refused", [each for each in refused if not each.is_consequence], names=names)
     parts += _consequences([each for each in refused if each.is_consequence])
     tail = [*_planned(report), *_verified(report)]
     left = [
-        f"`{item.path}:{item.line}`: {code(item.text)}: {_text(item.reason)}" for r in report.results for item in r.left
+        f"`{each.places[0]}`: {each.reason}{_text(f' ({each.others})' if each.others else '')}"
+        for each in paragraphs(
+            (0, f"{item.path}:{item.line}", f"{code(item.text)}: {_text(item.reason)}")
+            for result in report.results
+            for item in result.left
+        )
     ]
     tail += [_list("Left on purpose", left)] if left else []
     room = _LIMIT - sum(map(len, (*parts, *tail)))
@@ -91,12 +103,17 @@ def _file(result: Rewrite, path: str) -> str:
     return "\n\n".join(parts)
 
 
-def _findings(title: str, found: Sequence[Finding]) -> list[str]:
+def _findings(title: str, found: Sequence[Finding], *, names: bool) -> list[str]:
     lines = []
-    for finding in found:
-        codemod = f" [{finding.codemod}]" if finding.codemod else ""
-        lines.append(f"{code(finding.place)}: {_text(finding.message)}{codemod}")
+    for each in paragraphs((0, finding.place, finding.message) for finding in found):
+        codemod = next(finding.codemod for finding in found if finding.message == each.reason) if names else None
+        lines.append(f"{_paragraph(each)}{f' [{codemod}]' if codemod else ''}")
     return [_list(title, lines)] if lines else []
+
+
+def _paragraph(paragraph: Paragraph) -> str:
+    others = f" ({paragraph.others})" if paragraph.others else ""
+    return f"{code(paragraph.places[0])}: {_text(paragraph.reason)}{_text(others)}"
 
 
 def _consequences(found: Sequence[Finding]) -> list[str]:
@@ -185,9 +202,11 @@ def _verify(verified: Verified) -> str:
 
 def _upgrade(upgrade: Upgrade) -> str:
     parts = [f"### mmrewrite: {_text(upgrade.summary)}"]
+    lines = overview(upgrade)
+    parts += [_fenced("\n".join(lines), "text")] if lines else []
     for part in parts_of(upgrade):
-        lines = [f"{code(f'{item.path}:{item.line}')}: {_text(sentence(item))}" for item in part.items]
-        more = [f"and {counted(len(lines) - _MANY, 'other use')}"] if len(lines) > _MANY else []
+        lines = [_paragraph(each) for each in part.paragraphs]
+        more = [f"and {counted(len(lines) - _MANY, 'other reason')}"] if len(lines) > _MANY else []
         parts.append(_list(part.title, [*lines[:_MANY], *more]))
     return "\n\n".join(parts) + "\n"
 
@@ -217,7 +236,8 @@ def _suggest(suggested: Suggested) -> str:
 
 
 RENDERERS = {
-    **dict.fromkeys(("diff", "check", "modernize"), _comment),
+    **dict.fromkeys(("diff", "check"), _comment),
+    "modernize": _modernized,
     "suggest": _suggest,
     "verify": _verify,
     "codemods": _codemods,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from mmrewrite.cli.reports import _style as style
 from mmrewrite.cli.reports._report import Explanation, Initialized, RewriteReport, RunLine, RunMessage
 from mmrewrite.cli.reports._review import nothing_planned
-from mmrewrite.cli.reports._upgrade import UpgradePart, parts_of, sentence
+from mmrewrite.cli.reports._upgrade import UpgradePart, overview, parts_of
 
 if TYPE_CHECKING:
     from mmrewrite.cli.upgrade import Upgrade
@@ -102,14 +102,16 @@ def _run(event: RunLine | RunMessage) -> bytes:
 
 
 def _upgrade(upgrade: Upgrade) -> str:
-    return "\n\n".join([style.title(upgrade.summary), *map(_upgrade_part, parts_of(upgrade))]) + "\n"
+    head = _lines(upgrade.summary, overview(upgrade))
+    return "\n\n".join([head, *map(_upgrade_part, parts_of(upgrade))]) + "\n"
 
 
 def _upgrade_part(part: UpgradePart) -> str:
-    return _lines(
-        part.title,
-        (f"{style.place(f'{item.path}:{item.line}:{item.column}')}: {sentence(item)}" for item in part.items),
-    )
+    lines = []
+    for each in part.paragraphs:
+        lines.append(f"{style.place(each.places[0])}: {each.reason}")
+        lines += [f"  {each.others}"] if each.others else []
+    return _lines(part.title, lines)
 
 
 def _suggest(suggested: Suggested) -> str:
