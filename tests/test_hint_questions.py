@@ -59,6 +59,10 @@ QUESTIONS = {
     "compiler": Question("jax.jit", "compiled = ({})(forward)  # mm: mjit", "mm.mjit("),
     "key": Question("jax.random.key(0)", f"{MICROBATCH}grads = jax.grad(loss)(params, batch, {{}})"),
     "key by keyword": Question("jax.random.key(0)", f"{MICROBATCH}grads = jax.grad(loss)(params, batch, noise={{}})"),
+    "compiler of another step": Question("jax.jit", "compiled = ({})(lambda params, value: forward(params, value))"),
+    "step for one device": Question("forward", "compiled = jax.jit({})"),
+    "step that calls another": Question("forward", "compiled = jax.jit(lambda params, value: ({})(params, value))"),
+    "model of a step": Question("Model()", "compiled = jax.jit(lambda params, value: ({}).apply(params, value))"),
     "layers": Question("[nn.Dense(2), nn.Dense(2)]", "# mm: stages\nfor w in {}:\n    value = w(value)", "mm.stage("),
     "layer": Question("nn.Dense(2)", "# mm: task(stage=0)\nvalue = ({})(batch)", "mm.task("),
     "chain of layers": Question(

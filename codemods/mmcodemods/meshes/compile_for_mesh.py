@@ -35,7 +35,7 @@ from mmrewrite.analysis.meshes.step_mesh import mesh_expression
 from mmrewrite.analysis.steps.compilers import carried
 from mmrewrite.analysis.steps.constructions import only_makes_modules
 from mmrewrite.analysis.steps.jit_calls import jit_call, jit_decorator
-from mmrewrite.analysis.steps.plain_steps import PlainStep, plain_steps
+from mmrewrite.analysis.steps.plain_steps import PlainStep, plain_steps, reached_by_values
 from mmrewrite.codemod.base import MeshCodemod, behind, expression, has_comments
 from mmrewrite.codemod.refused import SiteRefused
 from mmrewrite.directives.collect import Hint
@@ -162,12 +162,14 @@ def _steps_for_one_device(project: Project, reach: Reach, modules: Sequence[Fact
     visible = VisibleReach(project)
     for facts in modules:
         hinted = {hint.statement for hint in facts.hints.hints if hint.record.role is Role.COMPILE}
-        for step in plain_steps(facts, hinted, "compile_for_mesh"):
+        for step in plain_steps(project, facts, hinted, "compile_for_mesh"):
             if _only_initializes(step.argument or step.statement):
                 continue
             if _is_called_in(steps, facts, step.statement) and not _is_called_outside(steps, facts, step.statement):
                 continue
             reached = list(step.reached(visible))
+            if not any(holds(item, where, task) for item in reached for where, task in tasks):
+                reached = list(reached_by_values(project, step))
             if any(holds(item, where, task) for item in reached for where, task in tasks):
                 if only_makes_modules(project, step, tasks):
                     continue
@@ -253,7 +255,7 @@ def _steps_with_hints(project: Project, modules: Sequence[Facts]) -> Iterator[Pl
     hinted = [(facts, hint.statement) for facts in modules for hint in facts.hints.hints if hint.record.role in roles]
     visible = VisibleReach(project)
     for facts in modules:
-        for step in plain_steps(facts, set(), "compile_for_mesh"):
+        for step in plain_steps(project, facts, set(), "compile_for_mesh"):
             reached = list(step.reached(visible))
             if any(holds(item, where, statement) for item in reached for where, statement in hinted):
                 yield step

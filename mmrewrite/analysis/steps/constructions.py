@@ -10,6 +10,7 @@ from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reached, VisibleReach
 from mmrewrite.source.names import Scope, dotted_name
+from mmrewrite.values.flow import values_of
 
 # What making an object of a class runs; `setup` of Flax linen waits until the module is applied.
 _MAKING = frozenset(("__new__", "__init__", "__post_init__", "__check_init__"))
@@ -101,6 +102,8 @@ def _made(project: Project, facts: Facts, nodes: Iterable[ast.AST]) -> Iterator[
 def _may_call(project: Project, facts: Facts, call: ast.Call, scope: Scope, made: set[str]) -> bool:
     """Whether a call may run a module: it is one of an object, or hands one to a function that may."""
     function = call.func
+    if isinstance(function, ast.Attribute) and _is_of_instance(project, facts, function):
+        return True
     if isinstance(function, ast.Call):
         # `jax.vmap(attend)(q, k)`
         arguments = [*function.args, *(keyword.value for keyword in function.keywords)]
@@ -113,7 +116,7 @@ def _may_call(project: Project, facts: Facts, call: ast.Call, scope: Scope, made
     if not isinstance(function, ast.Attribute) and _may_be_object(project, facts, function, scope, made):
         return True
     dotted = dotted_name(function) or ""
-    if dotted.partition(".")[0] in made or _is_of_instance(project, facts, dotted, scope):
+    if dotted.partition(".")[0] in made:
         return True
     full = facts.names.resolve_dotted(dotted, scope) or ""
     if full in _READING or full.rpartition(".")[0] in _READING_MODULES:
@@ -124,23 +127,12 @@ def _may_call(project: Project, facts: Facts, call: ast.Call, scope: Scope, made
     )
 
 
-def _is_of_instance(project: Project, facts: Facts, dotted: str, scope: Scope) -> bool:
-    """Whether a method is one of an object that a class of the project makes for a name: `model.apply`."""
-    root, _, method = dotted.partition(".")
-    owner = scope.owner(root) if method else None
-    for binding in owner.bindings[root] if owner is not None else ():
-        where, around, value = facts, owner or scope, binding.value
-        if binding.target is not None:
-            found = project.definition(facts.names.follow(binding.target), facts)
-            if found is None:
-                continue
-            where, around, value = found[0], found[0].names.scope, found[1].value
-        if isinstance(value, ast.Call):
-            kinds = _kinds(project, where, value.func, around)
-            # What a function of the project gives may be an optimizer, too, which has no `apply`.
-            if "class" in kinds or ("function" in kinds and method == "apply"):
-                return True
-    return False
+def _is_of_instance(project: Project, facts: Facts, method: ast.Attribute) -> bool:
+    """Whether a method may be one of an object that a class of the project makes: `model.apply`."""
+    flow = values_of(project)
+    found = flow.may(flow.value_in(facts, method.value), lambda value: value.is_made or None)
+    # What is not seen may be an optimizer, too, which has no `apply`.
+    return bool(found.answers or (method.attr == "apply" and found.unknown))
 
 
 def _may_be_object(project: Project, facts: Facts, node: ast.expr, scope: Scope, made: set[str]) -> bool:

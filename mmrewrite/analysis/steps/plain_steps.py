@@ -8,9 +8,13 @@ from dataclasses import dataclass
 
 from mmrewrite.directives.vocabulary import STATEMENT, kind_of
 from mmrewrite.project.facts import Facts
-from mmrewrite.project.reach import Reach, Reached
+from mmrewrite.project.project import Project
+from mmrewrite.project.reach import Reach, Reached, VisibleReach
 from mmrewrite.source.functions import COMPILERS, is_jit_decorator
+from mmrewrite.source.names import Scope
 from mmrewrite.source.spans import span
+from mmrewrite.values.flow import values_of
+from mmrewrite.values.value import By, Value
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,10 +57,36 @@ class PlainStep:
             yield from reach.from_expression(self.facts, self.argument, self.facts.names.scopes[self.statement])
 
 
-def plain_steps(facts: Facts, hinted: set[ast.stmt], codemod: str) -> Iterator[PlainStep]:
+def reached_by_values(project: Project, step: PlainStep) -> Iterator[Reached]:
+    """What a step leads to through what it calls: functions, and classes of objects, that come to it as values."""
+    flow, reach, seen = values_of(project), VisibleReach(project), set[ast.AST]()
+    queue = [*step.reached(reach)]
+    asked = [(step.facts, step.argument)] if step.argument is not None else []
+    for item in queue:
+        yield item
+        seen.add(item.node)
+        called = [node.func for node in ast.walk(item.node) if isinstance(node, ast.Call)]
+        # Methods that a library defines lead to the class of their object.
+        owners = [node.value for node in called if isinstance(node, ast.Attribute)]
+        for facts, node in (*asked, *((item.facts, node) for node in (*called, *owners))):
+            for found in flow.may(flow.value_in(facts, node), _definition).answers:
+                if isinstance(found.head, ast.AST) and found.head not in seen:
+                    queue += reach.from_node(found.module.facts, found.head, seen)
+        asked = []
+
+
+def _definition(value: Value) -> Value | None:
+    """A function, or an object of a class of the project."""
+    is_function = isinstance(value.head, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+    is_named = [step.kind for step in value.path] in ([], [By.BOUND])
+    return value if value.is_made or (is_function and is_named) else None
+
+
+def plain_steps(project: Project, facts: Facts, hinted: set[ast.stmt], codemod: str) -> Iterator[PlainStep]:
     """What plain `jax.jit` compiles: as a decorator, or in a call with a name, a lambda or another expression.
 
     Args:
+        project: The project.
         facts: The module.
         hinted: Statements that are passed over.
         codemod: Where `ignore` names this codemod, or hints are switched off, statements are passed over too.
@@ -72,7 +102,7 @@ def plain_steps(facts: Facts, hinted: set[ast.stmt], codemod: str) -> Iterator[P
                 functions[statement] = statement
         elif kind_of(statement) == STATEMENT:
             for node in names.calls.get(statement, ()):
-                if not node.args or names.resolve(node.func, scope) not in COMPILERS:
+                if not node.args or not _compiles(project, facts, node.func, scope):
                     continue
                 binding = None
                 if isinstance(node.args[0], ast.Name):
@@ -84,6 +114,26 @@ def plain_steps(facts: Facts, hinted: set[ast.stmt], codemod: str) -> Iterator[P
                     expressions.append(PlainStep(facts, statement, statement, node.args[0]))
     yield from (PlainStep(facts, function, compiled) for function, compiled in functions.items())
     yield from expressions
+
+
+def _compiles(project: Project, facts: Facts, node: ast.expr, scope: Scope) -> bool:
+    """Whether what is called may be a function that compiles."""
+    name = facts.names.resolve(node, scope)
+    if name in COMPILERS or not project.once("compilers that are values", lambda: _compilers_are_values(project)):
+        return name in COMPILERS
+    flow = values_of(project)
+    return bool(flow.may(flow.value_in(facts, node), lambda value: value.outside in COMPILERS or None).answers)
+
+
+def _compilers_are_values(project: Project) -> bool:
+    """Whether the project names a function that compiles without calling it or decorating a function with it."""
+    return any(
+        not (isinstance(holder, ast.Call) and holder.func is use.node)
+        and use.node not in getattr(holder, "decorator_list", ())
+        for module in values_of(project).modules
+        for use in module.uses(COMPILERS)
+        for holder in (module.parents[use.node],)
+    )
 
 
 def is_left(facts: Facts, statement: ast.stmt, codemod: str) -> bool:
