@@ -10,6 +10,7 @@ from mmrewrite.analysis.steps.losses import Loss, has_a_key_for_each_row, keeps_
 from mmrewrite.codemod.site import Site
 from mmrewrite.source.functions import own_expressions
 from mmrewrite.source.names import Scope
+from mmrewrite.values.flow import values_of
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def cannot_be_given(site: Site, gradient: Gradient, loss: Loss, names: list[str]
         return "star-args hide the arguments of the gradient"
     if len(use.call.args) != len(node.args.posonlyargs) + len(node.args.args):
         return "the gradient is not called with each parameter of the loss by position"
-    scope = site.facts.scope_of(use.statement)
+    scope = values_of(site.project).uses_of(site.facts).scope_of(use.call)
     for name in names:
         if scope.owner(name) is not loss.scope.owner(name):
             return f"`{name}` is not a name where the gradient is called"

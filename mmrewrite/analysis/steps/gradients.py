@@ -100,19 +100,26 @@ class GradientMaker(NamedTuple):
 
 def find_gradient(site: Site) -> Gradient:
     """The gradient function that the hinted statement makes or calls; refuses a statement without exactly one."""
-    calls = list(site.calls(site.statement))
-    made = [call for call in calls if site.resolve(call.func) in GRADIENTS]
-    if len(made) > 1:
-        site.refuse("more than one gradient in this statement; give each a statement of its own")
-    if made:
-        uses, complete = _uses(site, made[0], calls)
-        makers = _makers(site, made[0])
-        if not makers:
-            site.refuse("this gradient has no function to differentiate; write `jax.value_and_grad(loss_fn)`", made[0])
-        return _gradient(site, makers, made[0], by_name=False, uses=uses, complete=complete)
-    found = [(call, makers) for call in calls if (makers := _makers(site, call.func))]
+    module = values_of(site.project).uses_of(site.facts)
+    lambdas = [node for node in ast.walk(site.statement) if isinstance(node, ast.Lambda)]
+    inside = [call for node in lambdas for call in site.calls(node.body)]
+    for calls in (list(site.calls(site.statement)), inside):
+        made = [call for call in calls if site.resolve(call.func, module.scope_of(call)) in GRADIENTS]
+        if len(made) > 1:
+            site.refuse("more than one gradient in this statement; give each a statement of its own")
+        if made:
+            uses, complete = _uses(site, made[0], calls)
+            makers = _makers(site, made[0])
+            if not makers:
+                site.refuse(
+                    "this gradient has no function to differentiate; write `jax.value_and_grad(loss_fn)`", made[0]
+                )
+            return _gradient(site, makers, made[0], by_name=False, uses=uses, complete=complete)
+        found = [(call, makers) for call in calls if (makers := _makers(site, call.func))]
+        if found:
+            break
     if len(found) != 1:
-        _refuse_gradients_of_objects(site, calls)
+        _refuse_gradients_of_objects(site, list(site.calls(site.statement)))
         site.refuse(
             "no `jax.grad(f)` or `jax.value_and_grad(f)` can be seen here; hint the statement that calls one, by name "
             "or directly"
