@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from mmrewrite.analysis.steps.closures import Closed, cannot_be_given, closed_over, is_used_elsewhere
 from mmrewrite.analysis.steps.gradients import Gradient
 from mmrewrite.analysis.steps.losses import Loss, is_number_of_rows, looks_like_key, made_as_keys, names_one_key
-from mmrewrite.analysis.steps.step_data import StepData
+from mmrewrite.analysis.steps.step_data import StepData, are_of_one_batch
 from mmrewrite.codemod.site import Site
 from mmrewrite.directives.arguments import whole_number
 from mmrewrite.directives.collect import Argument
@@ -57,12 +57,12 @@ class _Chooser:
             if self.batch.question is not None:
                 self.batch.argnum = _as_tuple([f'"{each}"' if isinstance(each, str) else str(each) for each in found])
                 return self.batch
-            (only,) = found
             keys = [
                 each.name for each in self.closed if each.is_key_of_rows and each.name not in (*found, *self.names(rng))
             ]
             if keys:
                 self.check_given(keys)
+                (only, *_) = found
                 shown = self.site.text(self.argument_call().args[only]) if isinstance(only, int) else only
                 self.batch.question = (
                     f"the loss closes over {_listed(keys)}, which {'have' if len(keys) > 1 else 'has'} a key for each "
@@ -71,7 +71,8 @@ class _Chooser:
                 named = [f'"{each}"' if isinstance(each, str) else str(each) for each in (*found, *keys)]
                 self.batch.argnum = _as_tuple(named)
                 return self.batch
-            self.batch.argnum = str(self.position(only, None) if isinstance(only, str) else only)
+            positions = [self.position(each, None) if isinstance(each, str) else each for each in found]
+            self.batch.argnum = _as_tuple([str(each) for each in positions])
         if rng is not None:
             is_none = isinstance(rng.value, ast.Constant) and rng.value.value is None
             self.batch.rng = "()" if is_none else self.positions(rng)
@@ -208,6 +209,9 @@ class _Chooser:
             return [candidates[0]]
         if not candidates and not named:
             return self.closed_candidates(keys)
+        others = [argument for index, argument in enumerate(call.args) if index not in candidates]
+        if not named and are_of_one_batch(self.site, [call.args[index] for index in candidates], others):
+            return [*candidates]
         listed = [self.site.text(call.args[index]) for index in candidates] + named
         if named and self.loss is None:
             self.site.refuse(

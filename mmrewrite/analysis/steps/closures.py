@@ -119,6 +119,8 @@ def _name(loss: Loss) -> str:
 
 def is_used_elsewhere(site: Site, gradient: Gradient, loss: Loss) -> bool:
     """Whether a loss is used otherwise than by the gradient; new parameters then need defaults."""
+    if loss.facts is not site.facts:
+        return True
     defined: ast.stmt | None = lambda_assignment(loss) if isinstance(loss.node, ast.Lambda) else loss.node
     if defined is None:
         return False

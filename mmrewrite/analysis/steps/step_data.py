@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from mmrewrite.codemod.site import Site
 from mmrewrite.directives.arguments import whole_number
 from mmrewrite.source.functions import COMPILERS
 from mmrewrite.source.names import Scope, all_arguments
 from mmrewrite.source.walk import walk
+from mmrewrite.values.flow import values_of
+from mmrewrite.values.value import By, Value
 
 _PARTIAL = "functools.partial"
 _PLAIN_TYPES = frozenset(("bool", "int", "float", "str", "Callable"))
@@ -62,6 +64,46 @@ class StepData:
         if node is not self._call:
             for child in ast.iter_child_nodes(node):
                 yield from self._names(child, scope)
+
+
+def are_of_one_batch(site: Site, nodes: Sequence[ast.expr], others: Sequence[ast.expr]) -> bool:
+    """Whether expressions have parts of one container, of which `others` have none, or the same rows of arrays."""
+    found = [_wholes(site, node) for node in nodes]
+    beside = {whole for node in others for whole in _wholes(site, node)}
+    shared = set(found[0]).intersection(*found[1:]) - beside
+    # One of them may be the container itself.
+    return any(sum(not wholes[whole] for wholes in found) <= 1 for whole in shared)
+
+
+def _wholes(site: Site, node: ast.expr) -> dict[Hashable, bool]:
+    """The values that an expression may have, and what these are items of, each with whether it is an item of it."""
+    flow = values_of(site.project)
+    found: dict[Hashable, bool] = {}
+    names = (part for part in ast.walk(node) if isinstance(part, ast.Name | ast.Subscript | ast.Attribute))
+    queue = [flow.value_in(site.facts, part) for part in names]
+    seen = set(queue)
+    for each in queue:
+        came: dict[Value, Value] = {}
+        for _ in flow.walk(each, lambda value: None, came=came):
+            pass
+        for value in came:
+            found.setdefault(value, False)
+            path = value.path
+            while path and path[-1].kind is By.ITEM and path[-1].what is not None:
+                path = path[:-1]
+                found[value._replace(path=path)] = True
+            match value.head:
+                case ast.Subscript(value=whole, slice=ast.Tuple(elts=[ast.Slice(lower=None, upper=None), *_])):
+                    # `tokens[:, 1:]` has the rows of `tokens`.
+                    found[value.module, "rows of", ast.dump(whole), value.module.scope_of(value.head)] = True
+                    other = value._replace(head=whole, path=())
+                    queue += [other] if other not in seen else []
+                    seen.add(other)
+                case ast.Subscript(slice=rows) if not isinstance(rows, ast.Constant):
+                    found[value.module, "rows", ast.dump(rows), value.module.scope_of(value.head)] = True
+                case _:
+                    pass
+    return found
 
 
 def _sources(statement: ast.stmt | None) -> list[ast.expr]:
