@@ -307,7 +307,7 @@ def _handed_on(flow: ValueFlow, place: UsePlace, call: ast.Call, used: Used) -> 
         yield place._replace(module=each.module, node=each.node)
 
 
-def parameter_of(definition: Function, call: ast.Call, argument: ast.expr) -> str | None:
+def parameter_of(definition: Function | ast.Lambda, call: ast.Call, argument: ast.expr) -> str | None:
     """The name of the parameter that an argument of a call is passed for, None if that is not seen."""
     keyword = next((each for each in call.keywords if each.value is argument), None)
     arguments = definition.args

@@ -117,7 +117,7 @@ class MicrobatchGrad(MeshCodemod):
         for use in self.gradient.uses:
             self.uses.append(self.site.call(use.statement, use.call))
             self.site.transform(use.statement, self)
-        if self.batch.appended and loss is not None:
+        if self.batch.appended and self.batch.remade is None and loss is not None:
             if isinstance(loss.node, ast.Lambda):
                 named = lambda_assignment(loss)
                 function = self.target.args[0].value if self.target is not None and self.target.args else None
@@ -258,6 +258,10 @@ class MicrobatchGrad(MeshCodemod):
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
         """`jax.grad(f)` becomes `mm.microbatch(jax.grad(f), ...)`, and its calls pass the batch by position."""
         wrapper = f"{self.site.runtime}.microbatch"
+        if original_node is self.target and self.batch.remade is not None:
+            first, *rest = updated_node.args
+            remade = first.with_changes(value=expression(self.batch.remade))
+            updated_node = updated_node.with_changes(args=[remade, *rest])
         if original_node is self.target and not self.gradient.by_name:
             return self.generated(wrapper, updated_node, **self.arguments)
         if original_node is self.target:

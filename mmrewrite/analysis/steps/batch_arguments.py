@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from mmrewrite.analysis.steps.closures import Closed, cannot_be_given, closed_over, is_used_elsewhere
+from mmrewrite.analysis.steps.closures import Closed, cannot_be_given, closed_over, is_used_elsewhere, remade_loss
 from mmrewrite.analysis.steps.gradients import Gradient
 from mmrewrite.analysis.steps.losses import Loss, is_number_of_rows, looks_like_key, made_as_keys, names_one_key
 from mmrewrite.analysis.steps.step_data import StepData, are_of_one_batch
@@ -24,6 +24,7 @@ class Batch:
 
     `appended` are closed-over values that become the last parameters of the loss; `moved` are arguments by keyword that
     become positional. With `has_defaults` the new parameters get the closed-over values as defaults, for other callers.
+    `remade` is the source of a loss with the new parameters, where a factory makes the loss.
     If several could be the batch, `question` says so, and `argnum` are all of them, as a hint would name them.
     """
 
@@ -33,6 +34,7 @@ class Batch:
     rng: str | None = None
     appended: list[str] = field(default_factory=list)
     moved: list[str] = field(default_factory=list)
+    remade: str | None = None
 
 
 def choose_batch(site: Site, gradient: Gradient, loss: Loss | None) -> Batch:
@@ -289,6 +291,10 @@ class _Chooser:
     def check_appended(self) -> None:
         """Refuses closed-over values that cannot become arguments of the loss."""
         assert self.loss is not None
+        remade = remade_loss(self.site, self.gradient, self.loss, self.batch.appended)
+        if remade is not None:
+            self.batch.remade, self.batch.appended = remade.text, [*remade.names]
+            return
         self.batch.has_defaults = is_used_elsewhere(self.site, self.gradient, self.loss)
         self.check_given(self.batch.appended)
 

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from mmrewrite.analysis.steps.gradients import Gradient, is_gradient_decorator
-from mmrewrite.analysis.steps.losses import Loss, has_a_key_for_each_row, keeps_values, looks_like_key, made_as_keys
+from mmrewrite.analysis.steps.losses import (
+    Loss,
+    find_function,
+    has_a_key_for_each_row,
+    keeps_values,
+    looks_like_key,
+    made_as_keys,
+)
 from mmrewrite.codemod.site import Site
 from mmrewrite.source.functions import own_expressions
 from mmrewrite.source.names import Scope
 from mmrewrite.values.flow import values_of
+from mmrewrite.values.uses import parameter_of
+from mmrewrite.values.value import Value
 
 
 @dataclass(frozen=True)
@@ -60,7 +71,7 @@ def cannot_be_given(site: Site, gradient: Gradient, loss: Loss, names: list[str]
     """
     node = loss.node
     if loss.facts is not site.facts:
-        return "the loss is defined in another module"
+        return f"the loss is defined in another module (line {node.lineno} of {PurePath(loss.facts.path).name})"
     if isinstance(node, ast.AsyncFunctionDef):
         return "the loss is an `async def`"
     if node.args.vararg or node.args.defaults:
@@ -99,6 +110,77 @@ def cannot_be_given(site: Site, gradient: Gradient, loss: Loss, names: list[str]
         if changed is not None:
             return f"`{_name(loss)}` is used elsewhere, too, and `{changed}` changes below it"
     return None
+
+
+@dataclass(frozen=True)
+class RemadeLoss:
+    """A loss that its factory makes anew of what it is given: `lambda params, batch: make_loss(batch)(params)`.
+
+    Attributes:
+        text: The source of it.
+        names: The names of the values that become its last parameters.
+    """
+
+    text: str
+    names: tuple[str, ...]
+
+
+def remade_loss(site: Site, gradient: Gradient, loss: Loss, names: Sequence[str]) -> RemadeLoss | None:
+    """The loss with some of the parameters of its factory as parameters of its own, None if that may be another loss.
+
+    The factory does nothing but define the loss, and it is given names, which are not assigned again meanwhile.
+    """
+    made, factory = _made_by(site, gradient.loss), loss.scope.parent
+    node = factory.node if factory is not None else None
+    if (
+        made is None
+        or gradient.by_name
+        or len(gradient.uses) != 1
+        or not isinstance(node, ast.FunctionDef | ast.Lambda)
+    ):
+        return None
+    function = find_function(site, values_of(site.project).value_in(site.facts, made.func))
+    if function is None or function.node is not node or function.num_bound or not _only_defines(node, loss.node):
+        return None
+    arguments, call = loss.node.args, gradient.calls[0]
+    others = (arguments.vararg, arguments.kwarg, *arguments.kwonlyargs, *arguments.defaults)
+    parameters = loss.parameters
+    if any(others) or loss.num_bound or len(call.args) != len(parameters) or call.keywords or not gradient.complete:
+        return None
+    given = {parameter_of(node, made, each): each for each in (*made.args, *(each.value for each in made.keywords))}
+    passed = [given.get(name) for name in names]
+    values = [each.id for each in given.values() if isinstance(each, ast.Name)]
+    scope = values_of(site.project).uses_of(site.facts).scope_of(call)
+    if None in given or not all(isinstance(each, ast.Name | ast.Constant) for each in given.values()):
+        return None
+    chosen = [each.id for each in passed if isinstance(each, ast.Name)]
+    is_fixed = all(len((scope.owner(name) or scope).bindings.get(name, ())) <= 1 for name in values)
+    if len(chosen) != len(names) or len(set(values)) != len(values) or set(values) & set(parameters) or not is_fixed:
+        return None
+    listed = ", ".join(parameters)
+    return RemadeLoss(f"lambda {', '.join((*parameters, *chosen))}: {site.text(made)}({listed})", tuple(chosen))
+
+
+def _only_defines(factory: ast.FunctionDef | ast.Lambda, loss: ast.AST) -> bool:
+    """Whether a function does nothing but define and return a loss."""
+    if isinstance(factory, ast.Lambda):
+        return factory.body is loss
+    if factory.decorator_list:
+        return False
+    *before, last = factory.body
+    is_text = (
+        isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant) for each in before if each is not loss
+    )
+    return all(is_text) and isinstance(last, ast.Return) and (isinstance(last.value, ast.Name) or last.value is loss)
+
+
+def _made_by(site: Site, loss: Value) -> ast.Call | None:
+    """The call in the site's module that makes a loss."""
+    node = loss.expression if loss.module.facts is site.facts else None
+    if isinstance(node, ast.Name):
+        binding = site.facts.names.binding(node.id, loss.module.scope_of(node))
+        node = binding.value if binding is not None else None
+    return node if isinstance(node, ast.Call) else None
 
 
 def lambda_assignment(loss: Loss) -> ast.Assign | None:

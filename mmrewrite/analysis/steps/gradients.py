@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from pathlib import PurePath
 from typing import NamedTuple, NoReturn
 
 from mmrewrite.codemod.site import Site
@@ -95,7 +96,7 @@ class GradientMaker(NamedTuple):
 
     def place(self, site: Site) -> str:
         """Where it stands, in a message about a site."""
-        return f"line {self.line}" + (f" of {self.path}" if self.path != site.facts.path else "")
+        return f"line {self.line}" + (f" of {PurePath(self.path).name}" if self.path != site.facts.path else "")
 
 
 def find_gradient(site: Site) -> Gradient:
