@@ -20,6 +20,7 @@ REGISTRY = Registry()
 HEAD = """import jax.numpy as jnp
 import optax
 from flax import linen as nn
+from mmrewrite import hints
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 # mm: mesh(stage=2)
 def forward(params, value):
@@ -41,11 +42,15 @@ MICROBATCH = "# mm: microbatch(size=2, argnum=1)\n"
 
 
 class Question(NamedTuple):
-    """The value, what is done with it, and what one of the edits there must have; None if it must be told."""
+    """The value, what is done with it, and what one of the edits there must have; None if it must be told.
+
+    With `at_value` it may be told where the value is made, too.
+    """
 
     value: str
     use: str
     edit: str | None = None
+    at_value: bool = False
 
 
 QUESTIONS = {
@@ -63,6 +68,7 @@ QUESTIONS = {
     "step for one device": Question("forward", "compiled = jax.jit({})"),
     "step that calls another": Question("forward", "compiled = jax.jit(lambda params, value: ({})(params, value))"),
     "model of a step": Question("Model()", "compiled = jax.jit(lambda params, value: ({}).apply(params, value))"),
+    "methods of a compiled step": Question("hints.mjit(jax.jit(forward))", "({}).lower(params, batch)", at_value=True),
     "layers": Question("[nn.Dense(2), nn.Dense(2)]", "# mm: stages\nfor w in {}:\n    value = w(value)", "mm.stage("),
     "layer": Question("nn.Dense(2)", "# mm: task(stage=0)\nvalue = ({})(batch)", "mm.task("),
     "chain of layers": Question(
@@ -75,7 +81,7 @@ def silent_forms(question: Question) -> set[str]:
     """The forms in which nothing is rewritten or told where the question stands."""
     found = set()
     for name, form in FORMS.items():
-        sources, places = asked(HEAD, question.value, question.use, form)
+        sources, places = asked(HEAD, question.value, question.use, form, at_value=question.at_value)
         load = {f"./{path}": data for path, data in sources.items()}
         results = rewrite_project(source_files(sources), REGISTRY, load=load.get)
         assert [each.failure for each in results if each.failure is not None] == [], name

@@ -5,9 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from mmrewrite.analysis.steps.compilers import Compiler, compiler, names_in
 from mmrewrite.codemod.site import Site
+from mmrewrite.project.facts import Facts
+from mmrewrite.project.uses import ModuleUses
+from mmrewrite.values.flow import values_of
+from mmrewrite.values.value import By, Decorated, Value
 
 _PARTIAL = "functools.partial"
 _NAMES = ast.Name | ast.Attribute | ast.Subscript | ast.IfExp
@@ -77,15 +82,14 @@ def jit_call(site: Site, directive: str) -> Jit:
             name = site.text(node.func)
             site.refuse(f"`{name}` of a compiled step is not cut into tasks; put `jax.jit` around `{name}(...)`", node)
         if isinstance(node, ast.Attribute) and node.value is jit.call:
-            _refuse_absent(site, node, site.text(jit.call))
+            _refuse_absent(site, site.facts, node)
         if isinstance(node, ast.Call) and node.func is jit.call and _is_repeated(site):
             site.refuse(
                 "a step that is compiled where it is called is planned anew in each iteration; write "
                 f"`step = {site.text(jit.call)}` above the loop, and hint that",
                 jit.call,
             )
-    for target in _targets(statement):
-        refuse_uses(site, ast.unparse(target))
+    refuse_uses(site, jit.call)
     return jit
 
 
@@ -96,8 +100,7 @@ def jit_decorator(
     for index, decorator in enumerate(function.decorator_list):
         found = _in_decorator(site, decorator)
         if found is not None:
-            if site.scope.kind != "class":
-                refuse_uses(site, function.name)
+            refuse_uses(site, function)
             return index, *found
     _refuse_others(site, names_in(function.decorator_list))
     return None
@@ -115,24 +118,38 @@ def _in_decorator(site: Site, decorator: ast.expr) -> tuple[Compiler, Sequence[a
     return None if found is None else (found, ())
 
 
-def refuse_uses(site: Site, name: str) -> None:
-    """Refuses a step of which the module uses methods that only the result of `jax.jit` has, such as `lower`."""
-    found = site.project.once(("absent methods", site.facts), lambda: tuple(_absent_methods(site.facts.tree)))
-    for node in found:
-        if ast.unparse(node.value) == name:
-            _refuse_absent(site, node, name)
+def refuse_uses(site: Site, made: ast.Call | ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+    """Refuses a step of which the program uses methods that only the result of `jax.jit` has, such as `lower`."""
+    flow = values_of(site.project)
+
+    def is_step(value: Value) -> bool | None:
+        if isinstance(value.head, Decorated):
+            return value.head.definition is made or None
+        calls = [step.what.node for step in value.path if step.kind is By.CALL] if isinstance(value.head, str) else ()
+        return made in calls[-1:] or None
+
+    for module in flow.modules:
+        for node in _absent_methods(site, module):
+            if node.value is not made and flow.may(Value(module, node.value), is_step).answers:
+                _refuse_absent(site, module.facts, node)
 
 
-def _absent_methods(tree: ast.Module) -> Iterator[ast.Attribute]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in _ABSENT)
+def _absent_methods(site: Site, module: ModuleUses) -> Sequence[ast.Attribute]:
+    def find() -> tuple[ast.Attribute, ...]:
+        return tuple(node for node in module.nodes_of(ast.Attribute) if node.attr in _ABSENT)
+
+    return site.project.once(("absent methods", module.facts.path), find)
 
 
-def _refuse_absent(site: Site, node: ast.Attribute, name: str) -> None:
+def _refuse_absent(site: Site, facts: Facts, node: ast.Attribute) -> None:
     if node.attr in _ABSENT:
+        is_here = facts is site.facts
+        where = "" if is_here else f" on line {node.lineno} of {PurePath(facts.path).name}"
         site.refuse(
-            f"`{name}.{node.attr}` is used, and a step that is compiled for a mesh has none: it is many programs; "
-            f"remove that use, or call `.{_ABSENT[node.attr]}(...)` in its place once the program is rewritten",
-            node,
+            f"`{ast.unparse(node)}` is used{where}, and a step that is compiled for a mesh has none: it is many "
+            f"programs; remove that use, or call `.{_ABSENT[node.attr]}(...)` in its place once the program is "
+            "rewritten",
+            node if is_here else None,
         )
 
 
@@ -161,15 +178,6 @@ def _refuse_others(site: Site, names: Iterator[ast.expr]) -> None:
         reason = _OTHERS.get(site.resolve(node) or "")
         if reason is not None:
             site.refuse(reason, node)
-
-
-def _targets(statement: ast.stmt) -> list[ast.expr]:
-    match statement:
-        case ast.Assign(targets=targets):
-            return targets
-        case ast.AnnAssign(target=target):
-            return [target]
-    return []
 
 
 def _is_repeated(site: Site) -> bool:
