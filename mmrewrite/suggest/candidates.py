@@ -148,10 +148,38 @@ def layer_candidates(
     return sorted(loops, key=order), sorted(others, key=order)
 
 
-def carried_line(loop: ast.stmt) -> int | None:
-    """The line of the last statement of a loop's body, if it gives one name a value."""
-    if not isinstance(loop, ast.For):
-        return None
-    last = loop.body[-1]
-    is_plain = isinstance(last, ast.Assign) and len(last.targets) == 1 and isinstance(last.targets[0], ast.Name)
-    return last.lineno if is_plain else None
+def is_in_loop(source: SourceText, statement: ast.stmt) -> bool:
+    """Whether a loop of the same function runs a statement again and again."""
+    tree = parse_quietly(source.text)
+    for loop in ast.walk(tree):
+        if isinstance(loop, ast.For | ast.While):
+            stack: list[ast.AST] = list(loop.body)
+            while stack:
+                node = stack.pop()
+                if isinstance(node, ast.stmt) and node.lineno == statement.lineno:
+                    return True
+                if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                    stack.extend(ast.iter_child_nodes(node))
+    return False
+
+
+def row_hints(source: SourceText, layers: ast.stmt, name: str) -> Iterator[tuple[int, str]]:
+    """Lines of statements whose value may have the rows of a batch first, and the hint that says so.
+
+    Args:
+        source: The file.
+        layers: The statement that runs all layers in it.
+        name: The logical name of rows.
+    """
+    value = f'shard("{name}")'
+    if isinstance(layers, ast.For):
+        last = layers.body[-1]
+        if isinstance(last, ast.Assign) and len(last.targets) == 1 and isinstance(last.targets[0], ast.Name):
+            yield last.lineno, value
+    else:
+        yield layers.lineno, value
+    # The function that a scan runs, whose first parameter it carries.
+    names = {node.id for node in ast.walk(layers) if isinstance(node, ast.Name)}
+    for statement in statements_of(source):
+        if isinstance(statement, ast.FunctionDef) and statement.name in names and statement.args.args:
+            yield first_line(statement), f'shard({statement.args.args[0].arg}=("{name}",))'

@@ -100,6 +100,8 @@ def _lines(suggested: Suggested, *, patch: bool = True) -> Iterator[str]:
         yield from (f"  # mm: {hint}" for hint in _hints(suggested, best.choice))
     yield ""
     yield from _reasons(suggested)
+    if best is None and plain is None and not found.others:
+        return
     yield f"{'Plans':54}  {'step':>8}  {'memory':>10}"
     if today is not None:
         label = f"today, {suggested.today_devices} devices: {_named(suggested, today.choice)}"
@@ -131,7 +133,7 @@ def _reasons(suggested: Suggested) -> Iterator[str]:
     candidate = places.candidate
     yield "Why"
     share = f"{candidate.share:.0%} of the operations"
-    yield f"  {candidate.path}:{candidate.line}  {suggested.layers} equal layers, {share}"
+    yield f"  {candidate.path}:{candidate.line}  {suggested.layers} layers, {share}"
     said = f"{places.batch}. Proved: microbatches give the results of the whole batch"
     yield f"  {places.gradient.path}:{places.gradient.line}  {said}"
     if best is not None:
@@ -189,9 +191,12 @@ def _nothing(suggested: Suggested) -> str:
     least = min(found.others, key=lambda each: each.memory, default=None)
     if least is None:
         beside = f" with {fixed}" if fixed else ""
+        advice = "give a number of devices and a --batch that divide each other"
+        if suggested.data_axis is None:
+            advice = "no value is seen to have the rows of a batch, so all devices are stages; give as many as stages"
         return (
             f"No pipeline of {suggested.layers} layers and {suggested.batch} rows has a mesh of {suggested.devices} "
-            f"devices{beside}; give a number of devices and a --batch that divide each other."
+            f"devices{beside}; {advice}."
         )
     parts = dict(least.parts or {})
     largest = max(parts, key=lambda each: parts[each])

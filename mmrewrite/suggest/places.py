@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,9 +13,10 @@ from mmrewrite.source.text import SourceText, parse_quietly
 from mmrewrite.suggest.candidates import (
     LayerCandidate,
     LineOperations,
-    carried_line,
     imported_from,
+    is_in_loop,
     layer_candidates,
+    row_hints,
     statement_at,
     statement_line,
     step_lines,
@@ -24,6 +26,8 @@ from mmrewrite.suggest.hinted import HintedProject, HintTrial, NewHint
 
 STAGE, DATA, ROWS = "stage", "data", "batch"
 _MOST_ACCEPTED, _MOST_TRIED, _MOST_NAMED = 3, 24, 3
+# The hint that a refusal advises to write.
+_BETTER = re.compile(r"write `(microbatch\([^`]*\))`")
 _ANOTHER_STEP = "plain `jax.jit` would inline"
 
 
@@ -197,6 +201,12 @@ def _gradient(
         if statement is None:
             refused.append(f"{path}:{line}: no comment can stand above this gradient; give it a statement of its own")
             continue
+        if is_in_loop(project.text(path), statement):
+            refused.append(
+                f"{path}:{line}: a loop of the step takes this gradient again and again; take it once, of the whole "
+                "batch, of which microbatches are made"
+            )
+            continue
         place = NewHint(path, statement.lineno, "")
         bare = replace(place, text="microbatch(count=1)")
         trial = project.tried((*step.hints, bare))
@@ -205,6 +215,9 @@ def _gradient(
         if known is not None and (wanted is None or wanted == known):
             return place, bare.text, said
         if wanted is None:
+            better = next((match[1] for each in trial.refused if (match := _BETTER.search(each))), None)
+            if better is not None and project.tried((*step.hints, replace(place, text=better))).accepted:
+                return place, better, "batch: what the loss closes over"
             refused += trial.refused
             continue
         text = f"microbatch(count=1{_written(wanted, known)})"
@@ -305,12 +318,11 @@ def _with_the_rest(project: HintedProject, step: CompiledPlace, found: HintPlace
         steps.append(added)
         found = replace(found, steps=tuple(steps))
         trial = project.tried(found.to_trace())
-    line = carried_line(found.candidate.statement)
-    if line is not None:
-        rows = NewHint(found.candidate.path, line, f'shard("{ROWS}")')
-        with_rows = replace(found, rows=rows)
+    for line, text in row_hints(project.text(found.candidate.path), found.candidate.statement, ROWS):
+        with_rows = replace(found, rows=NewHint(found.candidate.path, line, text))
         tried = project.tried(with_rows.to_trace())
         if tried.accepted:
             found, trial = with_rows, tried
+            break
     remarks = tuple(f"{each.path}:{each.line}: {each.reason}" for each in trial.remarks)
     return replace(found, remarks=remarks)

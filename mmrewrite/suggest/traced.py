@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -129,15 +130,20 @@ class NotTraced(NotRun):
 
 
 def suggest(
-    wanted: Wanted, paths: Sequence[str], rules: Rules, results: Iterable[Rewrite], tell: Tell = untold
+    wanted: Wanted,
+    paths: Sequence[str],
+    rules: Rules,
+    results: Iterable[Rewrite],
+    tell: Tell = untold,
+    files: Mapping[str, SourceFile] | None = None,
 ) -> Suggested:
-    """Compare plans for a rewritten program.
+    """Compare plans for a rewritten program; messages speak of lines of `files`, if there are any.
 
     Raises:
         NotRun: If it cannot be built, imported or traced, or nothing divides the devices.
     """
     with _ready(wanted, paths, rules, results) as mirror:
-        return compared(wanted, _document(wanted, mirror, tell))
+        return compared(wanted, _document(wanted, mirror, tell, files or {}))
 
 
 def computed(
@@ -154,17 +160,8 @@ def computed(
         NotRun: If it cannot be built, imported or traced.
     """
     with _ready(wanted, paths, rules, results) as mirror:
-        document = _document(wanted, mirror, tell, "--operations")
-        lines = {
-            os.path.join(mirror.folder, place): (source, _lines(files[source].data, read_file(copy)))
-            for place, source in mirror.sources.items()
-            if source in files and os.path.isfile(copy := os.path.join(mirror.folder, place))
-        }
-
-        def own(file: str, line: int) -> tuple[str, int] | None:
-            source, of = lines.get(os.path.realpath(file), ("", {}))
-            return (source, of[line]) if line in of else None
-
+        document = _document(wanted, mirror, tell, files, "--operations")
+        own = _OwnLines(mirror, files)
         operations = [
             LineOperations(
                 frozenset(filter(None, (own(file, line) for file, line in group["lines"]))),
@@ -181,6 +178,29 @@ def computed(
             if (place := own(call["file"], call["line"])) is not None
         ]
         return operations, gradients
+
+
+class _OwnLines:
+    """The lines of originals, by those of the rewritten copies."""
+
+    def __init__(self, mirror: Mirror, files: Mapping[str, SourceFile]) -> None:
+        self._lines = {
+            os.path.join(mirror.folder, place): (source, _lines(files[source].data, read_file(copy)))
+            for place, source in mirror.sources.items()
+            if source in files and os.path.isfile(copy := os.path.join(mirror.folder, place))
+        }
+
+    def __call__(self, file: str, line: int) -> tuple[str, int] | None:
+        """File and line of an original."""
+        source, lines = self._lines.get(os.path.realpath(file), ("", {}))
+        return (source, lines[line]) if line in lines else None
+
+    def in_text(self, text: str) -> str:
+        """A message with places of originals for those of copies."""
+        for copy, (source, lines) in self._lines.items():
+            place = re.compile(rf"{re.escape(copy)}:(\d+)")
+            text = place.sub(lambda match, to=source, of=lines: f"{to}:{of.get(int(match[1]), match[1])}", text)
+        return text
 
 
 def _lines(original: bytes, rewritten: bytes) -> dict[int, int]:
@@ -203,7 +223,9 @@ def _ready(wanted: Wanted, paths: Sequence[str], rules: Rules, results: Iterable
         yield mirror
 
 
-def _document(wanted: Wanted, mirror: Mirror, tell: Tell, *flags: str) -> dict[str, Any]:
+def _document(
+    wanted: Wanted, mirror: Mirror, tell: Tell, files: Mapping[str, SourceFile], *flags: str
+) -> dict[str, Any]:
     modules = [text.partition(":")[0] for text in (wanted.entry, wanted.arguments)]
     roots = [root for module in modules if (root := mirror.root(module)) is not None]
     what = f"--entry {wanted.entry}: the process that traces it"
@@ -212,7 +234,7 @@ def _document(wanted: Wanted, mirror: Mirror, tell: Tell, *flags: str) -> dict[s
         "_commands.suggest", arguments, roots, environment(_VIRTUAL), what, wanted.limits, tell
     )
     if "error" in document:
-        raise NotTraced(mirror.named(str(document["error"])), details)
+        raise NotTraced(mirror.named(_OwnLines(mirror, files).in_text(str(document["error"]))), details)
     return document
 
 

@@ -13,6 +13,9 @@ from mmrewrite.suggest.places import HintPlaces, NoPlace, find_step, places
 from mmrewrite.suggest.traced import NotTraced, Suggested, SuggestedHints, Wanted, computed, suggest
 from mmrewrite.tracking import Phase
 
+# What the runtime advises about steps that have hints.
+_ADVICE = "; see what `plan --entry` says"
+
 
 def suggest_hints(
     wanted: Wanted, paths: Sequence[str], rules: Rules, project: HintedProject, top: str, phase: Phase
@@ -39,11 +42,12 @@ def suggest_hints(
         trial = project.tried(found.to_trace())
         try:
             with phase(f"{wanted.entry}: what its layers cost") as tell:
-                suggested = suggest(wanted, paths, rules, trial.results, tell)
+                suggested = suggest(wanted, paths, rules, trial.results, tell, project.files)
         except NotTraced as problem:
             # Without the hints the step was traced, so they are what is in the way.
             where = f"{found.candidate.path}:{found.candidate.line}"
-            problems.append(f"{where}: with `stages` there and `microbatch` at {_place(found)}: {problem}")
+            said = str(problem).partition(": cannot be traced: ")[2].removesuffix(_ADVICE) or str(problem)
+            problems.append(f"{where}: with `stages` there and `microbatch` at {_place(found)}: {said}")
             continue
         return _with_hints(replace(suggested, places=found, today=None, paths=tuple(paths)), found, project, top)
     raise NoPlace("\n".join(("the layers are found, and cannot be traced as stages", *problems)))
