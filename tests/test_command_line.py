@@ -18,6 +18,7 @@ from command import OLD, PIPELINE, REFUSED, put, run
 
 from mmrewrite.cli.commands import cli
 from mmrewrite.cli.config import KEYS
+from mmrewrite.files.revisions import NoRevision, checked_out
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -127,6 +128,33 @@ class TestSince:
         git("rm", "-qf", "--cached", "part")
         git("commit", "-qm", "fourth")
         assert shown(run("diff", "--since", "HEAD")) == ["part/b.py", "part/c.py"]
+
+    def test_a_revision_is_checked_out_beside_what_is_there_now(
+        self, repository: Path, tmp_path_factory: pytest.TempPathFactory
+    ) -> None:
+        part, out = tmp_path_factory.mktemp("part"), tmp_path_factory.mktemp("out")
+        put(str(part / "b.py"), "old part")
+        for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
+            git("-C", str(part), *arguments)
+        put("pkg/a.py", "old")
+        put(".gitattributes", "pkg export-ignore\n")
+        git("-c", "protocol.file.allow=always", "submodule", "add", "-q", str(part), "part")
+        git("add", ".")
+        git("commit", "-qm", "one")
+        for path in ("pkg/a.py", "part/b.py", "new.py"):
+            put(path, "new")
+        git("-C", "part", "commit", "-qam", "two")
+        git("add", "pkg/a.py")
+        status = subprocess.run(["git", "status", "--short"], capture_output=True, check=True).stdout
+        paths = [os.path.realpath(path) for path in ("pkg/a.py", "part/b.py", "new.py")]
+        found = checked_out("HEAD", paths, str(out))
+        assert [os.path.basename(top) for top in found] == ["part", os.path.basename(os.path.realpath("."))]
+        inner, outer = map(Path, found.values())
+        assert (inner / "b.py").read_text() == "old part" and (outer / "pkg" / "a.py").read_text() == "old"
+        assert not (outer / "new.py").exists()
+        assert subprocess.run(["git", "status", "--short"], capture_output=True, check=True).stdout == status
+        with pytest.raises(NoRevision, match="git knows no such revision here"):
+            checked_out("nowhere", paths, str(out))
 
     def test_from_outside(self, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The repository is that of the files, also where a hook of another one runs the command."""

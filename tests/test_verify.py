@@ -280,7 +280,7 @@ def test_nothing_would_change(calls: list[Call]) -> None:
     assert last.startswith("none of these files would change") and "write what the messages above ask for" in last
     Path("train.py").write_text("def step(x):\n    return x\n")
     result = run("--entry", "train:step", "--args", "train:example")
-    assert "; `verify` goes before `apply`" in result.stderr
+    assert "; after `apply`, give the revision before it: --since HEAD~1" in result.stderr
 
 
 FLOATS = {"role": "result", "name": "result", "shape": [3], "where": "device 0", "original_where": "device 0"}

@@ -388,6 +388,7 @@ def modernize(
 
 @cli.command(short_help="Run both programs and compare results.")
 @source_options
+@click.option("--since", metavar="REV", help="After `apply`: the original is this git revision, of the same files.")
 @click.option("--entry", metavar="MODULE:FUNCTION", help="The function to call; default: those with a `verify` hint.")
 @click.option("--args", "arguments", metavar="MODULE:FUNCTION", help="Function that returns its arguments, a tuple.")
 @click.option("--devices", type=click.IntRange(1), metavar="N", help="Virtual devices; 8, or as many as meshes need.")
@@ -405,6 +406,7 @@ def verify(
     output_limit: float,
     rtol: float | None,
     atol: float | None,
+    since: str | None,
     **options: Any,
 ) -> None:
     """Run the original on one device and the rewritten program on many, and compare. Changes no source."""
@@ -422,7 +424,7 @@ def verify(
     session = _session(options)
     patch = patch_of(session.results, session.top)
     request = VerifyRequest(
-        entry, arguments, devices, real, rtol, atol, program_limits(time_limit, memory_limit, output_limit)
+        entry, arguments, devices, real, rtol, atol, program_limits(time_limit, memory_limit, output_limit), since
     )
     try:
         verified = compare(

@@ -1,11 +1,13 @@
-"""Which files differ from a revision, as git says."""
+"""Which files differ from a revision, as git says, and what they are there."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
 
 # Variables that tie git to one repository, as in hooks: `git rev-parse --local-env-vars`.
 _OF_ONE_REPOSITORY = frozenset(
@@ -60,6 +62,52 @@ def changed_since(revision: str, paths: Collection[str]) -> frozenset[str]:
     for top, below in others.items():
         found.update(_differing(top, revision, below, is_here=False))
     return frozenset(found)
+
+
+def checked_out(revision: str, paths: Collection[str], folder: str) -> dict[str, str]:
+    """Write what a revision has of each repository that holds one of `paths`, as a checkout does.
+
+    Of a submodule that is the commit which the revision has. The working tree and git's index stay as they are.
+
+    Args:
+        revision: The revision, in the repository of the current folder, or else in that of the file.
+        paths: Real paths of files.
+        folder: An empty folder.
+
+    Returns:
+        For the top of each repository, innermost first, the folder below `folder` that holds its files.
+
+    Raises:
+        NoRevision: If a path is in no repository, there is no such revision, or git cannot write it.
+    """
+    here = None
+    with contextlib.suppress(NoRevision):
+        here = _top(os.curdir)
+    tops: dict[str, str] = {}
+    for path in sorted(paths):
+        top = _repository_of(path)
+        if top is None:
+            raise NoRevision(f"--since {revision}: {path} is in no repository of git")
+        if top not in tops:
+            tops[top] = os.path.join(folder, str(len(tops)))
+            commit = _commit_of(top, revision, here)
+            index = {"GIT_INDEX_FILE": f"{tops[top]}.index"}
+            _git(["read-tree", commit], top, top == here, index)
+            _git(["checkout-index", "--all", f"--prefix={os.path.join(tops[top], '')}"], top, top == here, index)
+    return dict(sorted(tops.items(), key=lambda item: -len(item[0])))
+
+
+def _commit_of(top: str, revision: str, here: str | None) -> str:
+    """The commit of a repository that a revision means; that of a submodule is what the one around it has."""
+    if top == here or here is None or not _is_below(top, here):
+        return _commit(top, revision, top == here)
+    outer = _repository_of(top)
+    assert outer is not None
+    place = os.path.relpath(top, outer).replace(os.sep, "/")
+    recorded = _recorded(outer, _commit_of(outer, revision, here), place, outer == here)
+    if recorded is None:
+        raise NoRevision(f"--since {revision}: it has no submodule {place}")
+    return recorded
 
 
 def _differing(top: str, revision: str, paths: Collection[str], *, is_here: bool = True) -> Iterator[str]:
@@ -126,16 +174,22 @@ def _top(folder: str) -> str:
     return os.path.realpath(os.fsdecode(top.removesuffix(b"\n")))
 
 
-def _git(arguments: list[str], folder: str, is_here: bool) -> bytes:
-    done = _run(arguments, folder, is_here)
+def _git(
+    arguments: list[str], folder: str, is_here: bool, variables: Mapping[str, str] = MappingProxyType({})
+) -> bytes:
+    done = _run(arguments, folder, is_here, variables)
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().splitlines()
         raise NoRevision(f"--since: git says: {said[0] if said else f'exit status {done.returncode}'}")
     return done.stdout
 
 
-def _run(arguments: list[str], folder: str, is_here: bool) -> subprocess.CompletedProcess[bytes]:
-    own = None if is_here else {name: value for name, value in os.environ.items() if name not in _OF_ONE_REPOSITORY}
+def _run(
+    arguments: list[str], folder: str, is_here: bool, variables: Mapping[str, str] = MappingProxyType({})
+) -> subprocess.CompletedProcess[bytes]:
+    own = {name: value for name, value in os.environ.items() if is_here or name not in _OF_ONE_REPOSITORY} | {
+        **variables
+    }
     try:
         return subprocess.run(["git", *arguments], cwd=folder, env=own, capture_output=True, check=False)
     except OSError as error:

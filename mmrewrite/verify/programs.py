@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mmrewrite.files.walk import shown
 from mmrewrite.launch.watchman import temporary_folder
 from mmrewrite.mirror.child_process import Mirror, NotRun, environment, run_module
 from mmrewrite.mirror.limits import ProgramLimits
 from mmrewrite.project.verify_entries import Entry
 from mmrewrite.tracking import Phase
+from mmrewrite.verify.before import Before
 from mmrewrite.verify.judge import DISTURBED, Key, ProgramFailed, Reference, judged, precision_of
 from mmrewrite.verify.judge import Status as Status
 
@@ -59,6 +61,7 @@ class ProgramSettings:
         limits: Bounds of each process.
         own: The things that each microbatch has of its own, such as random numbers, so that the whole batch gives other
             values.
+        before: What the original is, if that is not the source; None if it is.
     """
 
     devices: int | None
@@ -66,6 +69,7 @@ class ProgramSettings:
     atol: float | None
     limits: ProgramLimits
     own: tuple[str, ...]
+    before: Before | None = None
 
 
 _NOTHING = (
@@ -86,7 +90,9 @@ def check_programs(entry: Entry, mirror: Mirror, settings: ProgramSettings, phas
     with temporary_folder("mmrewrite-verify-") as folder:
         runs = ProgramRuns(entry, mirror, settings, phase, folder)
         try:
-            first, second = runs.original(), runs.rewritten()
+            first = runs.original()
+            runs.check_original(first)
+            second = runs.rewritten()
             found = judged(runs, first, second)
         except ProgramFailed as failed:
             return Checked(entry, failed.status, "", problem=failed.problem, details=failed.details)
@@ -96,7 +102,8 @@ def check_programs(entry: Entry, mirror: Mirror, settings: ProgramSettings, phas
     real = settings.devices is None
     kind = second.document["platform"] if real else "virtual"
     where = (
-        f"the original on {'the first device' if real else '1 device'}, the rewritten program on "
+        f"the original{f' as of {settings.before.revision}' if settings.before is not None else ''} on "
+        f"{'the first device' if real else '1 device'}, the rewritten program on "
         f"{second.document['devices']} {kind} devices"
     )
     notes = (*_remarks(entry, second.document), *found.notes)
@@ -134,6 +141,8 @@ class ProgramRuns:
         self._originals = [root for root in map(mirror.source_root, names) if root is not None]
         # The mirror goes first; modules outside of it, such as one beside a script, are the original's.
         self._rewritten = [root for root in map(mirror.root, names) if root is not None] + self._originals
+        if settings.before is not None:
+            self._originals = settings.before.roots(self._originals)
 
     def original(
         self,
@@ -148,11 +157,40 @@ class ProgramRuns:
         try:
             run = self._run("the original program", self._originals, variables, bits, kept, throughout, saved)
         except NotRun as problem:
-            raise ProgramFailed("not run", str(problem), problem.details) from None
+            raise ProgramFailed(
+                "not run", self._of_original(str(problem)), self._of_original(problem.details)
+            ) from None
         if "error" in run.document:
-            sentence = f"the original program fails by itself: {run.document['error']}"
-            raise ProgramFailed("not run", sentence, run.document["traceback"])
+            sentence = self._of_original(f"the original program fails by itself: {run.document['error']}")
+            raise ProgramFailed("not run", sentence, self._of_original(run.document["traceback"]))
         return run
+
+    def _of_original(self, text: str) -> str:
+        return text if self.settings.before is None else self.settings.before.named(text)
+
+    def check_original(self, run: ProgramRun) -> None:
+        """Check that the original was what a revision has, where it is not the source.
+
+        Raises:
+            ProgramFailed: If it has imported a file as it is now, or none of those that differ.
+        """
+        before, imported = self.settings.before, run.document.get("imported", ())
+        if before is None:
+            return
+        if (path := before.loaded_now(imported)) is not None:
+            raise ProgramFailed(
+                "not run",
+                f"the original has imported {shown(path)} as it is now, not as of {before.revision}; import it "
+                "from the folders of the program, not by a path of this machine",
+                "",
+            )
+        if not before.reaches(imported):
+            raise ProgramFailed(
+                "not run",
+                f"the original imports no file that differs from {before.revision}; name the step that does, or "
+                "another revision",
+                "",
+            )
 
     def rewritten(
         self,

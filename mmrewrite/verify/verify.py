@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
+import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from mmrewrite.files.patch import file_patch
 from mmrewrite.files.select import Rules, Selection, select_files
 from mmrewrite.files.walk import load_file
 from mmrewrite.mirror.child_process import Mirror, check_named, check_runtime, mirrored
@@ -22,6 +25,7 @@ from mmrewrite.project.reexported_hints import read_hinted
 from mmrewrite.project.verify_entries import Entry, hinted_entries
 from mmrewrite.results import HintReference, Rewrite
 from mmrewrite.tracking import Phase, Tell
+from mmrewrite.verify.before import Before, original_of, own_of_calls
 from mmrewrite.verify.programs import Checked as Checked
 from mmrewrite.verify.programs import ProgramSettings, check_programs
 from mmrewrite.verify.programs import Status as Status
@@ -32,6 +36,8 @@ _OWN = {
     _RANDOM: re.compile(r"\A(?>.*?\bmicrobatch\().*\brng\s*+=\s*+(?!None\b|\(\s*\))", re.DOTALL),
     _STATISTICS: re.compile(r"\A(?>.*?\bmicrobatch\().*\bbatch_stats\s*+=\s*+(?!None\b)", re.DOTALL),
 }
+
+_OF_KEYWORDS = {"rng": _RANDOM, "batch_stats": _STATISTICS}
 
 # A hint by the path of its file.
 _HintPlace = tuple[str, HintReference]
@@ -53,6 +59,7 @@ class VerifyRequest:
         rtol: Relative tolerance; None for the default of each type.
         atol: Absolute tolerance; None for the default of each type.
         limits: Bounds of each program's time, memory and output.
+        since: The revision that the original is; None if it is the source.
     """
 
     step: str | None
@@ -62,6 +69,7 @@ class VerifyRequest:
     rtol: float | None
     atol: float | None
     limits: ProgramLimits = USUAL
+    since: str | None = None
 
 
 @dataclass(frozen=True)
@@ -70,10 +78,12 @@ class Verified:
 
     Attributes:
         checks: One for each function.
-        patch: The SHA-256 of the output of `mmrewrite diff`, by which a reviewer knows what the proof is about.
+        patch: The SHA-256 of the output of `mmrewrite diff`, by which a reviewer knows what the proof is about; with
+            `since`, of the patch from that revision to the rewritten program.
         files: Path, and SHA-256 before and after, of each file that changes.
         not_covered: What the proof leaves open, a sentence each.
         unreached: The rewritten hints that no function proved equal reaches, as `path:line`.
+        since: The revision that the original is; None if it is the source.
     """
 
     checks: tuple[Checked, ...]
@@ -81,6 +91,7 @@ class Verified:
     files: tuple[Mapping[str, str], ...]
     not_covered: tuple[str, ...]
     unreached: tuple[str, ...] = ()
+    since: str | None = None
 
     @property
     def failed(self) -> bool:
@@ -125,11 +136,12 @@ def verify(
         lambda file, reexports: read_facts(file, tuple(codemods), reexports=reexports),
     )
     modules = [facts for facts in read if isinstance(facts, Facts)]
-    entries = _entries(modules, request)
-    if not any(result.changed for result in results):
+    if request.since is None and not any(result.changed for result in results):
         refused = any(result.refusals or result.failed for result in results)
-        why = "write what the messages above ask for" if refused else "`verify` goes before `apply`"
+        instead = "after `apply`, give the revision before it: --since HEAD~1"
+        why = "write what the messages above ask for" if refused else instead
         raise NotVerified(f"none of these files would change, so there is no rewritten program to compare with; {why}")
+    entries = [] if request.since is not None else _entries(modules, request)
     check_runtime("verify")
     devices = None
     if not request.real:
@@ -140,31 +152,48 @@ def verify(
         devices = request.devices or devices_needed(regions)
     coverage = _Coverage(modules, results, codemods)
     checks = []
-    with mirrored(paths, rules, results) as mirror:
+    changed = [result for result in results if result.changed]
+    with contextlib.ExitStack() as held:
+        mirror, before = held.enter_context(mirrored(paths, rules, results)), None
+        if request.since is not None:
+            modules_of = {os.path.realpath(path): path for path in mirror.sources.values() if path.endswith(".py")}
+            before = held.enter_context(original_of(request.since, list(modules_of)))
+            entries = _entries(modules, request, before.entries(codemods))
+            changed = _rewrites_since(before, results, modules_of)
+            patch = b"".join(file_patch(rewrite, before.name(os.path.realpath(rewrite.path))) for rewrite in changed)
+            coverage.read_calls(rewrite.result for rewrite in changed)
         for number, entry in enumerate(entries, start=1):
             shown = functools.partial(_numbered, phase, number, len(entries))
-            checks.append(_check(entry, mirror, coverage, devices, request, shown))
+            checks.append(_check(entry, mirror, coverage, devices, request, shown, before))
     files = tuple(
-        {"path": result.path, "before": _hash(result.original), "after": _hash(result.result)}
-        for result in results
-        if result.changed
+        {"path": result.path, "before": _hash(result.original), "after": _hash(result.result)} for result in changed
     )
     proved = frozenset[_HintPlace]().union(*(coverage.of(check.entry) for check in checks if check.status == "equal"))
     unreached = sorted(coverage.rewritten - proved)
     not_covered = tuple(_not_covered(checks, coverage, unreached, devices, results))
     places = tuple(f"{path}:{hint.line}" for path, hint in unreached)
-    return Verified(tuple(checks), _hash(patch), files, not_covered, places)
+    return Verified(tuple(checks), _hash(patch), files, not_covered, places, request.since)
+
+
+def _rewrites_since(before: Before, results: Sequence[Rewrite], paths: Mapping[str, str]) -> list[Rewrite]:
+    """The files that differ from a revision, as if what stands there were rewritten into what there will be now."""
+    now = {os.path.realpath(result.path): result.result for result in results}
+    return [
+        Rewrite(paths[path], before.data(path), now[path] if path in now else load_file(path) or b"")
+        for path in before.changed
+    ]
 
 
 def _numbered(phase: Phase, number: int, count: int, what: str, /) -> AbstractContextManager[Tell]:
     return phase(f"{number}/{count} {what}" if count > 1 else what)
 
 
-def _entries(modules: Sequence[Facts], request: VerifyRequest) -> list[Entry]:
+def _entries(modules: Sequence[Facts], request: VerifyRequest, others: Sequence[Entry] = ()) -> list[Entry]:
+    """The functions to call: those that the request names, else those with hints, else `others`."""
     if request.step is not None and request.arguments is not None:
         check_named(entry=request.step, args=request.arguments)
         return [Entry(request.step, request.arguments, "--entry")]
-    entries = list(hinted_entries(modules))
+    entries = list(hinted_entries(modules)) or list(others)
     if not entries:
         raise NotVerified(
             "no function to call: write `# mm: verify(args=make_example_args)` on the step, or give --entry "
@@ -174,15 +203,21 @@ def _entries(modules: Sequence[Facts], request: VerifyRequest) -> list[Entry]:
 
 
 def _check(
-    entry: Entry, mirror: Mirror, coverage: _Coverage, devices: int | None, request: VerifyRequest, phase: Phase
+    entry: Entry,
+    mirror: Mirror,
+    coverage: _Coverage,
+    devices: int | None,
+    request: VerifyRequest,
+    phase: Phase,
+    before: Before | None,
 ) -> Checked:
     module = entry.step.partition(":")[0]
     if mirror.root(module) is None:
         sentence = f"none of the files given is the module `{module}`; give its file or folder as PATH"
         return Checked(entry, "not run", "", problem=sentence)
-    if not coverage.is_rewritten(entry):
+    if before is None and not coverage.is_rewritten(entry):
         return Checked(entry, "not rewritten", "")
-    settings = ProgramSettings(devices, request.rtol, request.atol, request.limits, coverage.own(entry))
+    settings = ProgramSettings(devices, request.rtol, request.atol, request.limits, coverage.own(entry), before)
     return check_programs(entry, mirror, settings, phase)
 
 
@@ -196,6 +231,7 @@ class _Coverage:
         self._directives = {
             (facts.path, hint.reference): hint.record for facts in modules for hint in facts.hints.hints
         }
+        self._calls: frozenset[str] = frozenset()
         edited = {(result.path, hint) for result in results for edit in result.edits for hint in edit.hints}
         self.rewritten: frozenset[_HintPlace] = frozenset(
             place for place in edited if place in self._directives and self._directives[place].changes_statement
@@ -221,7 +257,11 @@ class _Coverage:
     def own(self, entry: Entry) -> tuple[str, ...]:
         """What the microbatches that a function reaches have of their own."""
         hints = [hint.text for _, hint in self.of(entry)]
-        return tuple(what for what, pattern in _OWN.items() if any(map(pattern.search, hints)))
+        return tuple(what for what, pattern in _OWN.items() if what in self._calls or any(map(pattern.search, hints)))
+
+    def read_calls(self, files: Iterable[bytes]) -> None:
+        """Take into account what calls of the runtime say, where hints are gone: of any step of these files."""
+        self._calls |= {_OF_KEYWORDS[name] for name in own_of_calls(files) if name in _OF_KEYWORDS}
 
     def is_rewritten(self, entry: Entry) -> bool:
         """Whether a function reaches anything that is rewritten."""

@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import os
 import re
+import subprocess
 import sys
 import types
 import warnings
@@ -18,6 +20,7 @@ from click.testing import CliRunner
 
 import mmruntime as mm
 from mmrewrite.cli.commands import cli
+from mmrewrite.verify.before import own_of_calls
 from mmruntime._commands.compare import Leaf, Tolerance, compare, load
 from mmruntime._commands.disturb import disturbed
 from mmruntime._commands.disturb import run as disturb
@@ -186,12 +189,80 @@ def run(*arguments):
     return CliRunner().invoke(cli, ["verify", *arguments], catch_exceptions=False)
 
 
-@pytest.mark.slow
-def test_a_package_in_a_source_folder():
+def put_package():
     Path("src/tiny").mkdir(parents=True)
     Path("src/tiny/__init__.py").write_text("")
     Path("src/tiny/train.py").write_text(TINY)
     Path("src/tiny/layers.py").write_text("import jax.numpy as jnp\n\n\ndef layer(w, x):\n    return jnp.tanh(x @ w)\n")
+
+
+def commit():
+    for words in (["init", "-q"], ["add", "."], ["-c", "user.name=x", "-c", "user.email=x@y", "commit", "-qm", "one"]):
+        subprocess.run(["git", *words], check=True)
+
+
+def test_after_apply_the_original_is_a_revision(monkeypatch):
+    """Also of a package that is installed from the working tree, from a script that did not change."""
+    put_package()
+    Path("start.py").write_text("from tiny.train import arguments, step\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([os.path.abspath("src"), os.environ["PYTHONPATH"]]))
+    commit()
+    assert CliRunner().invoke(cli, ["apply"]).exit_code == 0
+    named = ("--entry", "start:step", "--args", "start:arguments")
+    result = run("--since", "HEAD", "--format", "json", *named)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    (check,) = found["checks"]
+    assert check["status"] == "equal" and check["where"].startswith(
+        "the original as of HEAD on 1 device, the rewritten"
+    )
+    assert found["since"] == "HEAD" and [file["path"] for file in found["files"]] == ["src/tiny/train.py"]
+    # What the program computes otherwise is found, and so is an original that is none.
+    path = Path("src/tiny/train.py")
+    now = path.read_text()
+    path.write_text(now.replace("jnp.mean(x * x)", "jnp.mean(x * x * 1.1)"))
+    result = run("--since", "HEAD", "--format", "json")
+    (check,) = json.loads(result.stdout)["checks"]
+    assert result.exit_code == 1 and (check["status"], check["named_by"]) == ("different", "HEAD:src/tiny/train.py:16")
+    path.write_text(now)
+    Path("start.py").write_text(
+        f"import sys\nsys.path.insert(0, {os.path.abspath('src')!r})\nfrom tiny.train import *\n"
+    )
+    commit()
+    path.write_text(now + "\n")
+    result = run("--since", "HEAD", *named)
+    assert result.exit_code == 2
+    assert "has imported src/tiny/train.py as it is now, not as of HEAD" in " ".join(result.stdout.split())
+
+
+def test_a_revision_with_which_nothing_is_compared():
+    put_package()
+    Path("other.py").write_text("def step():\n    return 1.0\n\n\ndef arguments():\n    return ()\n")
+    commit()
+    result = run("--since", "HEAD")
+    assert result.exit_code == 2 and "--since HEAD: none of these files differs from it" in result.stderr
+    result = run("--since", "HEAD~1")
+    assert result.exit_code == 2 and "git knows no such revision here" in result.stderr
+    Path("src/tiny/layers.py").write_text("")
+    result = run("--since", "HEAD", "--entry", "other:step", "--args", "other:arguments")
+    assert result.exit_code == 2
+    assert "the original imports no file that differs from HEAD" in " ".join(result.stdout.split())
+
+
+def test_what_microbatches_have_of_their_own_is_read_from_calls():
+    texts = (
+        b"mm.microbatch(f, size=2, rng=2)(x)",
+        b"microbatch_loop(f, batch_stats='microbatch')",
+        b"mm.microbatch(f, rng=None, batch_stats=())",
+        b"microbatch(",
+        b"other(rng=1)",
+    )
+    assert [[*own_of_calls([text])] for text in texts] == [["size", "rng"], ["batch_stats"], [], [], []]
+
+
+@pytest.mark.slow
+def test_a_package_in_a_source_folder():
+    put_package()
     result = run("--format", "json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)

@@ -37,7 +37,9 @@ def verify_text(verified: Verified) -> str:
     evidence = [
         "This holds for the patch with SHA-256",
         f"  {verified.patch},",
-        "the bytes that `mmrewrite diff` prints for the same paths:",
+        "the bytes that `mmrewrite diff` prints for the same paths:"
+        if verified.since is None
+        else f"from {verified.since} to the rewritten program:",
         *(f"  {file['path']}: {file['before'][:12]} becomes {file['after'][:12]}" for file in verified.files),
     ]
     rest = [style.title("Not covered:"), *(line for text in verified.not_covered for line in _wrapped(text))]

@@ -69,6 +69,7 @@ def _verify(verified: Verified) -> str:
         {
             "passed": not verified.failed and not verified.incomplete,
             "patch_sha256": verified.patch,
+            "since": verified.since,
             "files": list(verified.files),
             "checks": [checked_values(check) for check in verified.checks],
             "not_covered": list(verified.not_covered),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import os
 import random
 import sys
 from collections import Counter
@@ -95,11 +96,21 @@ def run(
         "epsilon": max(map(spacing, types), default=0.0),
         # A function that makes steps and calls them shows as much as one of these would.
         "compiled_for_a_mesh": isinstance(step, MeshFunction) or bool(plans),
+        "imported": list(_imported()),
         "devices": jax.device_count(),
         "platform": jax.default_backend(),
         "homes": _homes(step, names) if isinstance(step, MeshFunction) and not on_one_device else {},
         "like_arguments": _like(result, dict(zip(names, example, strict=True))),
     }
+
+
+def _imported() -> Iterator[str]:
+    """The real paths of the modules that were imported from outside of Python's own folders."""
+    installed = tuple(os.path.join(os.path.realpath(path), "") for path in {sys.prefix, sys.base_prefix})
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__file__", None)
+        if isinstance(path, str) and not os.path.realpath(path).startswith(installed):
+            yield os.path.realpath(path)
 
 
 # The arrays of a run's arguments, by name and path.
