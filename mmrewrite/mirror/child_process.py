@@ -29,7 +29,7 @@ _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _RUNTIME = "mmruntime"
 _DEVICE_COUNT = "xla_force_host_platform_device_count"
 # With it a program would be compared with itself where devices are missing.
-_FALLBACK = "MMRUNTIME_ONE_DEVICE_FALLBACK"
+ONE_DEVICE_FALLBACK = "MMRUNTIME_ONE_DEVICE_FALLBACK"
 
 
 class NotRun(Exception):
@@ -131,7 +131,7 @@ def environment(devices: int | None) -> dict[str, str]:
     path = [*dict.fromkeys(homes), *filter(None, [os.environ.get("PYTHONPATH")])]
     # A program that joins the processes of a job would wait for the others.
     own = {name: value for name, value in os.environ.items() if name not in JOB}
-    variables = own | {"PYTHONPATH": os.pathsep.join(path), _FALLBACK: "0"}
+    variables = own | {"PYTHONPATH": os.pathsep.join(path), ONE_DEVICE_FALLBACK: "0"}
     if devices is None:
         return variables
     flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if _DEVICE_COUNT not in flag]

@@ -9,7 +9,7 @@ from typing import Any
 
 from mmrewrite.files.walk import shown
 from mmrewrite.launch.watchman import temporary_folder
-from mmrewrite.mirror.child_process import Mirror, NotRun, environment, run_module
+from mmrewrite.mirror.child_process import ONE_DEVICE_FALLBACK, Mirror, NotRun, environment, run_module
 from mmrewrite.mirror.limits import ProgramLimits
 from mmrewrite.project.verify_entries import Entry
 from mmrewrite.tracking import Phase
@@ -153,7 +153,7 @@ class ProgramRuns:
         saved: ProgramRun | None = None,
     ) -> ProgramRun:
         """The original program, on one device; with the arguments of an earlier run of it, if that is given."""
-        variables = environment(None if self.settings.devices is None else 1)
+        variables = self._environment_of_original()
         try:
             run = self._run("the original program", self._originals, variables, bits, kept, throughout, saved)
         except NotRun as problem:
@@ -164,6 +164,11 @@ class ProgramRuns:
             sentence = self._of_original(f"the original program fails by itself: {run.document['error']}")
             raise ProgramFailed("not run", sentence, self._of_original(run.document["traceback"]))
         return run
+
+    def _environment_of_original(self) -> dict[str, str]:
+        variables = environment(None if self.settings.devices is None else 1)
+        # A revision may be of a program that was rewritten before, and changed by hand since.
+        return variables if self.settings.before is None else variables | {ONE_DEVICE_FALLBACK: "1"}
 
     def _of_original(self, text: str) -> str:
         return text if self.settings.before is None else self.settings.before.named(text)
@@ -231,7 +236,7 @@ class ProgramRuns:
         """
         roots, count = self._rewritten if on_one_device else self._originals, self.settings.devices
         what = f"{'the rewritten program on one device' if on_one_device else 'the original program'}, disturbed"
-        variables = environment(count if on_one_device else None if count is None else 1)
+        variables = environment(count) if on_one_device else self._environment_of_original()
         options = ["--count", str(DISTURBED), *(["--on-one-device"] if on_one_device else [])]
         if epsilon is not None:
             options += ["--epsilon", str(epsilon)]

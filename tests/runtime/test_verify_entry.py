@@ -201,6 +201,7 @@ def commit():
         subprocess.run(["git", *words], check=True)
 
 
+@pytest.mark.slow
 def test_after_apply_the_original_is_a_revision(monkeypatch):
     """Also of a package that is installed from the working tree, from a script that did not change."""
     put_package()
