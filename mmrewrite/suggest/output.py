@@ -102,7 +102,7 @@ def _lines(suggested: Suggested, *, patch: bool = True) -> Iterator[str]:
     yield from _reasons(suggested)
     if best is None and plain is None and not found.others:
         return
-    yield f"{'Plans':54}  {'step':>8}  {'memory':>10}"
+    yield f"{'Plans':62}  {'step':>8}  {'memory':>10}"
     if today is not None:
         label = f"today, {suggested.today_devices} devices: {_named(suggested, today.choice)}"
         yield _entry(label, today.seconds, today.memory, device.room, best)
@@ -264,9 +264,9 @@ def _price(priced: Priced) -> str:
 
 def _entry(label: str, seconds: float, memory: float, room: float, best: Priced | None) -> str:
     if memory > room:
-        return f"  {label:52}  {_seconds(seconds):>8}  {_bytes(memory):>10}  does not fit"
+        return f"  {label:60}  {_seconds(seconds):>8}  {_bytes(memory):>10}  does not fit"
     beside = "" if best is None or seconds == best.seconds else f"  {seconds / best.seconds - 1:+.0%}"
-    return f"  {label:52}  {_seconds(seconds):>8}  {_bytes(memory):>10}{beside}"
+    return f"  {label:60}  {_seconds(seconds):>8}  {_bytes(memory):>10}{beside}"
 
 
 def _bytes(size: float) -> str:

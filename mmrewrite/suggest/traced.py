@@ -198,8 +198,8 @@ class _OwnLines:
     def in_text(self, text: str) -> str:
         """A message with places of originals for those of copies."""
         for copy, (source, lines) in self._lines.items():
-            place = re.compile(rf"{re.escape(copy)}:(\d+)")
-            text = place.sub(lambda match, to=source, of=lines: f"{to}:{of.get(int(match[1]), match[1])}", text)
+            for line in dict.fromkeys(re.findall(rf"{re.escape(copy)}:(\d+)", text)):
+                text = re.sub(rf"{re.escape(copy)}:{line}\b", f"{source}:{lines.get(int(line), line)}", text)
         return text
 
 

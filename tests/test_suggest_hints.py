@@ -1,0 +1,255 @@
+"""Programs without hints: where `suggest` puts them, what the rewritten program computes, and what it refuses."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from mmrewrite.source.text import SourceText
+from mmrewrite.suggest.candidates import LineOperations, layer_candidates, row_hints, step_lines
+from mmrewrite.suggest.devices import find_device, read_cluster
+from tests.command import put, run
+from tests.test_formats import SCHEMAS, validate
+
+ROOT = Path(__file__).resolve().parents[1]
+HINT = re.compile(r"(?m)^ *# mm: .*\n|  # mm: .*$")
+ON = ("--devices", "4", "--device", "h100", "--stages", "2", "--no-cache")
+
+pytestmark = pytest.mark.usefixtures("folder")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    # The programs of the tutorial are written for JAX's own settings.
+    monkeypatch.setenv("JAX_NUMPY_RANK_PROMOTION", "allow")
+    monkeypatch.setenv("JAX_NUMPY_DTYPE_PROMOTION", "standard")
+
+
+HEAD = """\
+import jax, jax.numpy as jnp
+
+def layers(p, x):
+    for w in p:
+        x = x + jnp.tanh(x @ w)
+    return x
+
+"""
+STEP = """\
+def loss_fn(p, x, y):
+    return jnp.mean((layers(p, x) - y) ** 2)
+
+@jax.jit
+def step(p, x, y):
+    loss, g = jax.value_and_grad(loss_fn)(p, x, y)
+    return jax.tree.map(lambda a, b: a - 0.1 * b, p, g), loss
+
+"""
+EXAMPLE = """\
+def example():
+    keys = jax.random.split(jax.random.key(0), 4)
+    x = jax.random.normal(keys[0], (16, 8))
+    return [0.1 * jax.random.normal(key, (8, 8)) for key in keys], x, jnp.sin(x)
+"""
+SCAN = """\
+import jax, jax.numpy as jnp
+
+def layer(x, w):
+    return x + jnp.tanh(x @ w), None
+
+def loss_fn(p, x, y):
+    x, _ = jax.lax.scan(layer, x, p)
+    return jnp.mean((x - y) ** 2)
+
+def train(p, x, y):
+    loss, g = jax.value_and_grad(loss_fn)(p, x, y)
+    return p - 0.1 * g, loss
+
+step = jax.jit(train, donate_argnums=0)
+
+def example():
+    x = jax.random.normal(jax.random.key(0), (16, 8))
+    return 0.1 * jax.random.normal(jax.random.key(1), (4, 8, 8)), x, jnp.sin(x)
+"""
+CLOSURE = (
+    HEAD
+    + """\
+@jax.jit
+def step(p, x, y):
+    def loss_fn(p):
+        return jnp.mean((layers(p, x) - y) ** 2)
+
+    return jax.tree.map(lambda a, b: a - 0.1 * b, p, jax.grad(loss_fn)(p))
+
+"""
+    + EXAMPLE
+)
+# Programs, with the lines above which hints belong, without those of a data axis, and what is cut.
+PROGRAMS = {
+    "loop": (HEAD + STEP + EXAMPLE, {4: "stages", 11: "mjit", 13: "argnum=(1, 2)"}),
+    "scan": (SCAN, {7: "stages", 14: "mjit", 11: "argnum=(1, 2)"}),
+    "closure": (CLOSURE, {4: "stages", 8: "mjit", 13: 'argnum=("x", "y")'}),
+}
+CONTRASTIVE = STEP.replace(
+    "jnp.mean((layers(p, x) - y) ** 2)", "-jnp.mean(jnp.diag(jax.nn.log_softmax(layers(p, x) @ y.T)))"
+)
+ACCUMULATED = STEP.replace(
+    "    loss, g = jax.value_and_grad(loss_fn)(p, x, y)\n",
+    "    g, loss = p, 0\n    for i in range(2):\n        g = jax.grad(loss_fn)(p, x[8 * i :], y[8 * i :])\n",
+)
+# What cannot be a pipeline, with the reason and its line.
+REFUSED = {
+    "no layers": (
+        HEAD.replace("    for w in p:\n        x = x +", "    x = x +").replace("@ w", "@ p[0]") + STEP + EXAMPLE,
+        "nothing that this step computes can be cut into stages",
+        "train.py:",
+    ),
+    "contrastive": (HEAD + CONTRASTIVE + EXAMPLE, "multiplies examples with each other", "train.py:9"),
+    "accumulated": (HEAD + ACCUMULATED + EXAMPLE, "a loop of the step takes this gradient again", "train.py:15"),
+    "no gradient": (
+        HEAD + "@jax.jit\ndef step(p, x, y):\n    return layers(p, x)\n\n" + EXAMPLE,
+        "the step takes no gradient",
+        "train.py:8",
+    ),
+    "not compiled": (HEAD + STEP.replace("@jax.jit\n", "") + EXAMPLE, "no statement compiles `step`", "train.py"),
+}
+
+
+def suggested(*arguments: str, entry: str = "train:step", args: str = "train:example") -> str:
+    result = run("suggest", ".", "--entry", entry, "--args", args, *ON, *arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.mark.family(3)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_hints_stand_where_they_belong_and_can_be_taken_away(name: str) -> None:
+    text, places = PROGRAMS[name]
+    file = put("train.py", text)
+    options = ("--format", "json", "--data", "2", "--microbatches", "2")
+    printed = suggested(*options)
+    document = json.loads(printed)
+    assert suggested(*options, "--apply") == printed
+    validate(document, SCHEMAS / "suggest.json")
+    found = [(each["line"], each["hint"]) for each in document["places"]]
+    for line, part in places.items():
+        assert any(at == line and part in hint for at, hint in found), (line, part, found)
+    assert len(found) == len(places) + 2, "a mesh and the rows of a data axis besides"
+    assert HINT.sub("", file.read_text()) == text
+    assert run("diff", "--strict").exit_code == 0
+    again = run("suggest", ".", "--entry", "train:step", "--args", "train:example", *ON)
+    assert again.exit_code == 2
+    assert "has hints already" in again.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", ["equinox", "linen", "nnx"])
+def test_the_programs_of_the_tutorial_get_their_hints_back_and_compute_the_same(library: str) -> None:
+    hinted = (ROOT / "examples" / "tutorial" / library / "train.py").read_text()
+    text = HINT.sub("", hinted)
+    put("train.py", text)
+    step = {"entry": "train:train_step", "args": "train:example_arguments"}
+    first = suggested("--check", "--microbatches", "4", **step)
+    assert "computes the same on 4 virtual devices; fits" in first
+    assert "+        # mm: stages\n         for block in self.blocks:\n" in first
+    alone = run("suggest", ".", "--entry", step["entry"], "--args", step["args"], "--devices", "8", "--device", "h100")
+    assert alone.stdout.startswith("One device will do")
+
+
+@pytest.mark.slow
+def test_a_script_runs_until_it_calls_its_step() -> None:
+    inner = "".join(f"    {line}\n" for line in STEP.splitlines())
+    put("train.py", f"{HEAD}{EXAMPLE}\ndef main():\n{inner}    step(*example())\n\nmain()\n")
+    result = run("suggest", ".", "--entry", "train:step", "--run", *ON)
+    assert result.exit_code == 0, result.output
+    assert "+    # mm: mjit\n     @jax.jit\n" in result.stdout
+
+
+@pytest.mark.family(5)
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_a_pipeline_is_refused_with_its_line(name: str) -> None:
+    text, reason, place = REFUSED[name]
+    put("train.py", text)
+    result = run("suggest", ".", "--entry", "train:step", "--args", "train:example", *ON)
+    assert result.exit_code == 1
+    assert reason in result.output
+    assert place in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--devices", "8", "--device", "H100"), "did you mean h100"),
+        (("--devices", "8"), "Give --device"),
+        (("--device", "h100"), "How many accelerators"),
+        (("--devices", "8", "--device", "h100", "--flops", "many"), "no number of operations"),
+        (("--devices", "8", "--device", "h100", "--launch", "60"), "is no time"),
+        (("--devices", "8", "--device", "h100", "--run"), "or --run"),
+    ],
+)
+def test_options_that_cannot_be_read_are_told(arguments: tuple[str, ...], message: str) -> None:
+    result = run("suggest", "--entry", "a:b", "--args", "a:c", *arguments)
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_a_cluster_stands_in_place_of_a_record() -> None:
+    page = (ROOT / "docs" / "suggest.md").read_text()
+    (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    record, devices = read_cluster(text)
+    assert devices == tomllib.loads(text)["devices"]
+    assert [each.latency for each in record.links] == pytest.approx([10e-6, 20e-6])
+    assert (record.link(8).bandwidth, record.link(64).bandwidth) == (450e9, 50e9)
+    assert record.speed("bfloat16") == find_device("h100").speed("bfloat16")
+    for wrong in ("[device]\nnam = 1", "cluster = 1", '[device]\nname = "h100"\nmemory = "much"'):
+        with pytest.raises(ValueError, match=r"name|cluster|no size"):
+            read_cluster(wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("for b in bs:\n    x = b(x)\n", [(2, 'shard("batch")')]),
+        ("for b in bs:\n    x, y = b(x)\n", []),
+        ("y = self.blocks(x)\n", [(1, 'shard("batch")')]),
+        (
+            "def body(h, w):\n    return h, None\ny, _ = scan(body, x, p)\n",
+            [(3, 'shard("batch")'), (1, 'shard(h=("batch",))')],
+        ),
+    ],
+)
+def test_rows_are_named_on_what_layers_hand_on(text: str, expected: list[tuple[int, str]]) -> None:
+    layers = ast.parse(text).body[-1]
+    assert list(row_hints(SourceText(text, "utf-8", has_bom=False), layers, "batch")) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("@jit\ndef step(x):\n    return x\n", [1]),
+        ("@a\n@jit\ndef step(x):\n    return x\n", [1]),
+        ("def f(x):\n    return x\nstep = jit(f)\n", [3]),
+        ("def step(x):\n    return x\ncompiled = jit(step)\n", [3]),
+        ("def step(x):\n    return x\n", []),
+        ("if x: step = jit(f)\n", []),
+    ],
+)
+def test_what_may_compile_a_step_is_found(text: str, expected: list[int]) -> None:
+    assert step_lines(SourceText(text, "utf-8", has_bom=False), "step") == expected
+
+
+def test_loops_are_ranked_by_their_operations() -> None:
+    text = "for a in x:\n    f(a)\nfor b in y:\n    g(b)\nz = h(x)\n"
+    operations = [
+        LineOperations(frozenset({("m.py", 2)}), 1.0, 30, 1, False),
+        LineOperations(frozenset({("m.py", 4)}), 10.0, 6, 1, False),
+        LineOperations(frozenset({("m.py", 5)}), 40.0, 1, 4, False),
+    ]
+    loops, others = layer_candidates({"m.py": SourceText(text, "utf-8", has_bom=False)}, operations)
+    assert [(each.line, each.iterations) for each in loops] == [(3, 6), (1, 30)]
+    assert [(each.line, each.iterations) for each in others][:1] == [(4, 1)]
