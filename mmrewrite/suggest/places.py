@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mmrewrite.directives.vocabulary import DIRECTIVES
 from mmrewrite.results import Rewrite
 from mmrewrite.source.text import SourceText, parse_quietly
 from mmrewrite.suggest.candidates import (
@@ -228,11 +229,15 @@ def _gradient(
     raise NoPlace("\n".join(("the batch cannot be cut into microbatches", *dict.fromkeys(refused))))
 
 
+# Functions that the codemod of `microbatch` writes.
+_MICROBATCH = DIRECTIVES["microbatch"].runtime
+
+
 def _arguments(results: Sequence[Rewrite], path: str) -> tuple[frozenset[object], frozenset[object]] | None:
     """The batch and the keys of the one `microbatch` that the codemod has written."""
     (result,) = (each for each in results if each.path == path)
     for node in ast.walk(parse_quietly(SourceText.decode(result.result).text)):
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", None) == "microbatch":
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", None) in _MICROBATCH:
             given = {keyword.arg: keyword.value for keyword in node.keywords}
             return _names(given.get("argnum")), _names(given.get("rng"))
     return None
