@@ -87,7 +87,11 @@ def suggest_and_show(wanted: Wanted, options: Mapping[str, Any], *, applies: boo
     _show(session, suggested)
     session.print_problems()
     if applies and suggested.hints is not None:
-        session.say(f"{session.written} files changed" if is_good else "nothing was written: the check has failed")
+        session.say(
+            f"{session.written} file{'s' * (session.written != 1)} changed"
+            if is_good
+            else "nothing was written: the check has failed"
+        )
     session.exit(found=suggested.found.verdict == "nothing" or not is_good)
 
 

@@ -175,9 +175,11 @@ def _verdict(suggested: Suggested) -> str:
     if found.verdict == "pipeline":
         assert found.best is not None
         faster = "" if found.plain is None else f"; without stages {_seconds(found.plain.seconds)}"
+        is_asked = found.plain is not None and found.plain.seconds < found.best.seconds
+        head = "The pipeline that you ask for" if is_asked else "Pipeline it"
         return (
-            f"Pipeline it: {_named(suggested, found.best.choice)}. About {_seconds(found.best.seconds)} a step"
-            f" (predicted, not measured){faster}."
+            f"{head}: {_named(suggested, found.best.choice)}. About {_seconds(found.best.seconds)} a step "
+            f"(predicted, not measured){faster}."
         )
     assert found.plain is not None
     best = "" if found.best is None else f"; the best pipeline {_seconds(found.best.seconds)}"
