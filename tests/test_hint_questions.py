@@ -38,6 +38,7 @@ class Model(nn.Module):
 def start(params, value):
     return jax.jit(forward)(params, value)  # mm: mjit
 """
+STEP = "@jax.jit  # mm: mjit\ndef compiled(params, value):\n    return "
 MICROBATCH = "# mm: microbatch(size=2, argnum=1)\n"
 
 
@@ -69,6 +70,20 @@ QUESTIONS = {
     "step that calls another": Question("forward", "compiled = jax.jit(lambda params, value: ({})(params, value))"),
     "model of a step": Question("Model()", "compiled = jax.jit(lambda params, value: ({}).apply(params, value))"),
     "methods of a compiled step": Question("hints.mjit(jax.jit(forward))", "({}).lower(params, batch)", at_value=True),
+    "optimizer": Question(
+        "optax.MultiSteps(tx, 4)",
+        f"{MICROBATCH}grads = ({{}}).update(jax.grad(loss)(params, batch), state)",
+    ),
+    "mesh": Question(
+        "Mesh(devices, ('data',))",
+        f"{STEP}jax.lax.with_sharding_constraint(forward(params, value), NamedSharding({{}}, P('data')))",
+    ),
+    "sharding": Question(
+        "NamedSharding(Mesh(devices, ('data',)), P('data'))",
+        f"{STEP}jax.lax.with_sharding_constraint(forward(params, value), {{}})",
+    ),
+    "spec": Question("P('data')", f"{STEP}jax.lax.with_sharding_constraint(forward(params, value), {{}})"),
+    "device": Question("jax.devices()[0]", f"{STEP}jax.device_put(forward(params, value), {{}})"),
     "layers": Question("[nn.Dense(2), nn.Dense(2)]", "# mm: stages\nfor w in {}:\n    value = w(value)", "mm.stage("),
     "layer": Question("nn.Dense(2)", "# mm: task(stage=0)\nvalue = ({})(batch)", "mm.task("),
     "chain of layers": Question(
@@ -108,7 +123,11 @@ def _lines(source: SourceText, start: int, end: int) -> range:
     return range(source.position(start)[0], source.position(end)[0] + 1)
 
 
+# In these the program may enter a mesh of its own, in which a spec means what it meant.
+WITH_MESHES = {"spec": {"with", "__enter__"}}
+
+
 @pytest.mark.family(4)
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_a_value_is_rewritten_or_told_in_each_form(question: str) -> None:
-    assert silent_forms(QUESTIONS[question]) == set()
+    assert silent_forms(QUESTIONS[question]) == WITH_MESHES.get(question, set())

@@ -53,6 +53,7 @@ from mmrewrite.analysis.steps.random_keys import UnnamedKey, unnamed_keys
 from mmrewrite.codemod.base import MeshCodemod, expression
 from mmrewrite.project.reach import Reach
 from mmrewrite.values.flow import values_of
+from mmrewrite.values.value import Value
 
 Item = TypeVar("Item", cst.Arg, cst.Param)
 
@@ -60,6 +61,12 @@ _LOOPS = frozenset(("jax.lax.scan", "jax.lax.fori_loop"))
 _BY_MICROBATCH = (
     'or write `batch_stats="microbatch"` to have each microbatch use its own statistics, and to average them'
 )
+
+
+def _accumulating(value: Value) -> str | None:
+    """The function of optax that accumulates, where a value is that or made by it."""
+    package, _, name = str(value.head).rpartition(".")
+    return name if package.startswith("optax") and name in ("MultiSteps", "apply_every") else None
 
 
 class MicrobatchGrad(MeshCodemod):
@@ -143,9 +150,10 @@ class MicrobatchGrad(MeshCodemod):
 
     def refuse_optimizers(self, calls: list[ast.Call]) -> None:
         """Refuses accumulation in the optimizer, which spans several steps."""
+        flow = values_of(self.site.project)
         for call in calls:
-            name = (self.site.resolve(call.func) or "").rpartition(".")[2]
-            if (self.site.resolve(call.func) or "").startswith("optax.") and name in ("MultiSteps", "apply_every"):
+            found = flow.may(flow.value_in(self.site.facts, call.func), _accumulating).answers
+            for name in found:
                 what = "adds up updates" if name == "apply_every" else "averages gradients"
                 self.refuse(
                     f"`optax.{name}` {what} over several calls of the step, not over the microbatches of one; remove "

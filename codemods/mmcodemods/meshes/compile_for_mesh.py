@@ -133,12 +133,14 @@ class CompileForMesh(MeshCodemod):
         yield from _meshes_without_use(project, modules)
         yield from _tasks_without_mesh(project, modules)
         yield from _files_not_given(project, modules)
-        yield from _mesh_requests(reach, modules, declared_names(modules, project.axes))
+        yield from _mesh_requests(project, reach, modules, declared_names(modules, project.axes))
 
 
-def _mesh_requests(reach: Reach, modules: Sequence[Facts], logical: Collection[str]) -> Iterator[Refusal]:
+def _mesh_requests(
+    project: Project, reach: Reach, modules: Sequence[Facts], logical: Collection[str]
+) -> Iterator[Refusal]:
     """What would stop a step when it runs, as it asks for the program's own mesh or devices."""
-    for found in mesh_requests(reach, modules, logical):
+    for found in mesh_requests(project, reach, modules, logical):
         path, (line, column), reason = found.facts.path, found.position, found.reason
         if found.facts not in modules:
             facts, hint = found.by

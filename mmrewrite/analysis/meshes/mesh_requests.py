@@ -14,10 +14,12 @@ from mmrewrite.directives.collect import Hint
 from mmrewrite.directives.vocabulary import Role
 from mmrewrite.project.axis_names import DEVICE, layout_argument
 from mmrewrite.project.facts import Facts
+from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reach, Reached
 from mmrewrite.source.functions import is_jit_decorator, own_expressions
-from mmrewrite.source.names import Binding, Scope
 from mmrewrite.source.spans import span
+from mmrewrite.values.flow import ValueFlow, values_of
+from mmrewrite.values.value import By, Value
 
 _SPEC = "jax.sharding.PartitionSpec"
 _SHARDING = "jax.sharding.NamedSharding"
@@ -54,11 +56,12 @@ class MeshRequest:
 
 
 def mesh_requests(
-    reach: Reach, modules: Sequence[Facts], logical: Collection[str] = frozenset()
+    project: Project, reach: Reach, modules: Sequence[Facts], logical: Collection[str] = frozenset()
 ) -> Iterator[MeshRequest]:
     """Requests in the functions and classes that steps and tasks lead to, initialisers left out.
 
     Args:
+        project: The project.
         reach: Follows what they lead to.
         modules: The modules with hints.
         logical: The logical names of the project, which meshes of the program's own may have as axes.
@@ -74,7 +77,7 @@ def mesh_requests(
         # In a step without tasks a mesh of all devices will do.
         carried=frozenset((*logical, *(name for name, _ in axes))) if sliced else None,
     )
-    hints = _HintIndex()
+    flow, hints = values_of(project), _HintIndex()
     done: set[ast.AST] = set()
     seen: set[ast.stmt] = set()
     may_ask: dict[Facts, bool] = {}
@@ -89,7 +92,9 @@ def mesh_requests(
                     if statement not in seen:
                         seen.add(statement)
                         on_it = hints.on(reached.facts, statement)
-                        yield from _RequestFinder(meshes, reached.facts, statement, on_it, (facts, hint)).requests()
+                        yield from _RequestFinder(
+                            meshes, flow, reached.facts, statement, on_it, (facts, hint)
+                        ).requests()
 
 
 class _HintIndex:
@@ -200,12 +205,13 @@ class _RequestFinder:
     def __init__(
         self,
         meshes: _MeshesOfProgram,
+        flow: ValueFlow,
         facts: Facts,
         statement: ast.stmt,
         hints: Sequence[Hint],
         by: tuple[Facts, Hint],
     ) -> None:
-        self._meshes, self._facts, self._statement, self._by = meshes, facts, statement, by
+        self._meshes, self._flow, self._facts, self._statement, self._by = meshes, flow, facts, statement, by
         self._scope = facts.names.scopes[statement]
         self._is_compiled = any(hint.record.role is Role.COMPILE for hint in hints)
         self._rewritten = {hint.call for hint in hints}
@@ -265,7 +271,7 @@ class _RequestFinder:
                 f"`{missing[0]}`, so the step stops here; write `axes({axes})` beside the `mesh(...)` hint, which "
                 "carries it over to the mesh of each task"
             )
-        if self._meshes.sets_mesh or not self._is_spec(spec):
+        if self._meshes.sets_mesh or not self._made(spec, (_SPEC,)):
             return None
         cause = f"`{ast.unparse(call.func)}` has a PartitionSpec and no mesh, and {_STOPS}"
         names = self._axis_names(spec)
@@ -281,8 +287,7 @@ class _RequestFinder:
         alone = f"write `{ast.unparse(arguments[0])}` alone"
         if self._has_spec(place):
             return f"`jax.device_put` has a PartitionSpec, which needs a mesh in context, and {_STOPS}; {alone}"
-        made = place.value if isinstance(place, ast.Subscript) else place
-        if isinstance(made, ast.Call) and self._resolve(made.func) in _DEVICES:
+        if self._made(place, _DEVICES):
             return (
                 "`jax.device_put` names a device, and in a step the tasks say where values are: if it is another one, "
                 f"the step stops here; {alone}"
@@ -297,11 +302,9 @@ class _RequestFinder:
         mesh = keywords.get("mesh", by_position)
         if mesh is None:
             return f"`shard_map` without `mesh=` needs a mesh in context, and {_STOPS}; {advice}"
-        made, scope = self._value(mesh)
-        if isinstance(made, ast.Call) and self._facts.names.resolve(made.func, scope) in _MESHES:
-            names = {each.value for each in ast.walk(made) if isinstance(each, ast.Constant)}
-            if self._meshes.are_of_all_tasks({name for name in names if isinstance(name, str)}):
-                return None
+        made = [each.path[0].what.node for each in self._made(mesh, _MESHES)]
+        if made and all(each is not None and self._meshes.are_of_all_tasks({*_texts(each)}) for each in made):
+            return None
         return (
             "`shard_map` runs over a mesh of the program: where a task has a mesh with other axes, the step stops "
             f"here; {advice}"
@@ -309,7 +312,10 @@ class _RequestFinder:
 
     def _of_ordered(self, keywords: Mapping[str, ast.expr]) -> str | None:
         ordered = keywords.get("ordered")
-        if not self._meshes.have_wide_slices or not isinstance(ordered, ast.Constant) or ordered.value is not True:
+        if not self._meshes.have_wide_slices or ordered is None:
+            return None
+        value = self._flow.value_in(self._facts, ordered)
+        if not self._flow.may(value, lambda each: True if _is_true(each) else None).answers:
             return None
         return (
             "JAX keeps no order of effects over several devices: where this runs on a stage of several, the step stops "
@@ -333,48 +339,50 @@ class _RequestFinder:
     def _resolve(self, node: ast.expr) -> str | None:
         return self._facts.names.resolve(node, self._scope)
 
-    def _value(self, node: ast.expr) -> tuple[ast.expr, Scope]:
-        """An expression, or what the name that it is was assigned."""
-        binding: Binding | None = None
-        if isinstance(node, ast.Name):
-            binding = self._facts.names.binding(node.id, self._scope)
-        if binding is None or binding.value is None:
-            return node, self._scope
-        return binding.value, self._scope.owner(binding.name) or self._scope
+    def _made(self, value: ast.expr | Value, names: Collection[str]) -> list[Value]:
+        """What some functions may have given that an expression is, or a part of it."""
 
-    def _is_spec(self, node: ast.expr) -> bool:
-        value, scope = self._value(node)
-        return isinstance(value, ast.Call) and self._facts.names.resolve(value.func, scope) == _SPEC
+        def is_made(each: Value) -> Value | None:
+            return each if each.head in names and [step.kind for step in each.path[:1]] == [By.CALL] else None
+
+        value = value if isinstance(value, Value) else self._flow.value_in(self._facts, value)
+        return [*self._flow.may(value, is_made).answers]
 
     def _has_spec(self, node: ast.expr) -> bool:
-        """Whether an expression is a spec or a display of some, not inside a sharding with a mesh."""
+        """Whether an expression may be a spec or a display of some, not inside a sharding with a mesh."""
         if isinstance(node, ast.Tuple | ast.List):
             return any(map(self._has_spec, node.elts))
-        return self._is_spec(node)
+        return bool(self._made(node, (_SPEC,)))
 
     def _axes_of_own_mesh(self, node: ast.expr) -> list[str]:
-        """The axes that a `NamedSharding` names of a mesh that the module makes, but for those of one device."""
-        sharding, scope = self._value(node)
-        if not isinstance(sharding, ast.Call) or self._facts.names.resolve(sharding.func, scope) != _SHARDING:
-            return []
-        given = dict(zip(("mesh", "spec"), sharding.args, strict=False))
-        given |= {keyword.arg: keyword.value for keyword in sharding.keywords if keyword.arg is not None}
-        mesh, spec = given.get("mesh"), given.get("spec")
-        if mesh is None or spec is None:
-            return []
-        made, where = self._value(mesh)
-        if not isinstance(made, ast.Call) or self._facts.names.resolve(made.func, where) not in _MESHES:
-            return []
-        parts = [list(each.elts) if isinstance(each, ast.Tuple | ast.List) else [each] for each in made.args[:2]]
-        sizes, names = parts if len(parts) == 2 else ([], [])
-        single = {
-            name.value
-            for size, name in zip(sizes, names, strict=False)
-            if isinstance(size, ast.Constant) and size.value == 1 and isinstance(name, ast.Constant)
-        }
-        return [name for name in self._axis_names(spec) if name not in single]
+        """The axes that a `NamedSharding` names of a mesh that the program makes, but for those of one device."""
+        found: dict[str, None] = {}
+        for sharding in self._made(node, (_SHARDING,)):
+            call = sharding.path[0].what
+            mesh, spec = call.at(0, "mesh"), call.at(1, "spec")
+            for made in self._made(mesh, _MESHES) if mesh is not None and spec is not None else ():
+                single = _axes_of_one_device(made)
+                found |= {name: None for name in self._axis_names(spec) if name not in single}
+        return list(found)
 
-    def _axis_names(self, node: ast.expr) -> list[str]:
-        value, _ = self._value(node)
-        parts = (each.value for each in ast.walk(value) if isinstance(each, ast.Constant))
-        return list(dict.fromkeys(part for part in parts if isinstance(part, str)))
+    def _axis_names(self, spec: ast.expr | Value) -> list[str]:
+        calls = (made.path[0].what.node for made in self._made(spec, (_SPEC,)))
+        return list(dict.fromkeys(text for call in calls if call is not None for text in _texts(call)))
+
+
+def _is_true(value: Value) -> bool:
+    return isinstance(value.expression, ast.Constant) and value.expression.value is True
+
+
+def _texts(node: ast.AST) -> list[str]:
+    constants = (each.value for each in ast.walk(node) if isinstance(each, ast.Constant))
+    return [each for each in constants if isinstance(each, str)]
+
+
+def _axes_of_one_device(mesh: Value) -> set[str]:
+    call = mesh.path[0].what.node
+    given = call.args[:2] if call is not None else []
+    parts = [list(each.elts) if isinstance(each, ast.Tuple | ast.List) else [each] for each in given]
+    sizes, names = parts if len(parts) == 2 else ([], [])
+    pairs = zip(sizes, names, strict=False)
+    return {text for size, name in pairs if isinstance(size, ast.Constant) and size.value == 1 for text in _texts(name)}
