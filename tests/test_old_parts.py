@@ -392,6 +392,9 @@ MEANINGS = {
     "replace_layouts": ["l = jax.experimental.layout.Layout(None, s)", "l = compiled.input_layouts"],
     "replace_mesh_context": ["with jax.sharding.Mesh(d, n): f(x)"],
     "report_axis_names": ["mesh = jax.sharding.Mesh(d, (0, 1))", "mesh = jax.make_mesh((1,), axis_names=(0,))"],
+    "report_bound_methods": [
+        "class Alpha(nnx.Module):\n  def f(self): pass\ndef g(m: Alpha): return nnx.jit(Alpha().f)",
+    ],
     "report_changed_meanings": [
         "c = compiled.cost_analysis()[0]",
         "d = jax.numpy.ones(3).device()",

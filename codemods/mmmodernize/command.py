@@ -125,7 +125,12 @@ class _ModernizeSession(Session):
             return tuple(
                 result
                 for result in found
-                if self.reads_stdin or result.left or result.path in among or may_matter(result.original, self.registry)
+                if self.reads_stdin
+                or result.changed
+                or result.refusals
+                or result.left
+                or result.path in among
+                or may_matter(result.original, self.registry)
             )
 
         return cached("modernize", settings, watched, compute, enabled=self.caches)

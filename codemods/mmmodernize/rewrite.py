@@ -6,6 +6,7 @@ replaces only the characters of a name, a keyword or a bracket, so LibCST is not
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
@@ -64,8 +65,24 @@ def _marked(files: Sequence[SourceFile], codemods: Codemods, reexports: TakenNam
         return []
     dependent = (file for file in files if _has_any(file.data, _DEPEND_ON_A_CONTEXT))
     matters = may_matter if any(file.path in old for file in dependent) else _passes_modules
-    among = old | reexports.takers | reexports.givers | held
+    among = old | reexports.takers | reexports.givers | held | _given_variables(files, reexports)
     return [file for file in files if file.path in among or matters(file.data, codemods)]
+
+
+# What is done to variables of nnx that raises today, or means something else: they may come to files without the word.
+_OF_VARIABLES = re.compile(
+    rb"[^=<>!\s]\s*(?:[-+*/@%&|^]|<<|>>|//|\*\*)=|\.sharding\b|\bsetattr\(|\bdelattr\(|^\s*[\w.]+\.\w+ *=[^=]", re.M
+)
+
+
+def _given_variables(files: Sequence[SourceFile], reexports: TakenNames) -> set[str]:
+    """The files that may be given variables of nnx by others, and do with them what is to be rewritten."""
+    nnx = [file.path for file in files if b"nnx" in file.data]
+    others = [file.path for file in files if b"nnx" not in file.data and _OF_VARIABLES.search(file.data)] if nnx else []
+    if not others:
+        return set()
+    # A file that imports both may hand the variables on.
+    return reexports.between(reexports.between(nnx, [file.path for file in files]), others)
 
 
 def _passes_modules(data: bytes, _: Codemods) -> bool:

@@ -176,6 +176,13 @@ CHANGED_MEANINGS = (
         is_of_object=True,
     ),
     ChangedMeaning(
+        ("flax.nnx.split_rngs",),
+        "flax",
+        "0.11.0",
+        "raises around calls of layers that were made by `nnx.vmap`: they keep a fork of the `Rngs` that they are "
+        "given, so leave it out there, and keep it where they are made",
+    ),
+    ChangedMeaning(
         ("flax.nnx.with_partitioning",),
         "flax",
         "0.12.0",

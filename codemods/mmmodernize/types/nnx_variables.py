@@ -26,6 +26,15 @@ class NnxVariables:
         self._modules = context.modules
         self._flow, self._classes = context.analysis(SharedFlow), context.analysis(ValueClasses)
 
+    def may_be_in(self, module: ModuleUses) -> bool:
+        """Whether values of a module may be variables: it imports Flax, or one that does is in the project."""
+        return self._is_used or _imports_flax(module)
+
+    @cached_property
+    def _is_used(self) -> bool:
+        modules = self._modules.values()
+        return any(_imports_flax(each) and any(each.names_below(("flax.nnx",))) for each in modules)
+
     def is_class(self, module: ModuleUses, node: ast.expr) -> bool:
         """Whether an expression is a class of variables: of nnx, or one of the project that derives from it."""
         found = self._flow.class_at(module, node)
@@ -47,7 +56,7 @@ class NnxVariables:
         if kinds.isdisjoint(found.answers):
             return None if is_declared and self._is_annotated else False
         is_one = kinds.issuperset(found.answers) and "layer" not in found.answers
-        is_sure = is_one and not (found.others or found.unknown)
+        is_sure = is_one and all(map(_is_in_place, found.others)) and not found.unknown
         return True if is_sure and self._flow.must(Value(module, node), self._is_annotated_one) is not None else None
 
     @cached_property
@@ -65,7 +74,7 @@ class NnxVariables:
         return any(True for module in self._modules.values() for _ in module.uses((_PARTITIONING,)))
 
     def _is_annotated_one(self, value: Value) -> bool | None:
-        return None if self._kind(value) is None else True
+        return None if self._kind(value) is None and not _is_in_place(value) else True
 
     def _kind(self, value: Value) -> str | None:
         steps = [step.kind for step in value.path]
@@ -82,3 +91,12 @@ class NnxVariables:
         if is_layer and steps == [By.CALL, By.ATTRIBUTE] and value.path[1].what in _OF_LAYERS:
             return "layer"
         return None
+
+
+def _is_in_place(value: Value) -> bool:
+    """Whether a value is what a change in place leaves, which is the object itself if that is a variable."""
+    return isinstance(value.head, ast.AugAssign) and not value.path
+
+
+def _imports_flax(module: ModuleUses) -> bool:
+    return any(item.name.partition(".")[0] == "flax" for item in module.imported)

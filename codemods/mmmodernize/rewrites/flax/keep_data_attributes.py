@@ -7,12 +7,18 @@ Before Flax 0.12 every list, tuple and dictionary that a module holds was looked
 is static unless it is marked, and raises where it holds variables, modules or arrays. `nnx.data` leaves the value as it
 is, and so the paths in the state.
 
+An attribute that is `None` at first is static too, and raises where data is assigned to it later:
+
+    self.cache = None
+    ->  self.cache = nnx.data(None)
+
 A container is marked if the class is a module and the source shows that the container holds modules or variables: as it
 is written, by `append`, through a name, or as the result or the argument of a function.
 
 To check: nothing else; where Flax finds another container with data it raises, and names the attribute.
 
-Refused: nothing. A container whose items are made by functions that cannot be seen is left alone and reported.
+Refused: an attribute that is another constant at first, and data later. A container whose items are made by functions
+that cannot be seen is left alone and reported.
 See https://flax.readthedocs.io/en/latest/guides/pytree.html
 """
 
@@ -27,7 +33,7 @@ from mmmodernize.sites.shared_flow import SharedFlow
 from mmmodernize.sites.site import Location, ModernizeContext
 from mmmodernize.types.nnx_modules import is_nnx_module
 from mmrewrite.project.uses import ModuleUses
-from mmrewrite.values.flow import ValueFlow
+from mmrewrite.values.flow import FoundValues, ValueFlow
 from mmrewrite.values.stores import Store
 from mmrewrite.values.value import ANY_ITEM, By, Own, Value, attribute
 
@@ -55,6 +61,9 @@ class KeepDataAttributes(ModernizeCodemod):
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Containers that methods of modules assign to attributes."""
         for name, store in context.analysis(SharedFlow).stores.in_module(module):
+            constant = _constant_at_first(context, name, store)
+            if constant is not None:
+                yield Location(module, constant)
             value = _assigned(context, name, store)
             if value is not None and _holds(context, name, store, value) is not False:
                 yield Location(module, value)
@@ -63,6 +72,15 @@ class KeepDataAttributes(ModernizeCodemod):
         """Wrap one container."""
         site = self.site
         assert isinstance(site.node, ast.expr)
+        if isinstance(site.node, ast.Constant):
+            if site.node.value is not None:
+                text = site.text(site.node)
+                self.refuse(
+                    f"since Flax 0.12 an attribute that is `{text}` at first is static, and raises where data is "
+                    f"assigned to it later; write `nnx.data({text})`, which is traced then, or use two attributes"
+                )
+            self._mark()
+            return
         kinds = [
             _holds(site.context, name, store, site.node)
             for name, store in site.context.analysis(SharedFlow).stores.in_module(site.module)
@@ -70,13 +88,27 @@ class KeepDataAttributes(ModernizeCodemod):
         ]
         if True not in kinds:
             site.leave("since Flax 0.12 a list with variables, modules or arrays is written `nnx.data([...])`")
+        self._mark()
+
+    def _mark(self) -> None:
+        site = self.site
         site.needs_package("flax", "0.11", "`nnx.data`", jax="0.10")
-        site.wrap(site.node, f"{site.spell('flax.nnx.data')}(", ")")
+        # A tuple may stand without parentheses.
+        call = ast.parse(f"f({site.text(site.node)}\n)", mode="eval").body
+        is_bare = isinstance(call, ast.Call) and len(call.args) != 1 and isinstance(site.node, ast.Tuple)
+        before, after = ("((", "))") if is_bare else ("(", ")")
+        site.wrap(site.node, f"{site.spell('flax.nnx.data')}{before}", after)
 
 
 def _assigned(context: ModernizeContext, name: str, store: Store) -> ast.expr | None:
     """What a method of a module assigns to an attribute of `self`, None if that is declared or cannot be wrapped."""
-    owner, module = store.holder, store.module
+    value = _assigned_to(context, name, store)
+    return None if isinstance(value, ast.Constant) else value
+
+
+def _assigned_to(context: ModernizeContext, name: str, store: Store) -> ast.expr | None:
+    """The same, also where it is a constant."""
+    owner, module = _owner(context, store)
     if owner is None or not is_nnx_module(context.analysis(SharedFlow), module, owner):
         return None
     for part in owner.body:
@@ -85,8 +117,58 @@ def _assigned(context: ModernizeContext, name: str, store: Store) -> ast.expr | 
             # As in `layers: nnx.Data[list]`.
             if (context.analysis(SharedFlow).full_name(module, declared) or "").startswith(_NNX):
                 return None
-    value = store.value or context.analysis(SharedFlow).source_of(store)
-    return None if value is None or isinstance(value, ast.Constant) else value
+    return store.value or context.analysis(SharedFlow).source_of(store)
+
+
+def _owner(context: ModernizeContext, store: Store) -> tuple[ast.ClassDef | None, ModuleUses]:
+    """The class whose attribute a place sets: that around the method, or that of the object."""
+    if store.holder is not None or (isinstance(store.target, ast.Name) and store.target.id in ("self", "cls")):
+        return store.holder, store.module
+    flow = context.analysis(SharedFlow)
+    made = flow.must(Value(store.module, store.target), lambda value: value.head if value.is_made else None)
+    home = next((each for each in flow.modules if made in each.parents), store.module)
+    return (made if isinstance(made, ast.ClassDef) else None), home
+
+
+def _constant_at_first(context: ModernizeContext, name: str, store: Store) -> ast.Constant | None:
+    """What an attribute of a module is at first, if that is a constant, and it is data later."""
+    flow, module, value = context.analysis(SharedFlow), store.module, _assigned_to(context, name, store)
+    if not isinstance(value, ast.Constant) or store.holder is None:
+        return None
+    for other in flow.stores.of(name):
+        data = (other.value or flow.source_of(other)) if other.holder is store.holder else None
+        if data is None or isinstance(data, ast.Constant) or not _may_follow(module, store.node, other.node):
+            continue
+        if True in _data_kinds(context, Value(module, data)):
+            return value
+    return None
+
+
+def _data_kinds(context: ModernizeContext, value: Value) -> set[bool | None]:
+    """Whether a value is a module or a variable, for certain or not, with arrays among them."""
+    found: FoundValues[bool] = context.analysis(SharedFlow).may(value, lambda _: None)
+    made = [each for each in found.others if isinstance(each.head, str) and each.head.startswith(_ARRAYS)]
+    return {*_kinds(context, value, _DEEPEST), *(True for each in made if each.path)}
+
+
+def _may_follow(module: ModuleUses, first: ast.AST, second: ast.AST) -> bool:
+    """Whether one statement may run after another on the same object: not in the other branch of a choice."""
+    above, others = [first, *module.above(first)], [second, *module.above(second)]
+    function, other = next(filter(_is_function, above)), next(filter(_is_function, others))
+    if function is not other:
+        # An object is made before anything else is done to it.
+        return getattr(other, "name", "") != "__init__"
+    shared = next(each for each in above if each in others)
+    if isinstance(shared, ast.If | ast.Match):
+        one, two = above[above.index(shared) - 1], others[others.index(shared) - 1]
+        blocks = [shared.body, shared.orelse] if isinstance(shared, ast.If) else [[case] for case in shared.cases]
+        if not any(one in block and two in block for block in blocks):
+            return False
+    return getattr(second, "lineno", 0) >= getattr(first, "lineno", 0)
+
+
+def _is_function(node: ast.AST) -> bool:
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Module)
 
 
 def _holds(context: ModernizeContext, name: str, store: Store, value: ast.expr) -> bool | None:
@@ -95,8 +177,9 @@ def _holds(context: ModernizeContext, name: str, store: Store, value: ast.expr) 
     start = Value(store.module, value)
     if not flow.may(start, lambda each: _is_container(flow, each)).answers:
         return False
-    assert store.holder is not None
-    attributes = Value(store.module, Own(store.holder, is_class=False), (attribute(name), ANY_ITEM))
+    owner, home = _owner(context, store)
+    assert owner is not None
+    attributes = Value(home, Own(owner, is_class=False), (attribute(name), ANY_ITEM))
     kinds = {kind for each in (start.done(ANY_ITEM), attributes) for kind in _kinds(context, each, 0)}
     return True if True in kinds else None if None in kinds else False
 

@@ -67,24 +67,30 @@ class KeepNnxOptimizers(ModernizeCodemod):
 
 
 class _OldUpdates:
-    """Whether the program updates an optimizer without a model anywhere, which today's class never allows."""
+    """Whether the program updates an optimizer without a model, or asks one for it: today's class never allows that."""
 
     def __init__(self, context: ModernizeContext) -> None:
         self._flow, self._classes = context.analysis(SharedFlow), context.analysis(ValueClasses)
         self.is_seen = any(
-            isinstance(call, ast.Call) and _is_updated_without_model(call) and self._may_be_optimizer(module, call)
+            owner is not None and self._may_be_optimizer(module, owner)
             for module in context.modules.values()
-            for call in module.nodes_of(ast.Call)
+            for owner in (_asked_as_before(node) for node in module.nodes_of(ast.Call, ast.Attribute))
         )
 
-    def _may_be_optimizer(self, module: ModuleUses, call: ast.Call) -> bool:
-        assert isinstance(call.func, ast.Attribute)
-        owner = call.func.value
+    def _may_be_optimizer(self, module: ModuleUses, owner: ast.expr) -> bool:
         found = self._flow.may(Value(module, owner), lambda value: value.outside == f"{_OPTIMIZER}()" or None)
         return bool(found.answers) or self._classes.of(module, owner) == _OPTIMIZER
 
 
-def _is_updated_without_model(call: ast.Call) -> bool:
-    is_update = isinstance(call.func, ast.Attribute) and call.func.attr == "update"
+def _asked_as_before(node: ast.AST) -> ast.expr | None:
+    """What a node updates without a model, or asks for its model; None if it does neither."""
+    if isinstance(node, ast.Attribute) and node.attr == "model" and isinstance(node.ctx, ast.Load):
+        return node.value
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "update":
+        return node.func.value if _is_without_model(node) else None
+    return None
+
+
+def _is_without_model(call: ast.Call) -> bool:
     has_both = any(keyword.arg in ("grads", "model", None) for keyword in call.keywords)
-    return is_update and len(call.args) == 1 and not isinstance(call.args[0], ast.Starred) and not has_both
+    return len(call.args) == 1 and not isinstance(call.args[0], ast.Starred) and not has_both

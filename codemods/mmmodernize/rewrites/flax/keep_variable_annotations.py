@@ -1,11 +1,14 @@
-"""Keep `sharding=` of Flax nnx variables an annotation, under the keyword that it has today.
+"""Keep what programs do with variables of Flax nnx: annotations by `sharding=`, and changes in place.
 
     nnx.Param(init(key, (4, 8)), sharding=("data", "model"))
     ->  nnx.Param(init(key, (4, 8)), out_sharding=("data", "model"), eager_sharding=False)
+    self.count += 1
+    ->  self.count.value += 1
 
 Before Flax 0.12 the names were kept with the variable, for `nnx.get_partition_spec`, and did nothing more. Since then a
 variable with names is laid out when it is made, in the mesh of the context, and raises where there is none. The keyword
-became `sharding_names` and then `out_sharding`.
+became `sharding_names` and then `out_sharding`. A variable that is changed in place raises since then; its value is
+changed as before.
 
 To check: the program was written for a Flax before 0.12.
 
@@ -47,9 +50,9 @@ class KeepVariableAnnotations(ModernizeCodemod):
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Calls that make a variable with `sharding=`, reads of that, and attributes that are set on variables."""
-        if not any(item.name.partition(".")[0] == "flax" for item in module.imported):
-            return
         variables, is_of_today = context.analysis(NnxVariables), _is_of_today(module)
+        if not variables.may_be_in(module):
+            return
         uses = {use.node: use for use in module.uses(VARIABLES)}
         for call in module.nodes_of(ast.Call):
             assert isinstance(call, ast.Call)
@@ -57,12 +60,21 @@ class KeepVariableAnnotations(ModernizeCodemod):
                 yield Location(module, call.func, uses.get(call.func))
             elif _changes(module, call) is not None and variables.has(module, call.args[0]) is not False:
                 yield Location(module, call)
+        for statement in module.nodes_of(ast.AugAssign):
+            assert isinstance(statement, ast.AugAssign)
+            target = statement.target
+            if isinstance(target, ast.Name | ast.Attribute) and variables.has(module, target) is not False:
+                yield Location(module, target)
+        changed = {statement.target for statement in module.nodes_of(ast.AugAssign)}
         for node in module.nodes_of(ast.Attribute):
             assert isinstance(node, ast.Attribute)
             if isinstance(node.ctx, ast.Load):
                 is_read = node.attr == "sharding" and not is_of_today
                 if is_read and variables.has(module, node.value, annotated=True) is not False:
                     yield Location(module, node)
+            elif node in changed and variables.has(module, node) is not False:
+                # It is a site already.
+                continue
             elif _changes(module, node) is not None and variables.has(module, node.value) is not False:
                 yield Location(module, node)
 
@@ -74,6 +86,9 @@ class KeepVariableAnnotations(ModernizeCodemod):
         keyword = _keyword(call) if isinstance(call, ast.Call) and call.func is node else None
         if isinstance(call, ast.Call) and keyword is not None:
             self._rename(call, keyword)
+            return
+        if isinstance(call, ast.AugAssign) and variables.has(self.site.module, node) is not False:
+            self._change_in_place(call, node)
             return
         changed = _changes(self.site.module, node)
         if changed is not None:
@@ -94,6 +109,14 @@ class KeepVariableAnnotations(ModernizeCodemod):
             )
         self.site.needs_package("flax", "0.12", "`out_sharding`", jax="0.10")
         self.site.rename_attribute(node, "out_sharding")
+
+    def _change_in_place(self, statement: ast.AugAssign, target: ast.expr) -> None:
+        text = self.site.text(target)
+        if self.site.context.analysis(NnxVariables).has(self.site.module, target) is None:
+            self.site.leave(
+                f"since Flax 0.12 a variable that is changed in place raises; write `{text}.value`, if this is one"
+            )
+        self.site.replace(target, f"{text}.value")
 
     def _rename(self, call: ast.Call, keyword: ast.keyword) -> None:
         if _is_of_today(self.site.module):
