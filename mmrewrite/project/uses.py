@@ -174,6 +174,20 @@ class ModuleUses:
                 node.end_col_offset = (node.end_col_offset or 0) + string.col_offset + 1
         return expression
 
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """The names that code of the module uses, of whatever: what texts and comments say is not among them."""
+        found: set[str] = set()
+        for node in self.nodes_of(ast.Name, ast.Attribute, ast.keyword, ast.alias, ast.ImportFrom):
+            match node:
+                case ast.Name(id=name) | ast.Attribute(attr=name) | ast.keyword(arg=str(name)):
+                    found.add(name)
+                case ast.alias(name=name) | ast.ImportFrom(module=str(name)):
+                    found.update(name.split("."))
+                case _:
+                    pass
+        return frozenset(found)
+
     def in_annotation(self, node: ast.AST) -> bool:
         """Whether a node is part of an annotation, or of a type that stands for itself."""
         inner = node

@@ -93,7 +93,6 @@ def _parameter(context: ModernizeContext, module: ModuleUses, call: ast.Call) ->
     parameter = _FUNCTIONS.get(name)
     if parameter is None:
         return None
-    text = module.facts.source.text
     condition: str | None = ""
     if name == _RESTORE:
         condition = "if Orbax wrote the checkpoint"
@@ -102,14 +101,14 @@ def _parameter(context: ModernizeContext, module: ModuleUses, call: ast.Call) ->
     elif name in _MANAGERS:
         condition = "" if _manages_arrays(context, module, call) else None
     elif name.startswith(_V1):
-        is_of_others = name.rpartition(".")[2] in _V1_READS and "SAFETENSORS" in text
-        condition = "if Orbax wrote the checkpoint" if is_of_others else _when_all_is_ocdbt(text)
+        is_of_others = name.rpartition(".")[2] in _V1_READS and "SAFETENSORS" in module.words
+        condition = "if Orbax wrote the checkpoint" if is_of_others else _when_all_is_ocdbt(module)
     return None if condition is None else (parameter, condition)
 
 
-def _when_all_is_ocdbt(text: str) -> str:
+def _when_all_is_ocdbt(module: ModuleUses) -> str:
     """When a call takes part in OCDBT that does not say itself whether it does."""
-    return "if it is in OCDBT" if "use_ocdbt" in text else ""
+    return "if it is in OCDBT" if "use_ocdbt" in module.words else ""
 
 
 def _when_flax_uses_orbax(context: ModernizeContext, module: ModuleUses, call: ast.Call) -> str | None:
@@ -141,7 +140,7 @@ def _of_method(context: ModernizeContext, module: ModuleUses, call: ast.Call) ->
         return None
     owner = call.func.value
     if context.analysis(ValueClasses).of(module, owner) in _MANAGERS:
-        return _OF_MANAGER, _when_all_is_ocdbt(module.facts.source.text)
+        return _OF_MANAGER, _when_all_is_ocdbt(module)
     # Handlers take no strings, and so no `os.path.abspath(...)`.
     if (_class_of_orbax(context, Value(module, owner)) or "").endswith("Handler"):
         return None
@@ -149,7 +148,7 @@ def _of_method(context: ModernizeContext, module: ModuleUses, call: ast.Call) ->
     if writes is False or (writes is None and not _has_array_items(module, call)):
         return None
     # What writes OCDBT reads other files as well.
-    return "directory", _when_all_is_ocdbt(module.facts.source.text) if call.func.attr == "restore" else ""
+    return "directory", _when_all_is_ocdbt(module) if call.func.attr == "restore" else ""
 
 
 def _class_of_orbax(context: ModernizeContext, value: Value) -> str | None:

@@ -22,7 +22,6 @@ See https://docs.jax.dev/en/latest/notebooks/explicit-sharding.html
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -30,9 +29,10 @@ from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_argument, make_positional
 from mmmodernize.meshes.partition_specs import is_alias, kind_of
 from mmmodernize.names.old_names import PARTIALS
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import dotted_name
 
-_EXPLICIT = re.compile(r"\b(?:AxisType\b(?!\.Auto)|reshard|explicit_axes|auto_axes|out_sharding)\b")
+_EXPLICIT = frozenset(("AxisType", "reshard", "explicit_axes", "auto_axes", "out_sharding"))
 _ASK_ABOUT_IT = frozenset(("inspect.signature", "builtins.getattr", "builtins.hasattr", "builtins.help"))
 _SIZES = ("axis_shapes", "axis_sizes")
 _UNCOUNTED = "its axes cannot be counted here; write the sizes and the names out, in this order, or pass `axis_types=`"
@@ -70,10 +70,10 @@ class KeepAutoAxes(ModernizeCodemod):
         append_argument(self.site, call, f"axis_types=({self.site.spell('jax.sharding.AxisType.Auto')},){times}")
 
     def _check_explicit(self) -> None:
-        found = _EXPLICIT.search(self.site.source.text)
-        if found:
+        found = _of_today(self.site.module)
+        if found is not None:
             self.refuse(
-                f"this mesh has Explicit axes since JAX 0.9, which may be meant here, where `{found.group()}` is used; "
+                f"this mesh has Explicit axes since JAX 0.9, which may be meant here, where `{found}` is used; "
                 "say which with `axis_types=`"
             )
 
@@ -145,3 +145,22 @@ class KeepAutoAxes(ModernizeCodemod):
         return isinstance(value, ast.GeneratorExp) or (
             isinstance(value, ast.Call) and self.site.resolve(value.func) in _ITERATORS
         )
+
+
+def _of_today(module: ModuleUses) -> str | None:
+    """A name of explicit axes that code of a module uses; what texts and comments say is no evidence."""
+    for node in module.nodes_of(ast.Name, ast.Attribute, ast.keyword, ast.alias):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name):
+                holder = module.parents.get(node)
+                is_auto = name == "AxisType" and isinstance(holder, ast.Attribute) and holder.attr == "Auto"
+            case ast.keyword(arg=str(name)):
+                is_auto = False
+            case ast.alias(name=name):
+                # Its uses are names themselves, unless it is called otherwise.
+                is_auto = node.asname in (None, name)
+            case _:
+                continue
+        if name in _EXPLICIT and not is_auto:
+            return name
+    return None

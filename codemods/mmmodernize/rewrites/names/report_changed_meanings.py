@@ -201,7 +201,7 @@ def _meets(
 ) -> bool:
     if row.is_common and not age.is_before(row.package, row.release):
         return False
-    if any(word in module.facts.source.text for word in row.beside):
+    if not module.words.isdisjoint(row.beside):
         return False
     call = module.parents.get(use.node)
     if not isinstance(call, ast.Call) or not (call.func is use.node or _is_partial(module, call, use.node)):
