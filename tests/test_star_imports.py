@@ -172,6 +172,20 @@ def test_a_mesh_hides_no_name_where_all_names_are_imported() -> None:
         ("from other import *\n\ns = PositionalSharding\n", True),
         ("from other import *\n\nr = PositionalSharding\nfrom jax.sharding import PositionalSharding\n", True),
         ("from jax.sharding import PositionalSharding\nfrom other import *\n\ns = PositionalSharding\n", True),
+        *(
+            (
+                f"from other import *\n{branch}:\n    from jax.sharding import PositionalSharding\n"
+                "s = PositionalSharding\n",
+                False,
+            )
+            for branch in ("if r", "while r", "with open(r)", "for i in r", "if r:\n    pass\nelse", "if r:\n  if r")
+        ),
+        ("from other import *\nif r:\n    PositionalSharding = None\ns = PositionalSharding\n", True),
+        (
+            "from other import *\ndef f():\n    from jax.sharding import PositionalSharding\n"
+            "    return PositionalSharding\ns = PositionalSharding\n",
+            True,
+        ),
     ],
 )
 def test_an_old_import_is_kept_for_those_that_take_it_by_a_star(main: str, is_kept: bool) -> None:

@@ -339,7 +339,7 @@ class ImportEdits:
         ):
             return True
         by_star = (other for other, home in self.context.importing("*") if id(other.facts) in giving)
-        if any(other is not self.module and _takes_by_star(other, local) for other in by_star):
+        if any(other is not self.module and _takes_by_star(other, local, self.context) for other in by_star):
             return True
         is_gone = any(self._is_gone(item) for item in self.module.imported if item.local == local)
         if any(
@@ -476,10 +476,16 @@ def _and_above(name: str) -> Iterator[str]:
         name = name.rpartition(".")[0]
 
 
-def _takes_by_star(module: ModuleUses, name: str) -> bool:
-    """Whether a module with `import *` may read a name that this gives, rather than what it binds to it below."""
+def _takes_by_star(module: ModuleUses, name: str, context: ModernizeContext) -> bool:
+    """Whether a module with `import *` may read a name that this gives, rather than what it binds to it below.
+
+    It does not read what it imports in a branch by itself, where that is rewritten as an old name.
+    """
     names = module.facts.names
     if name not in names.identifiers:
+        return False
+    read, old = module.heads.get(name, ()), {use.node for use in module.uses(context.owners)}
+    if read and old.issuperset(read):
         return False
     below = [
         binding.statement.lineno
