@@ -314,7 +314,6 @@ def test_advice_that_is_followed_to_the_letter(case: str, at: str, edits: list[l
 # (`jax.set_mesh`); that of all others is in `advice_followed.toml`.
 FOLLOWED_ABOVE = (
     "a `_` is no array",
-    "`_` scans a function here",
     "more than one argument could be the batch",
     "the loss takes `_`, which looks like a random key",
     "the loss closes over",

@@ -3,7 +3,7 @@
     x, _ = jax.lax.scan(block, x, layers)  # mm: stages
     ->  x, _ = mm.stage_scan(jax.lax.scan, axis="stage")(block, x, layers)
 
-The same for a module under `nn.scan` or a function under `nnx.scan`, and with `mm.stage_sequential` for the call of a
+The same for a module or a function under `nn.scan` or `nnx.scan`, and with `mm.stage_sequential` for the call of a
 `Sequential` of Flax, Haiku or Equinox, whose layers are then the tasks of their stages. Each stage scans its slice of a
 stack, and has these layers' parameters and optimizer state; the stack stays one array, with its name and shape.
 
@@ -22,8 +22,7 @@ from typing import NoReturn
 
 from mmcodemods._layer_loop import stage_details
 from mmcodemods._task import TaskCodemod
-from mmrewrite.analysis.loops.made_modules import SEQUENTIALS, is_sequential
-from mmrewrite.analysis.loops.scans import is_lifted_scan, is_nnx_scan, lifts_function
+from mmrewrite.analysis.loops.scans import SEQUENTIALS, is_lifted_scan, is_nnx_scan, is_sequential
 from mmrewrite.directives.vocabulary import FOR, KIND_WORDS, STATEMENT
 
 _SCANS = frozenset(("jax.lax.scan",))
@@ -51,10 +50,8 @@ class StageScan(TaskCodemod):
 
     def is_scan(self, call: ast.Call) -> bool:
         """Whether a call runs layers one after the other: `jax.lax.scan`, or what `nn.scan` or `nnx.scan` made."""
-        if self.site.resolve(call.func) in _SCANS or is_lifted_scan(self.site, call.func):
-            return True
-        # `nnx.scan(block)` itself runs nothing.
-        return self.site.resolve(call.func) != "flax.nnx.scan" and is_nnx_scan(self.site, call.func)
+        is_scan = self.site.resolve(call.func) in _SCANS
+        return is_scan or is_lifted_scan(self.site, call.func) or is_nnx_scan(self.site, call.func)
 
     def refuse_others(self, calls: list[ast.Call], chains: list[ast.Call]) -> NoReturn:
         """Say what to write where there is no scan, and no single `Sequential`."""
@@ -64,14 +61,6 @@ class StageScan(TaskCodemod):
             self.refuse(
                 "`functools.reduce` hides the call of the layer; write `for block in blocks: x = block(x)` and hint "
                 "that"
-            )
-        lifted = next((call for call in calls if lifts_function(self.site, call)), None)
-        if lifted is not None:
-            self.refuse(
-                "`nn.scan` scans a function here, and stages are dealt out of a class of modules; write a module whose "
-                "`__call__(self, x, _)` returns `x, None`, scan that by `nn.scan(Block, ...)()(x, None)`, and hint the "
-                "call",
-                lifted,
             )
         made = next((call for call in calls if self.site.resolve(call.func) in SEQUENTIALS), None)
         if made is not None:
