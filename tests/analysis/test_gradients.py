@@ -6,7 +6,7 @@ import ast
 import textwrap
 
 import pytest
-from hinted_sites import facts_of, refusal_of, site_of
+from hinted_sites import refusal_of, site_of
 
 from mmrewrite.analysis.steps.gradients import Gradient, find_gradient, is_gradient_decorator
 
@@ -214,7 +214,9 @@ def test_computed_argnums_matter_not_where_the_hint_says_which_is_the_batch() ->
     ],
 )
 def test_decorators_that_differentiate(decorator: str, expected: bool) -> None:
-    facts = facts_of(f"import jax\nimport equinox as eqx\nfrom functools import partial\n@{decorator}\ndef f(x): ...\n")
-    function = facts.tree.body[-1]
-    assert isinstance(function, ast.FunctionDef)
-    assert is_gradient_decorator(facts.names, function.decorator_list[0], facts.names.scope) == expected
+    site = site_of(
+        "import jax\nimport equinox as eqx\nfrom functools import partial\n"
+        f"# mm: task(stage=0)\n@{decorator}\ndef f(x): ...\n"
+    )
+    assert isinstance(site.statement, ast.FunctionDef)
+    assert is_gradient_decorator(site, site.statement.decorator_list[0]) == expected

@@ -10,8 +10,8 @@ stack, and has these layers' parameters and optimizer state; the stack stays one
 To check: the layers of the stack cost about the same, since each stage gets as many of them. If the stages do not
 divide their number, the stack lies on one submesh, which the runtime warns of.
 
-Refused: `functools.reduce` and comprehensions, because the text has no call of the layer; a `Sequential` that is made
-in another class or module, which the text does not show to be one.
+Refused: `functools.reduce` and comprehensions, because the text has no call of the layer; a `Sequential` that code out
+of view makes, which the text does not show to be one.
 See https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html for what a scan does.
 """
 

@@ -101,9 +101,7 @@ def cannot_be_given(site: Site, gradient: Gradient, loss: Loss, names: list[str]
     if not isinstance(node, ast.Lambda):
         outside = site.facts.scope_of(node)
     for decorator in getattr(node, "decorator_list", ()):
-        if not is_gradient_decorator(site.facts.names, decorator, outside) and not keeps_values(
-            site.facts, decorator, outside
-        ):
+        if not is_gradient_decorator(site, decorator) and not keeps_values(site.facts, decorator, outside):
             return f"`@{site.text(decorator)}` may look at the parameters of the loss"
     if is_used_elsewhere(site, gradient, loss):
         changed = next((name for name in names if not _is_set_above(loss, name)), None)

@@ -13,7 +13,7 @@ from typing import NamedTuple, NoReturn
 from mmrewrite.codemod.site import Site
 from mmrewrite.directives.vocabulary import STATEMENT, kind_of
 from mmrewrite.source.functions import JIT, own_expressions
-from mmrewrite.source.names import Binding, Module, Scope
+from mmrewrite.source.names import Binding, Scope
 from mmrewrite.values.flow import ValueFlow, values_of
 from mmrewrite.values.value import Access, By, CallArguments, Value
 
@@ -183,14 +183,11 @@ def _refuse_gradients_of_objects(site: Site, calls: list[ast.Call]) -> None:
             )
 
 
-def is_gradient_decorator(names: Module, decorator: ast.expr, scope: Scope) -> bool:
+def is_gradient_decorator(site: Site, decorator: ast.expr) -> bool:
     """Whether a decorator differentiates: `@jax.grad`, `@partial(jax.grad, ...)`, `@eqx.filter_grad(...)`."""
-    found = names.resolve(decorator, scope)
-    if isinstance(decorator, ast.Call):
-        found = names.resolve(decorator.func, scope)
-        if found == "functools.partial" and len(decorator.args) == 1:
-            found = names.resolve(decorator.args[0], scope)
-    return found in GRADIENTS
+    flow = values_of(site.project)
+    given = flow.value_in(site.facts, decorator).done(Access(By.CALL, flow.no_arguments))
+    return bool(flow.may(given, lambda value: value.head in GRADIENTS or None).answers)
 
 
 def _gradient(
