@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 
 from mmrewrite.source.text import SourceText
-from mmrewrite.suggest.candidates import LineOperations, layer_candidates, row_hints, step_lines
+from mmrewrite.suggest.candidates import (
+    LineOperations,
+    layer_candidates,
+    mapped_lines,
+    parameter_hints,
+    row_hints,
+    step_lines,
+)
 from mmrewrite.suggest.devices import find_device, read_cluster
 from tests.command import put, run
 from tests.test_formats import SCHEMAS, validate
@@ -31,6 +38,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_NUMPY_DTYPE_PROMOTION", "standard")
 
 
+# Evaluation above the step, so that the mesh is made above both.
+EVALUATED = """\
+@jax.jit
+def evaluate(p, x):
+    return layers(p, x).mean()
+
+"""
 HEAD = """\
 import jax, jax.numpy as jnp
 
@@ -92,6 +106,7 @@ def step(p, x, y):
 # Programs, with the lines above which hints belong, without those of a data axis, and what is cut.
 PROGRAMS = {
     "loop": (HEAD + STEP + EXAMPLE, {4: "stages", 11: "mjit", 13: "argnum=(1, 2)"}),
+    "evaluation": (HEAD + EVALUATED + STEP + EXAMPLE, {4: "stages", 8: "mjit", 15: "mjit", 17: "argnum=(1, 2)"}),
     "scan": (SCAN, {7: "stages", 14: "mjit", 11: "argnum=(1, 2)"}),
     "closure": (CLOSURE, {4: "stages", 8: "mjit", 13: 'argnum=("x", "y")'}),
 }
@@ -228,6 +243,14 @@ def test_rows_are_named_on_what_layers_hand_on(text: str, expected: list[tuple[i
     assert list(row_hints(SourceText(text, "utf-8", has_bom=False), layers, "batch")) == expected
 
 
+def test_rows_are_named_where_all_examples_are() -> None:
+    text = "def loss(p, x, y):\n    z = jax.vmap(f)(x)\n    return vmap(f)(z)\ng = grad(loss)(p, a, b)\n"
+    source = SourceText(text, "utf-8", has_bom=False)
+    assert mapped_lines(source) == [2, 3]
+    gradient = ast.parse(text).body[-1]
+    assert list(parameter_hints(source, gradient, {1, 2}, "batch")) == [(1, 'shard(x=("batch",), y=("batch",))')]
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -235,6 +258,7 @@ def test_rows_are_named_on_what_layers_hand_on(text: str, expected: list[tuple[i
         ("@a\n@jit\ndef step(x):\n    return x\n", [1]),
         ("def f(x):\n    return x\nstep = jit(f)\n", [3]),
         ("def step(x):\n    return x\ncompiled = jit(step)\n", [3]),
+        ("class T:\n    def f(self):\n        self.g = jit(self.step)\n", [3]),
         ("def step(x):\n    return x\n", []),
         ("if x: step = jit(f)\n", []),
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mmrewrite.source.text import SourceText, parse_quietly
@@ -66,9 +66,9 @@ def step_lines(source: SourceText, name: str) -> list[int]:
         calls = [node for node in ast.walk(statement) if isinstance(statement, _SIMPLE) and isinstance(node, ast.Call)]
         if isinstance(statement, ast.FunctionDef) and statement.name == name and statement.decorator_list:
             found.append((1, first_line(statement)))
-        elif calls and any(getattr(target, "id", getattr(target, "attr", None)) == name for target in targets):
+        elif calls and any(_last_name(target) == name for target in targets):
             found.append((0, statement.lineno))
-        elif any(getattr(each, "id", None) == name for call in calls for each in call.args):
+        elif any(_last_name(each) == name for call in calls for each in call.args):
             found.append((2, statement.lineno))
     return [line for _, line in sorted(found)]
 
@@ -161,6 +161,37 @@ def is_in_loop(source: SourceText, statement: ast.stmt) -> bool:
                 if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
                     stack.extend(ast.iter_child_nodes(node))
     return False
+
+
+def mapped_lines(source: SourceText) -> list[int]:
+    """Lines of statements whose value is what `jax.vmap` of something, or Equinox's, gives when it is called."""
+    found = []
+    for statement in statements_of(source):
+        value = statement.value if isinstance(statement, ast.Assign | ast.Return) else None
+        made = value.func if isinstance(value, ast.Call) else None
+        maker = made.func if isinstance(made, ast.Call) else None
+        if _last_name(maker) in ("vmap", "filter_vmap"):
+            found.append(statement.lineno)
+    return found
+
+
+def parameter_hints(
+    source: SourceText, gradient: ast.stmt, batch: Iterable[object], name: str
+) -> Iterator[tuple[int, str]]:
+    """Lines of the functions that a gradient's statement names, and the hints that their batch has rows first."""
+    names = {node.id for node in ast.walk(gradient) if isinstance(node, ast.Name)}
+    for statement in statements_of(source):
+        if isinstance(statement, ast.FunctionDef) and statement.name in names:
+            parameters = [each.arg for each in (*statement.args.posonlyargs, *statement.args.args)]
+            known = [parameters[k] for k in batch if isinstance(k, int) and k < len(parameters)]
+            if known:
+                layouts = (f'{each}=("{name}",)' for each in sorted(known))
+                yield first_line(statement), f"shard({', '.join(layouts)})"
+
+
+def _last_name(node: ast.AST | None) -> str | None:
+    found: str | None = getattr(node, "attr", getattr(node, "id", None))
+    return found
 
 
 def row_hints(source: SourceText, layers: ast.stmt, name: str) -> Iterator[tuple[int, str]]:

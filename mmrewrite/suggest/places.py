@@ -17,6 +17,8 @@ from mmrewrite.suggest.candidates import (
     imported_from,
     is_in_loop,
     layer_candidates,
+    mapped_lines,
+    parameter_hints,
     row_hints,
     statement_at,
     statement_line,
@@ -137,8 +139,8 @@ def places(
     step: CompiledPlace,
     operations: Sequence[LineOperations],
     gradients: Sequence[Mapping[str, Any]],
-) -> Iterator[HintPlaces]:
-    """Where the hints belong, the likeliest place of the layers first.
+) -> Iterator[tuple[HintPlaces, tuple[NewHint, ...]]]:
+    """Where the hints belong, the likeliest place of the layers first, and hints that may name the rows of a batch.
 
     Args:
         project: The files.
@@ -149,7 +151,7 @@ def places(
     Raises:
         NoPlace: If there is no gradient or nothing that may be cut, or the codemods refuse all places.
     """
-    gradient, text, said = _gradient(project, step, gradients)
+    gradient, text, said, batch = _gradient(project, step, gradients)
     hints = (*step.hints, replace(gradient, text=text))
     files = sorted({path for each in operations for path, _ in each.lines if path in project.files})
     loops, others = layer_candidates({path: project.text(path) for path in files}, operations)
@@ -163,13 +165,10 @@ def places(
             refused += [f"{where}: {_sentence(reason)}" for reason in trial.refused[:1]]
             continue
         accepted += 1
-        yield _with_the_rest(
-            project,
-            step,
-            HintPlaces(
-                step.hints[0], step.hints[1:], replace(gradient, text=_own(text)), layers, None, candidate, said, ()
-            ),
+        found = HintPlaces(
+            step.hints[0], step.hints[1:], replace(gradient, text=_own(text)), layers, None, candidate, said, ()
         )
+        yield _with_the_rest(project, found, operations, batch)
         if accepted == _MOST_ACCEPTED:
             return
     if not accepted:
@@ -188,8 +187,8 @@ def _own(text: str) -> str:
 
 def _gradient(
     project: HintedProject, step: CompiledPlace, gradients: Sequence[Mapping[str, Any]]
-) -> tuple[NewHint, str, str]:
-    """The statement of the gradient, its hint, and what is said of it."""
+) -> tuple[NewHint, str, str, frozenset[object]]:
+    """The statement of the gradient, its hint, what is said of it, and the batch among its arguments."""
     if not gradients:
         raise NoPlace(
             f"{step.path}:{step.hints[-1].line}: the step takes no gradient by `jax.grad`, `jax.value_and_grad` or "
@@ -214,17 +213,17 @@ def _gradient(
         known = _arguments(trial.results, path) if trial.accepted else None
         wanted, said = _recorded(call, known)
         if known is not None and (wanted is None or wanted == known):
-            return place, bare.text, said
+            return place, bare.text, said, frozenset() if wanted is None else wanted[0]
         if wanted is None:
             better = next((match[1] for each in trial.refused if (match := _BETTER.search(each))), None)
             if better is not None and project.tried((*step.hints, replace(place, text=better))).accepted:
-                return place, better, "batch: what the loss closes over"
+                return place, better, "batch: what the loss closes over", frozenset()
             refused += trial.refused
             continue
         text = f"microbatch(count=1{_written(wanted, known)})"
         trial = project.tried((*step.hints, replace(place, text=text)))
         if trial.accepted:
-            return place, text, said
+            return place, text, said, wanted[0]
         refused += trial.refused
     raise NoPlace("\n".join(("the batch cannot be cut into microbatches", *dict.fromkeys(refused))))
 
@@ -303,9 +302,10 @@ def _value(names: frozenset[object]) -> str:
     return "None" if not ordered else ordered[0] if len(ordered) == 1 else f"({', '.join(ordered)})"
 
 
-def _with_the_rest(project: HintedProject, step: CompiledPlace, found: HintPlaces) -> HintPlaces:
-    """The places with other steps that need the mesh, with rows for a data axis, and with what is said besides."""
-    steps = list(found.steps)
+def _with_the_rest(
+    project: HintedProject, found: HintPlaces, operations: Sequence[LineOperations], batch: frozenset[object]
+) -> tuple[HintPlaces, tuple[NewHint, ...]]:
+    """The places with other steps that need the mesh and what is said besides, and hints that may name the rows."""
     trial = project.tried(found.to_trace())
     while True:
         others = {
@@ -314,20 +314,32 @@ def _with_the_rest(project: HintedProject, step: CompiledPlace, found: HintPlace
             if _ANOTHER_STEP in each.reason and each.path in project.files
         }
         new = [NewHint(path, statement_line(project.text(path), line), "mjit") for path, line in sorted(others)]
-        new = [each for each in new if each not in steps]
-        added = next(
-            (each for each in new if project.tried(replace(found, steps=(*steps, each)).to_trace()).accepted), None
-        )
+        wider = [_with_step(project, found, each) for each in new if each not in found.steps]
+        added = next((each for each in wider if project.tried(each.to_trace()).accepted), None)
         if added is None:
             break
-        steps.append(added)
-        found = replace(found, steps=tuple(steps))
+        found = added
         trial = project.tried(found.to_trace())
-    for line, text in row_hints(project.text(found.candidate.path), found.candidate.statement, ROWS):
-        with_rows = replace(found, rows=NewHint(found.candidate.path, line, text))
-        tried = project.tried(with_rows.to_trace())
-        if tried.accepted:
-            found, trial = with_rows, tried
-            break
     remarks = tuple(f"{each.path}:{each.line}: {each.reason}" for each in trial.remarks)
-    return replace(found, remarks=remarks)
+    path, statement = found.candidate.path, found.candidate.statement
+    rows = [NewHint(path, line, text) for line, text in row_hints(project.text(path), statement, ROWS)]
+    files = sorted({path for each in operations for path, _ in each.lines if path in project.files})
+    lines = {place for each in operations for place in each.lines}
+    for path in files:
+        mapped = mapped_lines(project.text(path))
+        rows += [NewHint(path, line, f'shard("{ROWS}")') for line in mapped if (path, line) in lines]
+    own = project.text(found.gradient.path)
+    statement_of_gradient = statement_at(own, found.gradient.line)
+    if statement_of_gradient is not None:
+        hints = parameter_hints(own, statement_of_gradient, batch, ROWS)
+        rows += [NewHint(found.gradient.path, line, text) for line, text in hints]
+    may = tuple(each for each in dict.fromkeys(rows) if project.tried(replace(found, rows=each).to_trace()).accepted)
+    return replace(found, remarks=remarks), may
+
+
+def _with_step(project: HintedProject, found: HintPlaces, step: NewHint) -> HintPlaces:
+    """The places with another step; the mesh is made above all of its file."""
+    mesh = found.mesh
+    if step.path == mesh.path:
+        mesh = replace(mesh, line=min(mesh.line, top_line(project.text(step.path), step.line)))
+    return replace(found, mesh=mesh, steps=(*found.steps, step))

@@ -153,8 +153,8 @@ def computed(
     results: Iterable[Rewrite],
     files: Mapping[str, SourceFile],
     tell: Tell,
-) -> tuple[list[LineOperations], list[dict[str, Any]]]:
-    """What the step of a rewritten program computes, and its calls of gradients, on which lines of which `files`.
+) -> tuple[str, list[LineOperations], list[dict[str, Any]]]:
+    """The step's own name, what it computes, and its calls of gradients, on which lines of which `files`.
 
     Raises:
         NotRun: If it cannot be built, imported or traced.
@@ -177,7 +177,7 @@ def computed(
             for call in document["gradients"]
             if (place := own(call["file"], call["line"])) is not None
         ]
-        return operations, gradients
+        return str(document["name"]), operations, gradients
 
 
 class _OwnLines:

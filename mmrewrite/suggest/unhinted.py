@@ -36,21 +36,33 @@ def suggest_hints(
     """
     step = find_step(project, wanted.entry)
     with phase(f"{wanted.entry}: where hints belong") as tell:
-        operations, gradients = computed(wanted, paths, rules, step.trial.results, project.files, tell)
+        name, operations, gradients = computed(wanted, paths, rules, step.trial.results, project.files, tell)
+    # A script may compile a function under another name.
+    tracing = replace(wanted, entry=f"{wanted.entry.partition(':')[0]}:{name}") if wanted.runs else wanted
     problems: list[str] = []
-    for found in places(project, step, operations, gradients):
-        trial = project.tried(found.to_trace())
-        try:
-            with phase(f"{wanted.entry}: what its layers cost") as tell:
-                suggested = suggest(wanted, paths, rules, trial.results, tell, project.files)
-        except NotTraced as problem:
-            # Without the hints the step was traced, so they are what is in the way.
-            where = f"{found.candidate.path}:{found.candidate.line}"
-            said = str(problem).partition(": cannot be traced: ")[2].removesuffix(_ADVICE) or str(problem)
-            problems.append(f"{where}: with `stages` there and `microbatch` at {_place(found)}: {said}")
-            continue
-        return _with_hints(replace(suggested, places=found, today=None, paths=tuple(paths)), found, project, top)
-    raise NoPlace("\n".join(("the layers are found, and cannot be traced as stages", *problems)))
+    for found, rows in places(project, step, operations, gradients):
+        suggested: Suggested | None = None
+        for named in (*rows, None):
+            tried = replace(found, rows=named)
+            try:
+                with phase(f"{wanted.entry}: what its layers cost") as tell:
+                    trial = project.tried(tried.to_trace())
+                    suggested = suggest(tracing, paths, rules, trial.results, tell, project.files)
+            except NotTraced as problem:
+                # Without the hints the step was traced, so they are what is in the way.
+                where = f"{found.candidate.path}:{found.candidate.line}"
+                said = str(problem).partition(": cannot be traced: ")[2].removesuffix(_ADVICE) or str(problem)
+                problems.append(f"{where}: with `stages` there and `microbatch` at {_place(found)}: {said}")
+                continue
+            if suggested.data_axis is not None or named is None:
+                break
+        if suggested is not None:
+            # Where the model is that of one example, a value that layers hand on has no rows.
+            kept = tried if suggested.data_axis is not None else replace(tried, rows=None)
+            return _with_hints(
+                replace(suggested, wanted=wanted, places=kept, today=None, paths=tuple(paths)), kept, project, top
+            )
+    raise NoPlace("\n".join(("the layers are found, and cannot be traced as stages", *dict.fromkeys(problems))))
 
 
 def _place(found: HintPlaces) -> str:

@@ -48,8 +48,12 @@ class _Seen(BaseException):
         self.found = found
 
 
-def looked_at(entry: FunctionName, arguments: FunctionName, take: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+def looked_at(
+    entry: FunctionName, arguments: FunctionName, take: Callable[..., dict[str, Any]], *, alone: bool = False
+) -> dict[str, Any]:
     """What `take` makes of the step's function, its call, its mesh and what it is given up, within a call of the step.
+
+    With `alone`, the step is the only one of a module that is run, whatever its name.
 
     Raises:
         BadEntryPoint: If the step cannot be imported, called or traced.
@@ -57,7 +61,7 @@ def looked_at(entry: FunctionName, arguments: FunctionName, take: Callable[..., 
     name = entry.name.rpartition(".")[2]
 
     def look(fun: Callable[..., Any], call: Call, mesh: MultiMesh, donate: frozenset[int]) -> None:
-        if arguments.text == RUN and function_name(fun) != name:
+        if arguments.text == RUN and not alone and function_name(fun) != name:
             return
         try:
             found: Any = take(fun, call, mesh, donate)
@@ -114,9 +118,10 @@ def operations(entry: FunctionName, arguments: FunctionName) -> dict[str, Any]:
         def take(fun: Callable[..., Any], call: Call, mesh: MultiMesh, donate: frozenset[int]) -> dict[str, Any]:
             calls.clear()
             step = traced_step(fun, call, mesh, donate)
-            return {"groups": [asdict(group) for group in operation_groups(step.ops())], "gradients": list(calls)}
+            groups = [asdict(group) for group in operation_groups(step.ops())]
+            return {"name": function_name(fun), "groups": groups, "gradients": list(calls)}
 
-        return looked_at(entry, arguments, take)
+        return looked_at(entry, arguments, take, alone=True)
 
 
 def costs(entry: FunctionName, arguments: FunctionName) -> dict[str, Any]:
