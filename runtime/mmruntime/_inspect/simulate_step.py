@@ -30,7 +30,7 @@ class SimulatedStep:
 
     Attributes:
         makespan: From the start of a step until all its results are there, when nothing else is under way.
-        step_time: Time per step in the long run, when each step gets the state of the one before and nobody waits for
+        step_time: Time per step, over many steps, when each step gets the state of the one before and nobody waits for
             results in between.
         busy: Time for which each submesh computes in a step.
         starts: When each instruction starts in the first step, in order of issue.

@@ -57,7 +57,7 @@ class Simulation:
 
     @cached_property
     def steady(self) -> float:
-        """Time per step in the long run without a barrier.
+        """Time per step, over many steps, without a barrier.
 
         A submesh starts its next step as soon as its own work is done. A global norm of the gradients, a check for
         NaNs or a host that waits for the loss is a barrier.

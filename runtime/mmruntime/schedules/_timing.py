@@ -193,7 +193,7 @@ class TimedSchedule:
         return TimedRun(starts, ends, clocks if not waiting else None)
 
     def steady(self, step: Sequence[float]) -> float:
-        """Time per step in the long run if submeshes do not wait for each other between steps.
+        """Time per step, over many steps, if submeshes do not wait for each other between steps.
 
         Args:
             step: End of each row in the first step.
