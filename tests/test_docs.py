@@ -158,3 +158,32 @@ def test_ci_runs_the_tutorial_as_it_is_printed(track: str) -> None:
     assert len(left) == 1 and left[0].startswith("pip install") and ("equinox" in left[0]) == (track != "equinox")
     assert {"mmrewrite diff", "mmrewrite plan", "mmrewrite apply", script.RUN} <= set(run)
     assert "tools/run_tutorial.py nnx" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+def test_the_notebook_is_that_of_its_script_and_was_run() -> None:
+    """`.ci/run` runs it again, and compares what it prints."""
+    script = load_script("tools/make_notebook.py")
+    cells = json.loads(script.NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    assert tuple("".join(cell["source"]) for cell in cells) == script.CELLS
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == [*range(1, len(code) + 1)]
+    assert {output["output_type"] for cell in code for output in cell["outputs"]} == {"stream"}
+    assert (ROOT / "examples" / "tutorial" / "nnx" / "train.py").read_text(encoding="utf-8").strip() in script.CELLS[3]
+    assert "tools/make_notebook.py --check" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+def test_the_check_of_prose_finds_what_is_planted() -> None:
+    """`.ci/run` runs it over pages and help texts, with proselint."""
+    script = load_script("tools/check_prose.py")
+    text = "A micro-batch.\n\n`micro-batch` and\n\n```\nmicro-batch\n```\n\nIts exit code.\n"
+    found = [(1, "say `microbatch`, not `micro-batch`"), (9, "say `exit status`, not `exit code`")]
+    assert [*script.words_found(script.prose(text))] == found
+    assert [*script.long_sentences("one\n\n- " + "word " * 51 + "\n- word.")] == [(3, f"52 words: -{' word' * 7} ...")]
+    assert [*script.long_sentences("| " + "word " * 99 + "|\n\n" + "word " * 50 + "\nword. " + "word " * 40)] == [
+        (3, f"51 words:{' word' * 8} ...")
+    ]
+    names = {name for name, _ in script.texts()}
+    assert {"README.md", "docs/tutorial.md", "mmrewrite --help", "mmrewrite verify --help"} <= names
+    for word in script.RULES["words"]:
+        assert [*script.words_found(word)] == []
+    assert "tools/check_prose.py" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
