@@ -22,8 +22,6 @@ CHOICES = {
     "codemods/mmmodernize/types/array_sources.py": "what holds arrays: containers and their parts at once; to be moved",
     "mmrewrite/analysis/loops/dataflow.py": "what a statement of a loop writes and reads, not what it is",
     "mmrewrite/analysis/objects/special_methods.py": "which methods an operator or a test runs",
-    "mmrewrite/analysis/steps/compilers.py": "each side of a choice is edited at its place",
-    "mmrewrite/analysis/steps/jit_calls.py": "each side of a choice is edited at its place",
     "mmrewrite/source/branches.py": "the sides of a choice, for those that edit each",
 }
 # Who knows a `functools.partial`.
@@ -42,7 +40,7 @@ PARTIALS = {
     "codemods/mmmodernize/rewrites/names/report_changed_meanings.py": "keywords in the text of a partial",
     "mmrewrite/analysis/loops/outlining.py": "writes a partial",
     "mmrewrite/analysis/meshes/mesh_requests.py": "arguments of JAX's functions in a partial; to be moved",
-    "mmrewrite/analysis/steps/compilers.py": "edits a partial",
+    "mmrewrite/analysis/steps/compilers.py": "a partial that binds options compiles too",
     "mmrewrite/analysis/steps/jit_calls.py": "edits a partial",
     "mmrewrite/analysis/steps/losses.py": "counts the arguments that a partial binds",
     "mmrewrite/analysis/steps/step_data.py": "arguments of a step in a partial; to be moved",

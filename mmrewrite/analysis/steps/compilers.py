@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from mmrewrite.codemod.site import Site
 from mmrewrite.source.functions import COMPILERS, JIT
 from mmrewrite.source.names import Scope
-
-_PARTIAL = "functools.partial"
+from mmrewrite.values.flow import values_of
+from mmrewrite.values.library import PARTIALS
+from mmrewrite.values.value import CallArguments, Value
 
 CARRIED = ("donate_argnums", "donate_argnames", "static_argnums", "static_argnames")
 _LAYOUTS = ("in_shardings", "out_shardings")
@@ -31,9 +32,6 @@ _WITHOUT_EFFECT = ("inline", "keep_unused", "graph", "graph_updates")
 _BY_POSITION = {"jax.pmap": ("axis_name",), "mmruntime.compat.pmap": ("axis_name",)}
 # Those that, called without a function, give one that takes it.
 _CURRIED = frozenset((JIT, "flax.nnx.jit", "equinox.filter_jit", "equinox.filter_pmap"))
-
-# Aliases may form a circle.
-_DEPTH = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,19 +68,33 @@ def compiler(site: Site, node: ast.expr, scope: Scope | None = None) -> Compiler
 
     Refuses an expression that may be one of them or something else.
     """
-    found = _kinds(site, node, scope or site.scope, _DEPTH)
-    known = {kind for kind, _ in found if kind is not None}
-    if not known:
+    flow = values_of(site.project)
+
+    def bound(value: Value) -> list[Value]:
+        """What a `partial` binds options of."""
+        call = value.path[0].what if value.head in PARTIALS and len(value.path) == 1 else None
+        if not isinstance(call, CallArguments) or len(call.positional) != 1:
+            return []
+        return [call.positional[0].value]
+
+    found = flow.may(
+        flow.value_in(site.facts, node), lambda value: value.outside if value.outside in COMPILERS else None, also=bound
+    )
+    if not found.answers:
         return None
-    for kind, other in found:
-        if kind is None:
-            site.refuse(
-                f"`{site.text(node)}` may be `{site.text(other)}` (line {other.lineno}), which is none of "
-                "`jax.jit`, `nnx.jit`, `eqx.filter_jit`, `eqx.filter_pmap` and `jax.pmap`; let every choice be one of "
-                "them",
-                node,
-            )
-    return Compiler(node, frozenset(known), site.resolve(node, scope) == JIT)
+    others = [each for each in found.others if not bound(each)]
+    others += [each.value for each in found.unknown if each.value is not None and not each.is_open]
+    if others:
+        other = others[0]
+        text = f"`{other.outside}`" if other.outside is not None else "something else"
+        if isinstance(other.head, ast.expr):
+            text = f"`{ast.unparse(other.head)}` (line {other.line})"
+        site.refuse(
+            f"`{site.text(node)}` may be {text}, which is none of `jax.jit`, `nnx.jit`, "
+            "`eqx.filter_jit`, `eqx.filter_pmap` and `jax.pmap`; let every choice be one of them",
+            node,
+        )
+    return Compiler(node, frozenset(found.answers), site.resolve(node, scope) == JIT)
 
 
 def carried(site: Site, used: Compiler, keywords: Sequence[ast.keyword], place: ast.expr) -> dict[str, str]:
@@ -112,43 +124,6 @@ def carried(site: Site, used: Compiler, keywords: Sequence[ast.keyword], place: 
                 place,
             )
     return found
-
-
-def _kinds(site: Site, node: ast.expr, scope: Scope, depth: int) -> list[tuple[str | None, ast.expr]]:
-    """What an expression may be: full names of functions that compile, None for anything else; and where."""
-    if depth == 0:
-        return [(None, node)]
-    resolved = site.resolve(node, scope)
-    if resolved in COMPILERS:
-        return [(resolved, node)]
-    if isinstance(node, ast.Call) and site.resolve(node.func, scope) == _PARTIAL and len(node.args) == 1:
-        return _kinds(site, node.args[0], scope, depth - 1)
-    choices = list(_choices(node, scope))
-    if not choices:
-        return [(None, node)]
-    return [found for choice, owner in choices for found in _kinds(site, choice, owner, depth - 1)]
-
-
-def _choices(node: ast.expr, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
-    """The values that an expression may have, and the scope of each; none if they cannot be seen."""
-    if isinstance(node, ast.IfExp):
-        yield node.body, scope
-        yield node.orelse, scope
-    elif isinstance(node, ast.Subscript) and (table := _table(node.value, scope)) is not None:
-        for value in table.values:
-            yield value, scope
-    elif isinstance(node, ast.Name) and (owner := scope.owner(node.id)) is not None:
-        values = [binding.value for binding in owner.bindings[node.id]]
-        seen = [value for value in values if value is not None]
-        if len(seen) == len(values):
-            yield from ((value, owner) for value in seen)
-
-
-def _table(node: ast.expr, scope: Scope) -> ast.Dict | None:
-    if isinstance(node, ast.Name) and (owner := scope.owner(node.id)) is not None:
-        values = [binding.value for binding in owner.bindings[node.id]]
-        return values[0] if len(values) == 1 and isinstance(values[0], ast.Dict) else None
-    return node if isinstance(node, ast.Dict) else None
 
 
 def _says_nothing(value: ast.expr) -> bool:

@@ -11,11 +11,11 @@ from mmrewrite.analysis.steps.compilers import Compiler, compiler, names_in
 from mmrewrite.codemod.site import Site
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.source.functions import COMPILERS
 from mmrewrite.values.flow import values_of
 from mmrewrite.values.value import By, Decorated, Value
 
 _PARTIAL = "functools.partial"
-_NAMES = ast.Name | ast.Attribute | ast.Subscript | ast.IfExp
 
 # Other functions that compile: why `mjit` cannot replace them, and what to write.
 _OTHERS = {
@@ -75,6 +75,7 @@ def jit_call(site: Site, directive: str) -> Jit:
         _refuse_others(site, (call.func for call in site.calls(statement)))
         site.refuse(
             f"`{directive}` replaces `jax.jit`, and there is none here; hint the statement that calls `jax.jit`"
+            f"{_made_where(site)}"
         )
     (jit,) = found
     for node in ast.walk(statement):
@@ -155,22 +156,38 @@ def _refuse_absent(site: Site, facts: Facts, node: ast.Attribute) -> None:
 
 def _jits(site: Site, statement: ast.stmt) -> Iterator[Jit]:
     for call in site.calls(statement):
-        used = compiler(site, call.func) if isinstance(call.func, _NAMES) else None
-        if used is not None and call.args:
-            name = site.text(call.func)
-            if any(isinstance(argument, ast.Starred) for argument in call.args):
-                site.refuse(f"`*` hides what `{name}` compiles; pass it by position", call)
-            named = used.positional()
-            if len(call.args) > 1 + len(named):
-                site.refuse(f"this `{name}` is given more than a function by position; name its other arguments", call)
-            by_position = [ast.keyword(option, value) for option, value in zip(named, call.args[1:], strict=False)]
-            yield Jit(call, call.args[0], (*by_position, *call.keywords), used)
-        elif isinstance(call.func, ast.Call) and len(call.args) == 1 and not call.keywords:
-            maker = call.func
+        maker = call.func
+        if isinstance(maker, ast.Call) and len(call.args) == 1 and not call.keywords:
             is_partial = site.resolve(maker.func) == _PARTIAL and len(maker.args) == 1
             used = compiler(site, maker.args[0] if is_partial else maker.func)
             if used is not None and (is_partial or (used.is_curried and not maker.args)):
                 yield Jit(call, call.args[0], tuple(maker.keywords), used)
+                continue
+        used = compiler(site, maker) if call.args else None
+        if used is None:
+            continue
+        name = site.text(maker)
+        if any(isinstance(argument, ast.Starred) for argument in call.args):
+            site.refuse(f"`*` hides what `{name}` compiles; pass it by position", call)
+        named = used.positional()
+        if len(call.args) > 1 + len(named):
+            site.refuse(f"this `{name}` is given more than a function by position; name its other arguments", call)
+        by_position = [ast.keyword(option, value) for option, value in zip(named, call.args[1:], strict=False)]
+        yield Jit(call, call.args[0], (*by_position, *call.keywords), used)
+
+
+def _made_where(site: Site) -> str:
+    """Where a step is compiled that a statement calls."""
+    flow = values_of(site.project)
+
+    def compiled(value: Value) -> bool | None:
+        return True if value.head in COMPILERS and [step.kind for step in value.path] == [By.CALL] else None
+
+    for call in site.calls(site.statement):
+        for place in flow.may(flow.value_in(site.facts, call.func), compiled).places.values():
+            path, _, line = place.rpartition(":")
+            return f": line {line}" + (f" of {PurePath(path).name}" if path != site.facts.path else "")
+    return ""
 
 
 def _refuse_others(site: Site, names: Iterator[ast.expr]) -> None:
