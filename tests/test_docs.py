@@ -164,11 +164,10 @@ def test_the_notebook_is_that_of_its_script_and_was_run() -> None:
     """`.ci/run` runs it again, and compares what it prints."""
     script = load_script("tools/make_notebook.py")
     cells = json.loads(script.NOTEBOOK.read_text(encoding="utf-8"))["cells"]
-    assert tuple("".join(cell["source"]) for cell in cells) == script.CELLS
+    assert tuple("".join(cell["source"]) for cell in cells) == script.cells(), "run: python tools/make_notebook.py"
     code = [cell for cell in cells if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in code] == [*range(1, len(code) + 1)]
     assert {output["output_type"] for cell in code for output in cell["outputs"]} == {"stream"}
-    assert (ROOT / "examples" / "tutorial" / "nnx" / "train.py").read_text(encoding="utf-8").strip() in script.CELLS[3]
     assert "tools/make_notebook.py --check" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 

@@ -17,55 +17,67 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOK = ROOT / "docs" / "tutorial.ipynb"
-_PROGRAM = (ROOT / "examples" / "tutorial" / "nnx" / "train.py").read_text(encoding="utf-8")
 
-CELLS = (
-    """# From four hints to a pipeline, with Flax nnx
+
+def cells() -> tuple[str, ...]:
+    """The texts of the cells; commands are those of the page."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    import run_tutorial
+
+    page = run_tutorial.commands("nnx")
+
+    def printed(beginning: str) -> str:
+        return "\n".join(f"!{line}" for line in page if line.startswith(beginning))
+
+    return (
+        """# From a program for one device to a pipeline, with Flax nnx
 
 The [tutorial](tutorial.md) as a notebook: a program for one device becomes a pipeline of four stages. It runs anywhere,
 on eight virtual devices of a CPU, in one to three minutes. It needs `pip install "mmrewrite[flax]"`, or a line of
 [Installation](install.md) while the package is not on PyPI. Files are written into a temporary folder.""",
-    """import os
+        """import os
 import tempfile
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 os.chdir(tempfile.mkdtemp())""",
-    """## Four hints
+        """## A program for one device""",
+        f"%%writefile {run_tutorial.PROGRAM}\n{run_tutorial.program('nnx').rstrip()}",
+        f"!{run_tutorial.RUN}",
+        """## Hints
 
-A hint is a comment that begins with `# mm:`. This program trains on one device, with or without them.""",
-    f"%%writefile train.py\n{_PROGRAM.rstrip()}",
-    "!python train.py",
-    """## What would change
+A hint is a comment that begins with `# mm:`. The command finds where hints belong, and writes them.""",
+        printed("mmrewrite suggest"),
+        """## What would change
 
 `diff` writes nothing.""",
-    "!mmrewrite diff",
-    """## What will run where
+        printed("mmrewrite diff"),
+        """## What will run where
 
 This reads the source alone. A row is a stage; `F2` is the forward pass of microbatch 2, `B2` its backward pass.""",
-    "!mmrewrite plan --microbatches 4",
-    """## Whether it computes the same
+        printed("mmrewrite plan"),
+        """## Whether it computes the same
 
 The original runs on one device and the rewritten program on virtual ones; all arguments and results are compared. The
 verdict is in the last line.""",
-    "!mmrewrite verify",
-    """## Apply and run
+        printed("mmrewrite verify"),
+        """## Apply and run
 
 The losses are those of before. Virtual devices share the processor, so this is not faster: it shows that it works.""",
-    "!mmrewrite apply\n!python train.py",
-    """## Where everything is
+        f"{printed('mmrewrite apply')}\n!{run_tutorial.RUN}",
+        """## Where everything is
 
 The rewritten program is ordinary Python. In this process it has the eight devices, of which it takes four.""",
-    """import train
+        """import train
 
 model, optimizer = train.make_state()
 train.train_step(model, optimizer, train.make_batch(0))
 for index, block in enumerate(model.blocks):
     print(f"layer {index} on", *block.wide.kernel.get_value().devices())""",
-    "print(train.train_step.explain().headlines[0])",
-    """`print(train.train_step.explain())` shows every table. Where to go from here: [hints for your own
+        "print(train.train_step.explain().headlines[0])",
+        """`print(train.train_step.explain())` shows every table. Where to go from here: [hints for your own
 program](guide.md), [how to choose](choose.md), [what will run where](plan.md).""",
-)
+    )
 
 
 def notebook() -> Any:
@@ -77,7 +89,7 @@ def notebook() -> Any:
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
     }
-    for number, text in enumerate(CELLS):
+    for number, text in enumerate(cells()):
         kind = nbformat.v4.new_code_cell if _is_code(text) else nbformat.v4.new_markdown_cell
         made.cells.append(kind(text, id=f"cell-{number}"))
     return made
@@ -115,10 +127,14 @@ def run(made: Any) -> None:
 
 
 def said(made: Any) -> list[str]:
-    """The outputs, without what another processor changes: losses, numbers of differences, and hashes."""
+    """The outputs, without what another machine changes: losses, differences, hashes, predicted times, and memory."""
     texts = ("".join(output["text"] for output in cell.get("outputs", ())) for cell in made.cells)
     return [
-        re.sub(r"\b[\d.]+e-\d+\b|\b[0-9a-f]{12,}\b|(?<=loss )[\d.]+", "*", re.sub(r"[ -]{2,}", " ", text))
+        re.sub(
+            r"\b[\d.]+e-\d+\b|\b[0-9a-f]{12,}\b|(?<=loss )[\d.]+|[\d.]+(?= ([KMG]iB|[mu]?s)\b)",
+            "*",
+            re.sub(r"[ -]{2,}", " ", text),
+        )
         for text in texts
     ]
 
@@ -133,9 +149,10 @@ def main() -> int:
         nbformat.write(made, NOTEBOOK)
         return 0
     stands = nbformat.read(NOTEBOOK, as_version=4)
-    for cell, now, before in zip(made.cells, said(made), said(stands), strict=True):
-        if now != before or cell.source != stands.cells[made.cells.index(cell)].source:
-            print(f"{cell.source}\n\nprints\n\n{now}\n\nand printed\n\n{before}\n\nrun: python tools/make_notebook.py")
+    for cell, old, now, before in zip(made.cells, stands.cells, said(made), said(stands), strict=True):
+        if now != before or cell.source != old.source:
+            print(f"{old.source}\n\nis, and prints now\n\n{cell.source}\n\n{now}\n\nwhere it printed\n\n{before}")
+            print("run: python tools/make_notebook.py")
             return 1
     print(f"{NOTEBOOK.name}: {len(made.cells)} cells, each prints what it printed")
     return 0
