@@ -250,7 +250,9 @@ def compared(wanted: Wanted, document: Mapping[str, Any]) -> Suggested:
     layers = [replace(layer, inputs=layer.inputs * batch / rows_seen) for layer in layers]
     axes: dict[str, int] = dict(today["axes"])
     pairs = [(str(name), device) for name, device in document["logical_axes"]]
-    rows = document["traces"][0]["rows"]
+    rows = [
+        each for each in document["traces"][0]["rows"] if all(each in trace["rows"] for trace in document["traces"])
+    ]
     row_name = rows[0] if rows else None
     cut = next((str(device) for name, device in pairs if name == row_name and device in axes), None)
     data_axis = None if row_name is None else cut or "data"

@@ -175,7 +175,7 @@ def _costs(
             {
                 "count": each,
                 "layers": [asdict(layer) for layer in layers],
-                "rows": row_names(op for region in loops for op in region.ops),
+                "rows": row_names((op for region in loops for op in region.ops), batch // each),
                 "donates": bool(donate),
                 "schedule": schedule if isinstance(schedule, str) else getattr(schedule, "name", schedules.AUTO),
             }

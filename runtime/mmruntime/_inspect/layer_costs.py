@@ -118,9 +118,14 @@ def layer_costs(step: Step, placement: Placement, segments: Segments) -> list[La
     return found
 
 
-def row_names(ops: Iterable[Op]) -> list[str]:
-    """The logical names that constraints of a loop give the first dimension of values."""
-    names: dict[str, None] = {}
+def row_names(ops: Iterable[Op], rows: int) -> list[str]:
+    """The logical names that constraints of a loop give the rows of a microbatch, where these come first.
+
+    Args:
+        ops: The equations of the loop.
+        rows: How many rows a microbatch has. A name that is given a first dimension of another size is none of rows.
+    """
+    sizes: dict[str, set[int]] = {}
     left = [op.eqn for op in ops]
     while left:
         eqn = left.pop()
@@ -129,8 +134,8 @@ def row_names(ops: Iterable[Op]) -> list[str]:
             leading = eqn.params["names"][0]
             for name in leading if isinstance(leading, tuple) else (leading,):
                 if isinstance(name, str):
-                    names[name] = None
-    return sorted(names)
+                    sizes.setdefault(name, set()).add(eqn.invars[0].aval.shape[0])
+    return sorted(name for name, seen in sizes.items() if seen == {rows})
 
 
 def _programs(stage: Any) -> Sequence[Any]:
