@@ -166,3 +166,16 @@ def test_a_module_is_followed_to_the_parameter_that_it_may_be(name: str) -> None
     assert result.failure is None
     marked = {number for number, line in enumerate(text.splitlines(), 1) if line.endswith("# old")}
     assert {item.line for item in (*result.refusals, *result.left)} == marked
+
+
+@pytest.mark.parametrize("made", ["C().f", "functools.partial(C.f, C())", "functools.partial(C().f)"])
+def test_a_method_is_followed_from_where_it_was_read_into_other_files(made: str) -> None:
+    sources = {
+        "a.py": b"class C:\n    def f(self, k):\n        return k.tree_map\n",
+        "b.py": f"import functools\nfrom a import C\n\ng = {made}\n".encode(),
+        "c.py": b"import jax\nfrom b import g\n\ng(jax)\n",
+    }
+    load = {f"./{path}": data for path, data in sources.items()}
+    found = {each.path: each for each in modernize_project(source_files(sources), REGISTRY, load=load.get)}
+    assert [each.failure for each in found.values()] == [None] * 3
+    assert [each.line for each in found["a.py"].left] == [3]

@@ -41,15 +41,15 @@ class UsePlace(NamedTuple):
     Attributes:
         module: The module that has it.
         node: The expression.
-        before: The calls of `partial` that gave it arguments, outermost first.
-        read: Where it was read of an object or a class, None if it was not.
+        before: What calls of `partial` gave it, outermost first.
+        read: The object or the class that it was read of, None if it was not; perhaps in another module.
         is_held: Whether the expression is a container of it.
     """
 
     module: ModuleUses
     node: ast.expr
-    before: tuple[ast.Call, ...] = ()
-    read: ast.expr | None = None
+    before: tuple[CallArguments, ...] = ()
+    read: Value | None = None
     is_held: bool = False
 
 
@@ -104,14 +104,14 @@ def uses_of(flow: ValueFlow, module: ModuleUses, definition: ast.AST) -> Used:
 def _called(flow: ValueFlow, place: UsePlace, found: CallArguments, takes: bool | None) -> Iterator[CallArguments]:
     """The arguments of a call: with the object if the function was read of one, without if of a class or a module."""
     for partial in place.before:
-        found = flow.joined(flow.call_at(place.module, partial, None), found)
+        found = flow.joined(partial, found)
     if place.read is None:
         yield found
         return
-    owner = Value(place.module, place.read)
-    is_class = _is_class(flow, place.module, place.read) if takes is None else not takes
+    assert isinstance(place.read.head, ast.expr)
+    is_class = _is_class(flow, place.read.module, place.read.head) if takes is None else not takes
     if is_class is not True:
-        yield flow.merged(owner, found)
+        yield flow.merged(place.read, found)
     if is_class is not False:
         yield found
 
@@ -154,7 +154,7 @@ def _places_of(flow: ValueFlow, module: ModuleUses, definition: ast.AST) -> Iter
             for place in _places_of(flow, home, each):
                 call = place.module.parents.get(place.node)
                 if isinstance(call, ast.Call) and call.func is place.node:
-                    yield UsePlace(place.module, call, read=call)
+                    yield UsePlace(place.module, call, read=Value(place.module, call))
         for home, node in flow.stores.reads(name):
             yield _read(home, node)
     for head in module.heads.get("cls", ()) if isinstance(definition, ast.ClassDef) else ():
@@ -166,7 +166,7 @@ def _places_of(flow: ValueFlow, module: ModuleUses, definition: ast.AST) -> Iter
 def _read(module: ModuleUses, node: ast.expr) -> UsePlace:
     """The place of something that is read of an object, as an attribute or by its text."""
     owner = node.value if isinstance(node, ast.Attribute) else node.args[0] if isinstance(node, ast.Call) else None
-    return UsePlace(module, node, read=owner)
+    return UsePlace(module, node, read=Value(module, owner) if owner is not None else None)
 
 
 def _heads(flow: ValueFlow, module: ModuleUses, scope: Scope, name: str) -> Iterator[UsePlace]:
@@ -200,7 +200,7 @@ def _after(flow: ValueFlow, place: UsePlace, used: Used) -> Iterator[UsePlace]:
         case ast.Call(args=[first, *others]) if first is node and not place.is_held:
             name = flow.full_name(module, holder.func)
             if name in PARTIALS:
-                yield place._replace(node=holder, before=(holder, *place.before))
+                yield place._replace(node=holder, before=(flow.call_at(module, holder, None), *place.before))
             elif name in WRAPPERS:
                 yield place._replace(node=holder)
             elif name in MAPS:
