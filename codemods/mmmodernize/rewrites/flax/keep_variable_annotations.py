@@ -60,12 +60,9 @@ class KeepVariableAnnotations(ModernizeCodemod):
                 yield Location(module, call.func, uses.get(call.func))
             elif _changes(module, call) is not None and variables.has(module, call.args[0]) is not False:
                 yield Location(module, call)
-        for statement in module.nodes_of(ast.AugAssign):
-            assert isinstance(statement, ast.AugAssign)
-            target = statement.target
-            if isinstance(target, ast.Name | ast.Attribute) and variables.has(module, target) is not False:
-                yield Location(module, target)
-        changed = {statement.target for statement in module.nodes_of(ast.AugAssign)}
+        statements = module.nodes_of(ast.AugAssign)
+        changed = dict.fromkeys(target for each in statements if (target := _changed(each)) is not None)
+        yield from (Location(module, node) for node in changed if variables.has(module, node) is not False)
         for node in module.nodes_of(ast.Attribute):
             assert isinstance(node, ast.Attribute)
             if isinstance(node.ctx, ast.Load):
@@ -87,8 +84,8 @@ class KeepVariableAnnotations(ModernizeCodemod):
         if isinstance(call, ast.Call) and keyword is not None:
             self._rename(call, keyword)
             return
-        if isinstance(call, ast.AugAssign) and variables.has(self.site.module, node) is not False:
-            self._change_in_place(call, node)
+        if call is not None and _changed(call) is node and variables.has(self.site.module, node) is not False:
+            self._change_in_place(node)
             return
         changed = _changes(self.site.module, node)
         if changed is not None:
@@ -110,7 +107,7 @@ class KeepVariableAnnotations(ModernizeCodemod):
         self.site.needs_package("flax", "0.12", "`out_sharding`", jax="0.10")
         self.site.rename_attribute(node, "out_sharding")
 
-    def _change_in_place(self, statement: ast.AugAssign, target: ast.expr) -> None:
+    def _change_in_place(self, target: ast.expr) -> None:
         text = self.site.text(target)
         if self.site.context.analysis(NnxVariables).has(self.site.module, target) is None:
             self.site.leave(
@@ -137,6 +134,14 @@ def _is_of_today(module: ModuleUses) -> bool:
         (node.arg if isinstance(node, ast.keyword) else getattr(node, "attr", None)) in _TODAY
         for node in module.nodes_of(ast.keyword, ast.Attribute)
     )
+
+
+def _changed(statement: ast.AST) -> ast.expr | None:
+    """What a statement changes in place, if that may be a variable: its value is none."""
+    if not isinstance(statement, ast.AugAssign) or isinstance(statement.target, ast.Subscript):
+        return None
+    is_value = isinstance(statement.target, ast.Attribute) and statement.target.attr in _SETTABLE
+    return None if is_value else statement.target
 
 
 def _changes(module: ModuleUses, node: ast.expr) -> str | None:
