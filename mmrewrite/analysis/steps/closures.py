@@ -77,7 +77,10 @@ def cannot_be_given(site: Site, gradient: Gradient, loss: Loss, names: list[str]
     if node.args.vararg or node.args.defaults:
         return "the loss has `*args` or defaults, after which no parameter can go"
     if not gradient.complete or len(gradient.uses) != 1:
-        return "not every call of this gradient can be seen"
+        maker = gradient.makers[0]
+        is_here = maker.path == site.facts.path and maker.line == site.statement.lineno
+        made = "" if is_here else f" ({maker.place(site)} makes it)"
+        return f"not every call of this gradient can be seen{made}"
     use = gradient.uses[0]
     if any(isinstance(argument, ast.Starred) for argument in use.call.args):
         return "star-args hide the arguments of the gradient"

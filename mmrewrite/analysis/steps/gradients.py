@@ -121,16 +121,28 @@ def find_gradient(site: Site) -> Gradient:
             break
     if len(found) != 1:
         _refuse_gradients_of_objects(site, list(site.calls(site.statement)))
-        site.refuse(
-            "no `jax.grad(f)` or `jax.value_and_grad(f)` can be seen here; hint the statement that calls one, by name "
-            "or directly"
-        )
+        reason = _why_unknown(site)
+        advice = "; hint the statement that calls one, by name or directly"
+        if reason is not None:
+            advice = f": {reason}; give the file that passes it too, or take the gradient here"
+        site.refuse(f"no `jax.grad(f)` or `jax.value_and_grad(f)` can be seen here{advice}")
     call, makers = found[0]
     is_complete = False
     if isinstance(call.func, ast.Name):
         name = call.func.id
         is_complete = _loads(site, name, site.scope.owner(name), _binding_in_block(site, name)) == 1
     return _gradient(site, makers, call, by_name=True, uses=(Use(call, site.statement),), complete=is_complete)
+
+
+def _why_unknown(site: Site) -> str | None:
+    """Which parameter is called for which code out of view may pass a gradient function."""
+    flow = values_of(site.project)
+    for call in site.calls(site.statement):
+        for unknown in flow.may(flow.value_in(site.facts, call.func), lambda value: None).unknown:
+            value = unknown.value
+            if value is not None and isinstance(value.head, ast.arg) and not value.path and not unknown.is_open:
+                return unknown.reason
+    return None
 
 
 def _makers(site: Site, node: ast.expr) -> tuple[GradientMaker, ...]:
