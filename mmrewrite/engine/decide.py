@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -109,7 +111,8 @@ def _rewrite_modules(
     hinted = with_axis_names(hinted, others, load, sources.adopt, settings.axes, settings.jaxtyping)
     starring = [*sources.starring, *(file for file in others.values() if may_import_all(file.data))]
     starred_in = [facts for facts in (read_facts(file, ()) for file in starring) if isinstance(facts, Facts)]
-    outcomes = _decide(hinted, codemods, load, settings, unreadable, starred_in)
+    callers = list(_callers(hinted, importing))
+    outcomes = _decide(hinted, codemods, load, settings, unreadable, starred_in, callers)
     results |= {facts.path: rewritten(facts, outcomes[facts.path]) for facts in hinted}
 
     def again(modules: Sequence[Facts]) -> dict[str, Rewrite]:
@@ -119,13 +122,43 @@ def _rewrite_modules(
         if not any(results[facts.path].changed and _has_hints(facts) for facts in modules):
             return {}
         modules = with_axis_names(modules, {}, load, no_file, settings.axes, settings.jaxtyping)
-        outcomes = _decide(modules, codemods, load, settings, starred_in=starred_in)
+        outcomes = _decide(modules, codemods, load, settings, starred_in=starred_in, callers=callers)
         return {facts.path: rewritten(facts, outcomes[facts.path]) for facts in modules}
 
     second = SecondRun(
         lambda file: _read(file, codemods, settings, reexports), again, "rewritten", "statements", moves_names=True
     )
     return self_check(results, hinted, second, settings.track)
+
+
+def _callers(hinted: Sequence[Facts], importing: Importing) -> Iterator[Facts]:
+    """Modules that import hinted ones, if a gradient function that these call may be passed from there."""
+    if not any(
+        hint.record.role is Role.MICROBATCH and _calls_what_is_passed(facts, hint)
+        for facts in hinted
+        for hint in facts.hints.hints
+    ):
+        return
+    names = b"|".join(sorted({re.escape(facts.names.name.rpartition(".")[2]).encode() for facts in hinted}))
+    imports = re.compile(rb"^[ \t]*(?:from|import)[ \t][^\n]*?\b(?:" + names + rb")\b", re.MULTILINE)
+    known = {facts.file.path for facts in hinted}
+    for file in importing(lambda data: imports.search(data) is not None):
+        facts = read_facts(file, ()) if file.path not in known else None
+        if isinstance(facts, Facts):
+            yield facts
+
+
+def _calls_what_is_passed(facts: Facts, hint: Hint) -> bool:
+    """Whether a statement calls a parameter, or an attribute of an object, and makes no gradient function itself."""
+    names, scope = facts.names, facts.scope_of(hint.statement)
+    called = [call.func for call in names.calls.get(hint.statement, ())]
+    if any(f"{names.resolve(each, scope)}".endswith("grad") for each in called):
+        return False
+    bindings = [names.binding(each.id, scope) for each in called if isinstance(each, ast.Name)]
+    is_parameter = any(each is not None and each.kind == "parameter" for each in bindings)
+    return is_parameter or any(
+        isinstance(each, ast.Attribute) and names.resolve(each, scope) is None for each in called
+    )
 
 
 def _has_hints(facts: Facts) -> bool:
@@ -156,13 +189,20 @@ def _decide(
     settings: HintSettings,
     unreadable: Sequence[Unreadable] = (),
     starred_in: Sequence[Facts] = (),
+    callers: Sequence[Facts] = (),
 ) -> dict[str, Outcome]:
     """Decide all hints: the outcome of every module once refusals have stopped spreading."""
     ordered = in_order(codemods)
 
     def decide(modules: Sequence[Facts]) -> dict[str, Outcome]:
         project = Project(
-            modules, load, codemods.keys(), by_name=settings.by_name, axes=settings.axes, starred_in=starred_in
+            modules,
+            load,
+            codemods.keys(),
+            by_name=settings.by_name,
+            axes=settings.axes,
+            starred_in=starred_in,
+            callers=callers,
         )
         return _decided(_Decider(modules, project, ordered, settings), unreadable)
 

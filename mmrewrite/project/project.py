@@ -20,7 +20,8 @@ class Project:
 
     `withheld` are hints that stay whatever the codemods decide. `by_name` says that the files were named one by one,
     `axes` are the logical axis names of the configuration, and `starred_in` are modules that import all names of
-    others, besides those of the run.
+    others, besides those of the run. `callers` are modules without hints that import some of the run, read where a hint
+    is on a call of what code elsewhere may pass.
     """
 
     def __init__(
@@ -32,10 +33,11 @@ class Project:
         by_name: bool = False,
         axes: Sequence[tuple[str, str | None]] = (),
         starred_in: Sequence[Facts] = (),
+        callers: Sequence[Facts] = (),
     ) -> None:
         self.by_name, self.axes = by_name, tuple(axes)
         self.facts = {facts.path: facts for facts in facts}
-        self._load, self._codemods = load, codemods
+        self._load, self._codemods, self.callers = load, codemods, tuple(callers)
         self._by_place: dict[str, Facts | None] = {}
         self._by_name: dict[tuple[str, str], Facts | None] = {}
         self._roots = sorted({facts.file.root for facts in self.facts.values()})
@@ -48,7 +50,7 @@ class Project:
         self._places_of: dict[str, frozenset[str]] = {}
         self._answers: dict[Hashable, Any] = {}
         self.withheld: set[Hint] = set()
-        for item in (*starred_in, *self.facts.values()):
+        for item in (*callers, *starred_in, *self.facts.values()):
             self._by_place[place_of(item.file)] = item
             self.connect(item)
         self._with_stars = [item for item in (*starred_in, *self.facts.values()) if item.names.stars]

@@ -499,10 +499,10 @@ class ValueFlow:
 
 
 def values_of(project: Project) -> ValueFlow:
-    """The values of all modules of a project that its run has, or that these import; the same for each call."""
+    """The values of the modules that a run has, of those that these import, and of callers; the same for each call."""
 
     def build() -> ValueFlow:
-        every = project.imported_by(project.facts.values()).values()
+        every = project.imported_by((*project.facts.values(), *project.callers)).values()
         return ValueFlow(project, {facts.path: ModuleUses(facts) for facts in every})
 
     return project.once("values", build)
