@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import re
 import tomllib
@@ -10,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from mmrewrite.codemod.registry import Registry
+from mmrewrite.engine.rewrite import rewrite_project
+from mmrewrite.source.file import SourceFile
 from mmrewrite.source.text import SourceText
 from mmrewrite.suggest.candidates import (
     LineOperations,
@@ -20,6 +24,11 @@ from mmrewrite.suggest.candidates import (
     step_lines,
 )
 from mmrewrite.suggest.devices import find_device, read_cluster
+from mmrewrite.suggest.hint_texts import microbatch_arguments, stages_hint
+from mmrewrite.suggest.hinted import HintedProject, NewHint
+from mmrewrite.suggest.model import PlanChoice
+from mmrewrite.suggest.search import named
+from mmruntime import schedules
 from tests.command import put, run
 from tests.test_formats import SCHEMAS, validate
 
@@ -201,6 +210,26 @@ def test_what_cannot_be_a_pipeline_is_refused_with_its_line(name: str) -> None:
     assert result.exit_code == 1
     assert reason in result.output
     assert place in result.output
+
+
+@pytest.mark.parametrize("name", schedules.names())
+def test_the_codemods_take_every_plan(name: str) -> None:
+    text = HEAD + STEP
+    stages, gradient, step = 4, 13, 11
+    for count, chunks in itertools.product((4, 8), (1, 2, 4)):
+        if named(name, 2, count, chunks) is None:
+            continue
+        choice = PlanChoice(2, 1, 1, count, name, chunks)
+        project = HintedProject(
+            {"train.py": SourceFile("train.py", text.encode(), "train")},
+            lambda files: rewrite_project(files, Registry()),
+        )
+        hints = (
+            NewHint("train.py", step, "mesh(stage=2); mjit"),
+            NewHint("train.py", gradient, f"microbatch({', '.join(microbatch_arguments(choice))}, argnum=(1, 2))"),
+            NewHint("train.py", stages, stages_hint(choice)),
+        )
+        assert not project.tried(hints).refused, choice
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
+from mmrewrite.directives.schedule_names import IN_TURNS
 from mmrewrite.suggest.model import CostModel, PlanChoice, Priced
 from mmruntime import schedules
 
@@ -89,6 +90,8 @@ def shapes(
 @functools.lru_cache(maxsize=4096)
 def named(name: str, stages: int, count: int, chunks: int) -> schedules.Schedule | None:
     """A named schedule; None where it does not suit these sizes."""
+    if chunks == 1 and name in IN_TURNS:
+        return None
     try:
         made = schedules.make(name, stages, count, None if chunks == 1 else chunks)
     except ValueError:
@@ -152,7 +155,7 @@ def _compared(
     best: Priced | None = None
     fitting: list[Priced] = []
     priced = 0
-    names = [name for name in schedules.names() if fixed.schedule in (None, schedules.AUTO, name)]
+    names = schedules.names() if fixed.schedule in (None, schedules.AUTO) else (fixed.schedule,)
     for stages, width, count in ordered:
         bound = model.bound(stages, width, held, count)
         if best is not None and bound > best.seconds * (1 + SAME) and not is_exhaustive and (stages, width) in table:
@@ -213,7 +216,8 @@ def _order(priced: Priced, room: float) -> tuple[bool, float]:
 
 def _simplicity(priced: Priced) -> tuple[object, ...]:
     choice = priced.choice
-    rank = schedules.names().index(choice.schedule)
+    names = schedules.names()
+    rank = names.index(choice.schedule) if choice.schedule in names else len(names)
     return choice.data > 1, choice.chunks, rank, choice.by_cost, priced.memory, choice.stages, choice.count
 
 
