@@ -29,6 +29,7 @@ from mmrewrite.suggest.hinted import HintedProject, NewHint
 from mmrewrite.suggest.model import PlanChoice
 from mmrewrite.suggest.search import named
 from mmruntime import schedules
+from mmruntime._commands.calibrate import calibrate
 from tests.command import put, run
 from tests.test_formats import SCHEMAS, validate
 
@@ -260,6 +261,20 @@ def test_a_cluster_stands_in_place_of_a_record() -> None:
     for wrong in ("[device]\nnam = 1", "cluster = 1", '[device]\nname = "h100"\nmemory = "much"'):
         with pytest.raises(ValueError, match=r"name|cluster|no size"):
             read_cluster(wrong)
+
+
+def test_what_was_measured_can_be_given_as_a_cluster() -> None:
+    dots = {json.dumps([[4, 8], [8, 16], [[[1], [0]], [[], []]], "float32"]): 3.0}
+    found = calibrate(dots)
+    assert found["speeds"].keys() == {"float32"}
+    assert min(found["speeds"]["float32"], found["bandwidth"], found["launch"]) > 0
+    record = find_device("h100").measured(found)
+    again, _ = read_cluster(record.as_toml())
+    for dtype in ("float32", "bfloat16"):
+        assert again.speed(dtype) == pytest.approx(record.speed(dtype), rel=0.01)
+    assert record.speed("bfloat16") == find_device("h100").speed("bfloat16")
+    assert again.bandwidth == pytest.approx(found["bandwidth"], rel=0.01)
+    assert again.launch == pytest.approx(found["launch"], rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -316,6 +316,7 @@ def plan(
 @click.option(
     "--schedule", type=click.Choice(SCHEDULES), metavar="NAME", help="Only plans with this schedule, or auto."
 )
+@click.option("--calibrate", "calibrates", is_flag=True, help="Time a layer's products on this machine's accelerator.")
 @click.option("--apply", "applies", is_flag=True, help="Write the hints into the files.")
 @click.option("--check", "checks", is_flag=True, help="Run `verify` and `plan --memory` on virtual devices.")
 @limit_options
@@ -328,6 +329,7 @@ def suggest(
     data: int | None,
     microbatches: int | None,
     schedule: str | None,
+    calibrates: bool,
     applies: bool,
     checks: bool,
     time_limit: float,
@@ -352,7 +354,7 @@ def suggest(
     device, devices = device_of(options, needed=True)
     limits = program_limits(time_limit, memory_limit, output_limit)
     fixed = FixedChoices(stages, data, microbatches, schedule)
-    wanted = Wanted(entry, arguments or RUN, device, devices, limits, batch, fixed)
+    wanted = Wanted(entry, arguments or RUN, device, devices, limits, batch, fixed, calibrates)
     suggest_and_show(wanted, options, applies=applies, checks=checks)
 
 

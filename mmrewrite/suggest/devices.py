@@ -45,6 +45,7 @@ class Accelerator:
         reserve: Part of its memory that programs do not get.
         launch: Seconds to issue a program.
         changed: What was given in place of the record, by name.
+        is_measured: Whether the figures of products, memory and launches are those of this machine.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Accelerator:
     reserve: float = 0.06
     launch: float = 60e-6
     changed: frozenset[str] = field(default=frozenset())
+    is_measured: bool = False
 
     @property
     def room(self) -> float:
@@ -75,6 +77,30 @@ class Accelerator:
     def link(self, devices: int) -> NetworkLink:
         """What so many neighbouring devices are linked by."""
         return next((each for each in self.links if devices <= each.devices), self.links[-1])
+
+    def measured(self, found: Mapping[str, Any]) -> Accelerator:
+        """The record with what was measured of products, memory and launches, which are no parts of a peak."""
+        known = {_KINDS[kind]: speed for kind, speed in found["speeds"].items() if kind in _KINDS}
+        others = {kind: speed * self.efficiency for kind, speed in self.flops.items()}
+        return dataclasses.replace(
+            self,
+            source=f"measured on {found['kind']}: {', '.join(sorted(known))}, memory and launches; not links",
+            flops={**others, **known},
+            efficiency=1.0,
+            bandwidth=found["bandwidth"],
+            launch=found["launch"],
+            is_measured=True,
+        )
+
+    def as_toml(self) -> str:
+        """The record as a file for `--cluster`."""
+        flops = ", ".join(f"{kind} = {speed:.3g}" for kind, speed in self.flops.items())
+        lines = ["[device]", f'name = "{self.name}"', f"flops = {{ {flops} }}", f"efficiency = {self.efficiency:g}"]
+        lines += [f"memory = {self.memory:.6g}", f"bandwidth = {self.bandwidth:.3g}"]
+        for link in self.links:
+            lines += ["[[links]]", f"devices = {link.devices}", f"bandwidth = {link.bandwidth:.3g}"]
+            lines += [f"latency = {link.latency:.3g}"]
+        return "\n".join([*lines, "[host]", f"launch = {self.launch:.3g}"])
 
     def with_given(self, given: Mapping[str, Any]) -> Accelerator:
         """The record with other values: `memory`, `flops`, `bandwidth`, `near`, `far` and so on, as texts or numbers.

@@ -221,6 +221,9 @@ def _assumed(suggested: Suggested) -> Iterator[str]:
     room = f"{_bytes(device.memory)} less {device.reserve:.0%} (--memory)"
     speed = f"{device.bandwidth / 1e12:.3g} TB/s of memory (--bandwidth)"
     yield f"  x {device.efficiency:g} (--efficiency); {speed}; {room}"
+    if device.is_measured:
+        yield "  As a file for --cluster:"
+        yield from (f"    {line}" for line in device.as_toml().splitlines())
     near, far = device.links[0], device.links[-1]
     yield (
         f"  {near.bandwidth / 1e9:.3g} and {far.bandwidth / 1e9:.3g} GB/s in and between hosts of {near.devices} "

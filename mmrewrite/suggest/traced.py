@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,6 +44,7 @@ class Wanted:
         limits: Bounds of the process that traces.
         batch: Rows of a batch; None for those of the arguments.
         fixed: What a plan must have.
+        calibrates: Whether to time products of a layer on this machine's accelerator, in place of published figures.
     """
 
     entry: str
@@ -52,6 +54,7 @@ class Wanted:
     limits: ProgramLimits = USUAL
     batch: int | None = None
     fixed: FixedChoices = FREE
+    calibrates: bool = False
 
     @property
     def runs(self) -> bool:
@@ -143,7 +146,8 @@ def suggest(
         NotRun: If it cannot be built, imported or traced, or nothing divides the devices.
     """
     with _ready(wanted, paths, rules, results) as mirror:
-        return compared(wanted, _document(wanted, mirror, tell, files or {}))
+        document = _document(wanted, mirror, tell, files or {})
+    return compared(_calibrated(wanted, document) if wanted.calibrates else wanted, document)
 
 
 def computed(
@@ -236,6 +240,19 @@ def _document(
     if "error" in document:
         raise NotTraced(mirror.named(_OwnLines(mirror, files).in_text(str(document["error"]))), details)
     return document
+
+
+def _calibrated(wanted: Wanted, document: Mapping[str, Any]) -> Wanted:
+    """What is wanted, for a device that does what this machine's does; its links and its memory stay."""
+    layers = document["traces"][-1]["layers"]
+    middle = layers[len(layers) // 2 - 1]
+    dots: dict[str, float] = {}
+    for part in ("forward", "inputs", "weights"):
+        for text, times in middle[part]["dots"].items():
+            dots[text] = dots.get(text, 0.0) + times
+    what = "the process that times products"
+    found, _ = run_module("_commands.calibrate", [json.dumps(dots)], [], environment(None), what, wanted.limits)
+    return replace(wanted, device=wanted.device.measured(found), calibrates=False)
 
 
 def compared(wanted: Wanted, document: Mapping[str, Any]) -> Suggested:

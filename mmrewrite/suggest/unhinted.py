@@ -59,9 +59,10 @@ def suggest_hints(
         if suggested is not None:
             # Where the model is that of one example, a value that layers hand on has no rows.
             kept = tried if suggested.data_axis is not None else replace(tried, rows=None)
-            return _with_hints(
-                replace(suggested, wanted=wanted, places=kept, today=None, paths=tuple(paths)), kept, project, top
-            )
+            # What was measured meanwhile stays.
+            own = replace(wanted, device=suggested.wanted.device)
+            suggested = replace(suggested, wanted=own, places=kept, today=None, paths=tuple(paths))
+            return _with_hints(suggested, kept, project, top)
     raise NoPlace("\n".join(("the layers are found, and cannot be traced as stages", *dict.fromkeys(problems))))
 
 

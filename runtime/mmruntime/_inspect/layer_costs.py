@@ -5,6 +5,7 @@ What stands before the first layer counts for that, what stands behind the last 
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -28,11 +29,16 @@ _MOVING = (*_PRODUCTS, "gather", "scatter", "scatter-add", "reduce_sum", "reduce
 
 @dataclass
 class PassCost:
-    """One pass of a layer: operations, those of products by type, and bytes of operands and results."""
+    """One pass of a layer: operations, those of products by type, and bytes of operands and results.
+
+    `dots` has how often each product of matrices is made: the text of a JSON list of both shapes, the dimensions that
+    are contracted and batched, and the type.
+    """
 
     flops: float = 0.0
     products: dict[str, float] = field(default_factory=dict)
     moved: float = 0.0
+    dots: dict[str, float] = field(default_factory=dict)
 
     def add(self, eqn: Any, times: float = 1.0, *, whole: bool = True) -> None:
         """Count an equation that runs so many times, with what is inside of it."""
@@ -49,6 +55,10 @@ class PassCost:
         if name in _PRODUCTS:
             kind = str(eqn.invars[0].aval.dtype)
             self.products[kind] = self.products.get(kind, 0.0) + _cost.flops(eqn) * times
+            if name == "dot_general":
+                shapes = [atom.aval.shape for atom in eqn.invars]
+                key = json.dumps([*shapes, eqn.params["dimension_numbers"], kind])
+                self.dots[key] = self.dots.get(key, 0.0) + times
         if name in _MOVING:
             self.moved += times * sum(num_bytes(atom) for atom in (*eqn.invars, *eqn.outvars))
 
