@@ -129,6 +129,10 @@ def test_a_log_has_a_line_now_and_then(where: str, terminal: Terminal, monkeypat
         "mmrewrite: Rewriting 13/100 (13 s)",
     ]
     assert [int(each.split()[2].split("/")[0]) for each in said] == [*range(3, 64, 5), *range(73, 100, 10)]
+    # What comes between two counts is not silent either.
+    now = 200.0
+    line._draw_state()
+    assert terminal.getvalue().splitlines()[-1] == "mmrewrite: Rewriting 100/100 (200 s)"
 
 
 def test_a_phase_says_what_is_done_of_it(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:

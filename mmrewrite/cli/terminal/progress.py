@@ -63,7 +63,9 @@ class StatusLine:
             self._state = (what, done, total)
             self._draw_state()
             yield item
-        self._state = None
+        # What follows without a count of its own takes its time as well.
+        if total:
+            self._state = (what, total, total)
 
     def _draw_state(self) -> None:
         """Draw how far it is, unless that has just been done."""
@@ -129,7 +131,10 @@ class StatusLine:
             yield
             return
         before = signal.signal(signal.SIGALRM, lambda *_: self._draw_state())
-        signal.setitimer(signal.ITIMER_REAL, max(self._after, _SOON), max(self._every, _SOON))
+        # Several times for each line of a log, or one that comes a moment early would be left out.
+        signal.setitimer(
+            signal.ITIMER_REAL, max(self._after, _SOON), max(self._every / (1 if self._in_place else 5), _SOON)
+        )
         try:
             yield
         finally:
