@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -15,6 +16,8 @@ from mmrewrite.tracking import Phase
 
 # What the runtime advises about steps that have hints.
 _ADVICE = "; see what `plan --entry` says"
+
+_KEYS = re.compile(r"nothing says how each microbatch gets numbers of its own\. Write rng=(\d+|\([\d, ]+\))\.")
 
 
 def suggest_hints(
@@ -42,7 +45,9 @@ def suggest_hints(
     problems: list[str] = []
     for found, rows in places(project, step, operations, gradients):
         suggested: Suggested | None = None
-        for named in (*rows, None):
+        left = [*rows, None]
+        while left:
+            named = left.pop(0)
             tried = replace(found, rows=named)
             try:
                 with phase(f"{wanted.entry}: what its layers cost") as tell:
@@ -52,6 +57,11 @@ def suggest_hints(
                 # Without the hints the step was traced, so they are what is in the way.
                 where = f"{found.candidate.path}:{found.candidate.line}"
                 said = str(problem).partition(": cannot be traced: ")[2].removesuffix(_ADVICE) or str(problem)
+                with_keys = _with_keys(found, said)
+                if with_keys is not None and project.tried(with_keys.to_trace()).accepted:
+                    found = with_keys
+                    left.insert(0, named)
+                    continue
                 problems.append(f"{where}: with `stages` there and `microbatch` at {_place(found)}: {said}")
                 continue
             if suggested.data_axis is not None or named is None:
@@ -64,6 +74,16 @@ def suggest_hints(
             suggested = replace(suggested, wanted=own, places=kept, today=None, paths=tuple(paths))
             return _with_hints(suggested, kept, project, top)
     raise NoPlace("\n".join(("the layers are found, and cannot be traced as stages", *dict.fromkeys(problems))))
+
+
+def _with_keys(found: HintPlaces, problem: str) -> HintPlaces | None:
+    """The places with the `rng` that the runtime asks for: the trace sees what draws numbers."""
+    keys = _KEYS.search(problem)
+    if keys is None or "rng=" in found.gradient.text:
+        return None
+    text = ", ".join(filter(None, (found.gradient.text, f"rng={keys[1]}")))
+    batch = f"{found.batch.rstrip('.')}; random streams: argument {keys[1].strip('()')}"
+    return replace(found, gradient=replace(found.gradient, text=text), batch=batch)
 
 
 def _place(found: HintPlaces) -> str:
