@@ -18,7 +18,9 @@ from jax.experimental.maps import Mesh
 from jax.experimental.pjit import pjit
 from jax.sharding import PartitionSpec as P
 from somelib import Channel, MeshContext, get_lock, make
-import grpc, somelib
+import apache_beam as beam, grpc, somelib
+from concurrent import futures
+from unittest import mock
 
 class Own:
     def __enter__(self): ...
@@ -72,6 +74,10 @@ NO_MESHES = (
     "open(f)",
     "Own()",
     "contextlib.nullcontext()",
+    "contextlib.closing(f)",
+    "mock.patch.object(f, 'name', autospec=True)",
+    "futures.ThreadPoolExecutor(2)",
+    "beam.Pipeline(options=f)",
 )
 
 

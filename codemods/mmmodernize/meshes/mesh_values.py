@@ -28,6 +28,8 @@ _MESH_ATTRIBUTES = frozenset(
 )
 # Modules of Python's library whose names as an annotation say too little.
 _VAGUE = ("builtins.object", "collections.", "contextlib.Abstract", "typing.")
+# What these make is entered itself, whatever it is given.
+_OBJECTS = ("concurrent.futures.", "contextlib.closing", "multiprocessing.", "unittest.mock.patch")
 _MANAGERS = frozenset(("contextlib.AbstractContextManager", "typing.ContextManager"))
 # What classes may be called that are another name of a mesh, or put one in context.
 _OF_MESHES = ("mesh", "context", "ctx", "partition", "shard", "spmd", "manager")
@@ -110,6 +112,8 @@ class MeshValues:
             text = value.outside or ""
             if text in _MADE or text in _IN_CONTEXT:
                 return True
+            if head.startswith(_OBJECTS) and [step.kind for step in value.path] == [By.CALL]:
+                return False
             if self._flow.behind(value):
                 return None
             root = head.partition(".")[0]
