@@ -74,6 +74,7 @@ def run(script: Path, arguments: Sequence[str], *, devices: int) -> Run:
                 command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
             ) as process,
         ):
+            tell("importing JAX and making the model")
             for line in process.stdout or ():
                 said.append(line)
                 # The seconds are those of this line.
