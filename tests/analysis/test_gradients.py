@@ -149,6 +149,27 @@ def test_how_a_gradient_is_made_and_called(text: str, expected: tuple[object, ..
             id="no gradient",
         ),
         pytest.param(
+            "def step(p, b):\n    return jax.grad(f)(p, b)\ny = step(p, b)  # mm: microbatch(size=2)",
+            5,
+            "no `jax.grad(f)` or `jax.value_and_grad(f)` can be seen here; hint the statement that calls one, by name "
+            "or directly",
+            id="a function that takes a gradient",
+        ),
+        pytest.param(
+            "g = jax.vmap(jax.grad(f), (None, 0))\ny = g(p, b)  # mm: microbatch(size=2)",
+            4,
+            "no `jax.grad(f)` or `jax.value_and_grad(f)` can be seen here; hint the statement that calls one, by name "
+            "or directly",
+            id="a gradient of each example",
+        ),
+        pytest.param(
+            "g = functools.partial(jax.grad(f), p)\ny = g(b)  # mm: microbatch(size=2)",
+            4,
+            "no `jax.grad(f)` or `jax.value_and_grad(f)` can be seen here; hint the statement that calls one, by name "
+            "or directly",
+            id="a gradient that has its first argument",
+        ),
+        pytest.param(
             "y = jax.grad(f)(p), jax.grad(g)(p)  # mm: microbatch(size=2)",
             3,
             "more than one gradient in this statement; give each a statement of its own",
