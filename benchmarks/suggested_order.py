@@ -22,7 +22,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "runtime")]
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=64 --xla_cpu_multi_thread_eigen=false"
 
@@ -95,8 +96,8 @@ def main() -> int:
     parser.add_argument("--plans", type=int, default=len(PLANS), help="only so many")
     options = parser.parse_args()
     example = arguments(options.layers, options.width, options.rows)
-    # The runtime imports what it traces by name.
-    module = sys.modules[__name__]
+    # The command imports what it traces by name.
+    module: Any = sys.modules[__name__]
     module.traced = made_step(options.layers, 2, 1, 2, "1f1b")
     module.example = lambda: example
     document = costs(FunctionName("--entry", f"{__name__}:traced"), FunctionName("--args", f"{__name__}:example"))
