@@ -86,12 +86,11 @@ def suggest_and_show(wanted: Wanted, options: Mapping[str, Any], *, applies: boo
         session.write_in_place()
     _show(session, suggested)
     session.print_problems()
-    if applies and suggested.hints is not None:
-        session.say(
-            f"{session.written} file{'s' * (session.written != 1)} changed"
-            if is_good
-            else "nothing was written: the check has failed"
-        )
+    if applies and suggested.hints is None:
+        session.say("nothing was written: no pipeline is worth it; --stages N asks for one all the same")
+    elif applies:
+        files = "1 file" if session.written == 1 else f"{session.written} files"
+        session.say(f"{files} changed" if is_good else "nothing was written: the check has failed")
     session.exit(found=suggested.found.verdict == "nothing" or not is_good)
 
 

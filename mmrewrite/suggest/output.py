@@ -136,7 +136,7 @@ def _reasons(suggested: Suggested) -> Iterator[str]:
     yield f"  {candidate.path}:{candidate.line}  {suggested.layers} layers, {share}"
     said = f"{places.batch}. Proved: microbatches give the results of the whole batch"
     yield f"  {places.gradient.path}:{places.gradient.line}  {said}"
-    if best is not None:
+    if best is not None and written is not None:
         other = suggested.against
         beside = "" if other is None else f"; {other.choice.schedule} {_seconds(other.idle)} in {_bytes(other.memory)}"
         if best.choice.schedule == "1f1b":
@@ -237,7 +237,8 @@ def _assumed(suggested: Suggested) -> Iterator[str]:
         yield f"  {name}={size} stays: its devices compute equal shares, and are taken to hold all of a stage each"
     if suggested.data_axis is None:
         yield "Not looked at: a data axis, as no `shard` hint names the rows of a batch"
-    yield f"Not looked at: {_UNSEEN}"
+    others = "tensor parallelism, " if suggested.places is not None else ""
+    yield f"Not looked at: {others}{_UNSEEN}"
 
 
 def _named(suggested: Suggested, choice: PlanChoice) -> str:
