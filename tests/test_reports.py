@@ -31,9 +31,10 @@ FORMATS = {
     "explain": ["text", "json", "markdown"],
     "init": ["text", "json"],
     "run": ["text", "json"],
+    "suggest": ["text", "json", "markdown", "patch"],
 }
 # What commands need besides.
-NEEDED = {"explain": ["place_task"], "run": ["--processes", "2"]}
+NEEDED = {"explain": ["place_task"], "run": ["--processes", "2"], "suggest": ["--entry", "train:step"]}
 
 # It speaks with an editor.
 WITHOUT_FORMAT = {"completion", "lsp"}
