@@ -71,7 +71,7 @@ def _marked(files: Sequence[SourceFile], codemods: Codemods, reexports: TakenNam
 
 # What is done to variables of nnx that raises today, or means something else: they may come to files without the word.
 _OF_VARIABLES = re.compile(
-    rb"[^=<>!\s]\s*(?:[-+*/@%&|^]|<<|>>|//|\*\*)=|\.sharding\b|\bsetattr\(|\bdelattr\(|^\s*[\w.]+\.\w+ *=[^=]", re.M
+    rb"[^=<>!\s]\s*(?:[-+*/@%&|^]|<<|>>|//|\*\*)=|\.sharding\b|\bsetattr\(|\bdelattr\(|^[ \t]*[\w.]+\.\w+ *=[^=]", re.M
 )
 
 

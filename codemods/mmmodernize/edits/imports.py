@@ -307,7 +307,11 @@ class ImportEdits:
     def _is_needed(self, local: str) -> bool:
         """Whether a name is still read after the edits."""
         heads = self.module.heads.get(local, ())
-        return local in self.draft.spelled or self._is_exported(local) or not all(map(self._is_covered, heads))
+        if local in self.draft.spelled or self._is_exported(local) or not all(map(self._is_covered, heads)):
+            return True
+        # An edit may write again what another takes away, such as the value of a keyword.
+        word = re.compile(rf"(?<![\w.]){re.escape(local)}\b(?!\s*=[^=])")
+        return bool(heads) and any(word.search(edit.text) for edit in self.draft.edits)
 
     def _is_exported(self, local: str) -> bool:
         """Whether another module, or a string such as one in `__all__`, may need a name of the module."""
