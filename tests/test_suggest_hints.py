@@ -157,7 +157,7 @@ def suggested(*arguments: str, entry: str = "train:step", args: str = "train:exa
     return result.stdout
 
 
-@pytest.mark.family(3)
+@pytest.mark.family
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_hints_stand_where_they_belong_and_can_be_taken_away(name: str) -> None:
     text, places = PROGRAMS[name]

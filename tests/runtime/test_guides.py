@@ -54,7 +54,7 @@ def test_the_program_of_the_tutorial_learns_the_same_after_rewriting(track):
     np.testing.assert_allclose(losses(rewrite.result.decode()), losses(before), atol=1e-4)
 
 
-@pytest.mark.family
+@pytest.mark.slow
 @pytest.mark.parametrize("track", ["linen", "nnx", "equinox"])
 def test_the_hints_of_the_tutorial_are_those_that_its_command_writes(track, tmp_path):
     (command,) = re.findall(
