@@ -86,6 +86,18 @@ def flag(what: str, name: str, value: Any) -> bool:
     return value
 
 
+def switch(what: str, variable: str, environment: Mapping[str, str]) -> bool | None:
+    """What an environment variable says that is 0 or 1; None if it is not set, or empty.
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    text = environment.get(variable, "").strip()
+    if text not in ("", "0", "1"):
+        raise ValueError(f"{what}: {variable} must be 0 or 1, got {text!r}.")
+    return text == "1" if text else None
+
+
 def text(what: str, name: str, value: Any) -> str:
     """A non-empty string.
 

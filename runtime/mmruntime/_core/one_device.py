@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Mapping
 
 import jax
 
+from mmruntime import _check
 from mmruntime._core.switches import ignore_all_transforms
 
 VARIABLE = "MMRUNTIME_ONE_DEVICE_FALLBACK"
@@ -30,15 +30,8 @@ def allow_one_device(allowed: bool | None, environment: Mapping[str, str] = os.e
     Raises:
         ValueError: If the variable is neither 0 nor 1.
     """
-    _said(environment)
+    _check.switch("init", VARIABLE, environment)
     _Fallback.allowed = allowed
-
-
-def _said(environment: Mapping[str, str]) -> bool | None:
-    text = environment.get(VARIABLE, "").strip()
-    if text and not re.fullmatch(r"[01]", text):
-        raise ValueError(f"init: {VARIABLE} must be 0 or 1, got {text!r}.")
-    return text == "1" if text else None
 
 
 def falls_back(axes: str, need: int, have: int) -> bool:
@@ -49,7 +42,7 @@ def falls_back(axes: str, need: int, have: int) -> bool:
         need: How many devices they need.
         have: How many there are.
     """
-    said = _said(os.environ)
+    said = _check.switch("init", VARIABLE, os.environ)
     # Each of several processes would run a program of its own.
     if not (_Fallback.allowed if said is None else said) or jax.process_count() > 1:
         return False

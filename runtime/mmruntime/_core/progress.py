@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import os
-import re
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+
+from mmruntime import _check
 
 VARIABLE = "MMRUNTIME_PROGRESS"
 # Seconds before the first line, between two of a log in the first minute, and then; between two states of a terminal's.
@@ -44,9 +45,8 @@ def show_progress(shown: bool | None, environment: Mapping[str, str] = os.enviro
     Raises:
         ValueError: If the variable is neither 0 nor 1.
     """
-    text = environment.get(VARIABLE, "").strip()
-    if shown is None and text and not re.fullmatch(r"[01]", text):
-        raise ValueError(f"init: {VARIABLE} must be 0 or 1, got {text!r}.")
+    if shown is None:
+        _check.switch("init", VARIABLE, environment)
     _Audience.shown = shown
 
 

@@ -144,12 +144,10 @@ def init(
     if dump is not None:
         _check.text("init", "dump", dump)
     _check.flag("init", "dump_all_passes", dump_all_passes)
-    if sched_batch is not None:
-        _check.flag("init", "sched_batch", sched_batch)
-    if progress is not None:
-        _check.flag("init", "progress", progress)
-    if one_device_fallback is not None:
-        _check.flag("init", "one_device_fallback", one_device_fallback)
+    choices = {"sched_batch": sched_batch, "progress": progress, "one_device_fallback": one_device_fallback}
+    for name, choice in choices.items():
+        if choice is not None:
+            _check.flag("init", name, choice)
     allow_one_device(one_device_fallback)
     batch = wants_batch(sched_batch, os.environ)
     show_progress(progress)

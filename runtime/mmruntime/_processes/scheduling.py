@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 
+from mmruntime import _check
 from mmruntime._processes.launchers import Environment
 
 SCHED_BATCH = "MMRUNTIME_SCHED_BATCH"
@@ -22,12 +22,8 @@ def wants_batch(given: bool | None, environment: Environment) -> bool:
     Raises:
         ValueError: If the variable is neither 0 nor 1.
     """
-    text = environment.get(SCHED_BATCH, "").strip()
-    if given is not None or not text:
-        return given is not False
-    if not re.fullmatch(r"[01]", text):
-        raise ValueError(f"init: {SCHED_BATCH} must be 0 or 1, got {text!r}.")
-    return text == "1"
+    said = _check.switch("init", SCHED_BATCH, environment) if given is None else given
+    return said is not False
 
 
 def schedule_as_batch() -> bool:
