@@ -118,12 +118,39 @@ def step(p, x, y):
 """
     + EXAMPLE
 )
+# A model that draws its own random numbers; the runtime says which argument that is.
+DRAWING = """\
+import jax.numpy as jnp
+from flax import nnx
+
+class Model(nnx.Module):
+    def __init__(self, rngs):
+        self.layers = nnx.List([nnx.Linear(8, 8, rngs=rngs) for _ in range(4)])
+        self.drop = nnx.Dropout(0.5, rngs=rngs)
+
+    def __call__(self, x):
+        for layer in self.layers:
+            x = jnp.tanh(layer(x))
+        return self.drop(x)
+
+@nnx.jit
+def step(model, x):
+    def loss_fn(model, x):
+        return jnp.mean(model(x) ** 2)
+
+    loss, g = nnx.value_and_grad(loss_fn)(model, x)
+    return loss
+
+def example():
+    return Model(nnx.Rngs(0)), jnp.ones((16, 8))
+"""
 # Programs, with the lines above which hints belong, without those of a data axis, and what is cut.
 PROGRAMS = {
     "loop": (HEAD + STEP + EXAMPLE, {4: "stages", 11: "mjit", 13: "argnum=(1, 2)"}),
     "evaluation": (HEAD + EVALUATED + STEP + EXAMPLE, {4: "stages", 8: "mjit", 15: "mjit", 17: "argnum=(1, 2)"}),
     "scan": (SCAN, {7: "stages", 14: "mjit", 11: "argnum=(1, 2)"}),
     "weights first": (WEIGHTS_FIRST, {7: "stages", 14: "mjit", 11: "argnum=(1, 2)", 6: "x="}),
+    "drawing": (DRAWING, {10: "stages", 14: "mjit", 19: "rng=0"}),
     "closure": (CLOSURE, {4: "stages", 8: "mjit", 13: 'argnum=("x", "y")'}),
 }
 CONTRASTIVE = STEP.replace(

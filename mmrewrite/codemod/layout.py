@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mmrewrite.source.line_breaking import fit
 from mmrewrite.source.newer_syntax import tokens
-from mmrewrite.source.spans import first_line, span
+from mmrewrite.source.spans import first_line, leading_space, span
 from mmrewrite.source.text import SourceText
 
 if TYPE_CHECKING:
@@ -61,11 +61,6 @@ def indentation(source: SourceText, statement: ast.stmt) -> str:
     return leading_space(source.line(first_line(statement)))
 
 
-def leading_space(line: str) -> str:
-    """The whitespace that a line begins with."""
-    return line[: len(line) - len(line.lstrip())]
-
-
 def indent_unit(facts: Facts) -> str:
     """The text by which the module indents one level."""
     source = facts.source
@@ -79,14 +74,6 @@ def indent_unit(facts: Facts) -> str:
         if indent.startswith(own) and len(indent) > len(own):
             return indent[len(own) :]
     return DEFAULT_UNIT
-
-
-def begins_its_line(source: SourceText, statement: ast.stmt) -> bool:
-    """Whether nothing but whitespace stands before a statement."""
-    line = first_line(statement)
-    if line != statement.lineno:
-        return True
-    return not source.text[source.line_starts[line - 1] : source.offset(line, statement.col_offset)].strip()
 
 
 def wrap(text: str, indent: str, newline: str, header: bool) -> str:

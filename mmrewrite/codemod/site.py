@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 from mmrewrite.codemod.array_methods import ARRAY_METHODS
 from mmrewrite.codemod.fragment import Cut, Fragment, NotReproduced, without_cuts
 from mmrewrite.codemod.imports import Imports
-from mmrewrite.codemod.layout import begins_its_line, indentation, render_statement
+from mmrewrite.codemod.layout import indentation, render_statement
 from mmrewrite.codemod.refused import SiteRefused
 from mmrewrite.directives.arguments import whole_number
 from mmrewrite.directives.collect import Argument, Hint
@@ -23,7 +23,7 @@ from mmrewrite.project.project import Project
 from mmrewrite.source.brackets import expression_text
 from mmrewrite.source.functions import function_around
 from mmrewrite.source.names import Scope, dotted_name, numbered
-from mmrewrite.source.spans import span
+from mmrewrite.source.spans import begins_its_line, span
 from mmrewrite.source.text import quoted
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from mmrewrite.codemod.comments import comments_of, is_for_tools, lost
-from mmrewrite.codemod.layout import begins_its_line, indentation, own_span
+from mmrewrite.codemod.layout import indentation, own_span
 from mmrewrite.engine.edits import apply_edits, ordered_edits
 from mmrewrite.project.facts import Facts
 from mmrewrite.results import Edit, HintReference
-from mmrewrite.source.spans import first_line, on_line, span
+from mmrewrite.source.spans import begins_its_line, first_line, on_line, span
 from mmrewrite.source.text import SourceText
 
 

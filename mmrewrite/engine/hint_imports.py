@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from mmrewrite.codemod.comments import is_for_tools
-from mmrewrite.codemod.layout import begins_its_line
 from mmrewrite.directives.calls import Removal
 from mmrewrite.engine.hint_importers import HintImporters, listed
 from mmrewrite.project.facts import Facts
 from mmrewrite.source.brackets import brackets_of, own_comment, without_items, without_listed
-from mmrewrite.source.spans import span
+from mmrewrite.source.spans import begins_its_line, span
 from mmrewrite.source.text import SourceText
 
 Item = TypeVar("Item", ast.alias, ast.expr)

@@ -21,6 +21,19 @@ def first_line(node: ast.expr | ast.stmt) -> int:
     return decorators[0].lineno if decorators else node.lineno
 
 
+def leading_space(line: str) -> str:
+    """The whitespace that a line begins with."""
+    return line[: len(line) - len(line.lstrip())]
+
+
+def begins_its_line(source: SourceText, statement: ast.stmt) -> bool:
+    """Whether nothing but whitespace stands before a statement."""
+    line = first_line(statement)
+    if line != statement.lineno:
+        return True
+    return not source.text[source.line_starts[line - 1] : source.offset(line, statement.col_offset)].strip()
+
+
 def on_line(block: Sequence[ast.stmt], line: int) -> Sequence[ast.stmt]:
     """The statements of a block that begin on a line, end there or lie around it; decorators included."""
     end = bisect.bisect_right(block, line, key=first_line)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from mmrewrite.source.spans import begins_its_line, first_line
 from mmrewrite.source.text import SourceText, parse_quietly
-from mmrewrite.suggest.hinted import may_begin_line
 
 _SIMPLE = ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr | ast.Return
 # Statements with less of the operations are not worth stages.
@@ -52,10 +53,10 @@ class LayerCandidate:
     iterations: int
 
 
-def first_line(statement: ast.stmt) -> int:
-    """The first line of a statement, its decorators included."""
-    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
-    return min([statement.lineno, *(each.lineno for each in decorators)])
+@functools.lru_cache(maxsize=128)
+def _tree(text: str) -> ast.Module:
+    """The tree of a file, which is asked about again and again and stays as it is."""
+    return parse_quietly(text)
 
 
 def step_lines(source: SourceText, name: str) -> list[int]:
@@ -75,7 +76,7 @@ def step_lines(source: SourceText, name: str) -> list[int]:
 
 def imported_from(source: SourceText, name: str) -> str | None:
     """The module that a module takes a name from; None if it does not import it by `from`."""
-    for node in ast.walk(parse_quietly(source.text)):
+    for node in ast.walk(_tree(source.text)):
         if isinstance(node, ast.ImportFrom) and any((alias.asname or alias.name) == name for alias in node.names):
             return node.module
     return None
@@ -83,8 +84,8 @@ def imported_from(source: SourceText, name: str) -> str | None:
 
 def statements_of(source: SourceText) -> Iterator[ast.stmt]:
     """The statements of a file that a comment can stand above."""
-    for node in ast.walk(parse_quietly(source.text)):
-        if isinstance(node, ast.stmt) and may_begin_line(source, node.lineno, node.col_offset):
+    for node in ast.walk(_tree(source.text)):
+        if isinstance(node, ast.stmt) and begins_its_line(source, node):
             yield node
 
 
@@ -105,7 +106,7 @@ def statement_line(source: SourceText, line: int) -> int:
 
 def top_line(source: SourceText, line: int) -> int:
     """The first line of the statement of the module that a line is in."""
-    for statement in parse_quietly(source.text).body:
+    for statement in _tree(source.text).body:
         if first_line(statement) <= line <= (statement.end_lineno or statement.lineno):
             return first_line(statement)
     return line
@@ -150,7 +151,7 @@ def layer_candidates(
 
 def is_in_loop(source: SourceText, statement: ast.stmt) -> bool:
     """Whether a loop of the same function runs a statement again and again."""
-    tree = parse_quietly(source.text)
+    tree = _tree(source.text)
     for loop in ast.walk(tree):
         if isinstance(loop, ast.For | ast.While):
             stack: list[ast.AST] = list(loop.body)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from mmrewrite.engine.edits import apply_edits
 from mmrewrite.results import Edit, HintError, Refusal, Rewrite
 from mmrewrite.source.file import SourceFile
+from mmrewrite.source.spans import leading_space
 from mmrewrite.source.text import SourceText
 
 Rewriter = Callable[[Sequence[SourceFile]], Sequence[Rewrite]]
@@ -104,13 +105,7 @@ class HintedProject:
         edits = []
         for line, texts in sorted(by_line.items()):
             start = source.line_starts[line - 1]
-            text = source.line(line)
-            indent = text[: len(text) - len(text.lstrip())]
+            indent = leading_space(source.line(line))
             edits.append(Edit(start, start, f"{indent}# mm: {'; '.join(texts)}{source.newline}", (), ()))
         data = source.encode(apply_edits(source.text, edits))
         return Rewrite(path, self.files[path].data, data, tuple(edits))
-
-
-def may_begin_line(source: SourceText, line: int, column: int) -> bool:
-    """Whether nothing stands before a statement on its line, so that a comment above is a hint on it."""
-    return not source.line(line).encode("utf-8", "surrogatepass")[:column].strip()

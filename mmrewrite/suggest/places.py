@@ -31,6 +31,8 @@ STAGE, DATA, ROWS = "stage", "data", "batch"
 _MOST_ACCEPTED, _MOST_TRIED, _MOST_NAMED = 3, 24, 3
 # The hint that a refusal advises to write.
 _BETTER = re.compile(r"write `(microbatch\([^`]*\))`")
+# Functions that the codemod of `microbatch` writes.
+_MICROBATCH = DIRECTIVES["microbatch"].runtime
 _ANOTHER_STEP = "plain `jax.jit` would inline"
 
 
@@ -226,10 +228,6 @@ def _gradient(
             return place, text, said, wanted[0]
         refused += trial.refused
     raise NoPlace("\n".join(("the batch cannot be cut into microbatches", *dict.fromkeys(refused))))
-
-
-# Functions that the codemod of `microbatch` writes.
-_MICROBATCH = DIRECTIVES["microbatch"].runtime
 
 
 def _arguments(results: Sequence[Rewrite], path: str) -> tuple[frozenset[object], frozenset[object]] | None:

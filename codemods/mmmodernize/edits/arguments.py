@@ -6,7 +6,6 @@ import ast
 from collections.abc import Collection
 
 from mmmodernize.sites.site import OldNameSite
-from mmrewrite.codemod.layout import leading_space
 from mmrewrite.source.brackets import (
     arguments_of,
     brackets_of,
@@ -15,6 +14,7 @@ from mmrewrite.source.brackets import (
     tokens_between,
     without_items,
 )
+from mmrewrite.source.spans import leading_space
 
 
 def name_argument(site: OldNameSite, call: ast.Call, index: int, name: str) -> None:

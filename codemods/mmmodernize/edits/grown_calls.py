@@ -8,12 +8,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mmrewrite.codemod.layout import begins_its_line, fit_statement, indent_unit, indentation, own_span, unwrap, wrap
+from mmrewrite.codemod.layout import fit_statement, indent_unit, indentation, own_span, unwrap, wrap
 from mmrewrite.engine.edits import apply_edits
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.results import Edit
 from mmrewrite.source.alignment import aligned
 from mmrewrite.source.line_breaking import longest_line
+from mmrewrite.source.spans import begins_its_line
 from mmrewrite.source.text import SourceText
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Sequence
 
-from mmrewrite.codemod.layout import begins_its_line
 from mmrewrite.codemod.site import Site
 from mmrewrite.source.names import Scope
+from mmrewrite.source.spans import begins_its_line
 
 
 def direct_statements(statement: ast.stmt) -> Iterator[ast.stmt]:
