@@ -66,7 +66,7 @@ def as_text(suggested: Suggested) -> str:
 
 
 def as_markdown(suggested: Suggested) -> str:
-    """The same as a comment: the verdict as a heading, the patch and the rest as blocks."""
+    """A comment: the verdict as a heading, the patch, and why, the other plans and what is assumed, as blocks."""
     (verdict, *rest) = _lines(suggested, patch=False)
     patch = _patch(suggested)
     parts = [f"### mmrewrite suggest: {verdict}"]

@@ -107,7 +107,7 @@ def _assigned(context: ModernizeContext, name: str, store: Store) -> ast.expr | 
 
 
 def _assigned_to(context: ModernizeContext, name: str, store: Store) -> ast.expr | None:
-    """The same, also where it is a constant."""
+    """What a method of a module assigns to an attribute of `self`, also a constant; None if that is declared."""
     owner, module = _owner(context, store)
     if owner is None or not is_nnx_module(context.analysis(SharedFlow), module, owner):
         return None

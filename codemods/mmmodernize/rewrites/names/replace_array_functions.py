@@ -80,8 +80,7 @@ class ReplaceArrayFunctions(ModernizeCodemod):
         if names[:3] != [*_PARAMETERS[:3]] or len(arguments) > 5 or None in names:
             self._refuse()
         values = [each.value if isinstance(each, ast.keyword) else each for each in arguments]
-        (first, _), (_, first_end) = self._places(call, arguments, 0), self._places(call, arguments, 0)
-        (second, second_end), (third, _) = self._places(call, arguments, 1), self._places(call, arguments, 2)
+        (first, first_end), (second, second_end), (third, _) = (self._place(call, arguments, k) for k in range(3))
         before, after = self._around_array(values[0], is_bare=site.source.text[first] != "(")
         start, _ = site.span(call)
         site.edit(start, first, before)
@@ -104,8 +103,8 @@ class ReplaceArrayFunctions(ModernizeCodemod):
         at = ast.Subscript(ast.Attribute(array, "at", ast.Load()), values[1], ast.Load())
         site.meant.put_back(call, ast.Call(ast.Attribute(at, method, ast.Load()), [values[2]], keywords))
 
-    def _places(self, call: ast.Call, arguments: Sequence[ast.expr | ast.keyword], index: int) -> tuple[int, int]:
-        """The value of an argument with its parentheses."""
+    def _place(self, call: ast.Call, arguments: Sequence[ast.expr | ast.keyword], index: int) -> tuple[int, int]:
+        """Where the value of an argument stands, with its parentheses."""
         argument = arguments[index]
         start, end = call_brackets(self.site.source, call).items[index]
         return value_start(self.site, argument) if isinstance(argument, ast.keyword) else start, end
