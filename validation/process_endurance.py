@@ -1,6 +1,6 @@
 """Run many steps without reading a result, and many jobs, in two processes under CPU load: nothing may hang or differ.
 
-    python benchmarks/process_endurance.py [--steps 200] [--jobs 0] [--load CORES] [--limit 300]
+    python validation/process_endurance.py [--steps 200] [--jobs 0] [--load CORES] [--limit 300]
 
 Four devices in two processes are two stages of two devices each: first one stage in each process, then both stages over
 both processes, with collectives between them. Each trains `--steps` steps of which no result is read before the end.

@@ -1,6 +1,6 @@
 """Kill `apply`, `modernize` and `build` at random moments: nothing may be lost, and the next run must complete.
 
-    python benchmarks/kills.py [--kills 500] [--seed 0]
+    python validation/kills.py [--kills 500] [--seed 0]
 
 Half of the kills fall anywhere in a run, half into its writing. After each, every source must be as it was or as it is
 meant to become, and what is the user's must be untouched; then the same command must succeed, give what it gives

@@ -1,6 +1,6 @@
 """The one comment of the GitHub Action on a pull request: written once, then brought up to date. See action.yml.
 
-    python tools/action_comment.py REPORT
+    python action/comment.py REPORT
 
 The environment has `GH_TOKEN`, `GITHUB_REPOSITORY`, `NUMBER` (of the pull request) and `EMPTY`, which is `true` when
 there is nothing to say; then a comment is brought up to date, and none is written.

@@ -1,6 +1,6 @@
 """Kill or stop a process of a job at random times, from its start to its exit: the others end and say why.
 
-    python benchmarks/process_kills.py [--kills 100] [--seed 0]
+    python validation/process_kills.py [--kills 100] [--seed 0]
 
 Two processes run examples/cluster/train.py, which saves checkpoints. One of them, at random, is killed with SIGKILL or
 stopped with SIGSTOP, at a random time in one of four phases: in `mm.init`, before its first step, between steps, and
