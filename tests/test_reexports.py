@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from command import put, run
-from fixture_files import source_files
+from fixture_files import source_files, told_lines
 
 from mmmodernize.names.reexports import TakenNames
 from mmmodernize.registry import ModernizeRegistry
@@ -379,3 +379,33 @@ def test_a_chain_of_files_is_followed_in_three_rounds(order: int) -> None:
     found = Counting(files, lambda _: None)
     assert len(found.takers) == 299
     assert found.taken <= 3 * len(files)
+
+
+# A fork of a library, or a copy of one in the project: what it defines is no name of the library.
+COPY = {
+    "flax/__init__.py": "from flax import nnx as nnx\n",
+    "flax/nnx/__init__.py": "from flax.nnx.graph import compose_mapping as compose_mapping\n",
+    "flax/nnx/graph.py": "from jax import tree_map\ndef compose_mapping(a):\n    return tree_map(abs, a)\n",
+}
+USES = (
+    "from flax import nnx\nnnx.compose_mapping(1)\n",
+    "import flax.nnx.graph\nflax.nnx.graph.compose_mapping(1)\n",
+    "from flax.nnx.graph import compose_mapping as f\nf(1)\n",
+    "from flax.nnx import *\ncompose_mapping(1)\n",
+    "from flax.nnx import graph\nmodule = graph\nmodule.compose_mapping(1)\n",
+)
+
+
+@pytest.mark.parametrize("text", USES)
+def test_what_a_copy_of_a_library_defines_is_its_own(text: str) -> None:
+    results = modernized({**COPY, "tests/main.py": text})
+    assert not results["tests/main.py"].changed and not told_lines(results["tests/main.py"])
+    # Of other packages its names are as old as elsewhere.
+    assert results["flax/nnx/graph.py"].changed
+
+
+@pytest.mark.parametrize("text", USES[1:3])
+@pytest.mark.parametrize("path", ["flax/__init__.py", "flax.py"])
+def test_what_a_folder_of_its_name_lacks_is_told(path: str, text: str) -> None:
+    results = modernized({path: "def train(): ...\n", "main.py": text})
+    assert told_lines(results["main.py"])

@@ -21,6 +21,7 @@ from mmmodernize.modules.held_modules import HeldModules
 from mmmodernize.modules.own_members import OwnMembers
 from mmmodernize.modules.patched_names import PatchedNames
 from mmmodernize.modules.project_age import ProjectAge
+from mmmodernize.names.name_index import ROOTS
 from mmmodernize.names.newer_index import Lacking
 from mmmodernize.settings import ModernizeSettings
 from mmmodernize.sites.carried_decision import CarriedDecision, carried, restored
@@ -336,9 +337,10 @@ def _context(modules: Sequence[Facts], run: _ModernizeRun) -> ModernizeContext:
     moved = {old: new for old, new in homes if lacking.of_name(new) is None}
     for facts in modules:
         facts.names.homes = moved
+    project = _OldProject(modules, run.load, ())
     return ModernizeContext(
-        _OldProject(modules, run.load, ()),
-        {facts.path: _uses(facts, run) for facts in modules},
+        project,
+        {facts.path: _uses(facts, project, run) for facts in modules},
         settings,
         group_by_name(
             {name: (*codemod.names, *codemod.moved) for name, codemod in codemods.items()},
@@ -352,9 +354,11 @@ def _context(modules: Sequence[Facts], run: _ModernizeRun) -> ModernizeContext:
     )
 
 
-def _uses(facts: Facts, run: _ModernizeRun) -> ModuleUses:
+def _uses(facts: Facts, project: Project, run: _ModernizeRun) -> ModuleUses:
     with _failures_of(facts.path):
-        return run.uses_of(facts)
+        uses = run.uses_of(facts)
+        uses.defines = lambda name: name.partition(".")[0] in ROOTS and project.defines(name, facts)
+        return uses
 
 
 # Decide
@@ -564,7 +568,5 @@ def _left(module: ModuleUses, item: ImportedName, reason: str) -> LeftAlone:
 
 
 def _broken(module: ModuleUses, item: ImportedName) -> LeftAlone:
-    reason = (
-        f"today's JAX has no `{item.name}`, and the name is exported or used in a way that is not replaced; remove it"
-    )
+    reason = f"`{item.name}` is gone, and the name is exported or used in a way that is not replaced; remove it"
     return _left(module, item, reason)

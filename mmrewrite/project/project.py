@@ -281,6 +281,22 @@ class Project:
         names = (qualified, *(module for module, _ in _splits(qualified)))
         return any(name == near.names.name or self.module(name, near) is not None for name in names)
 
+    def defines(self, qualified: str, near: Facts) -> bool:
+        """Whether the project itself has what a full name stands for, as a fork of a library has, or a copy of one.
+
+        A package `jax` that has no such name is taken for one that only some of the project's files see.
+        """
+        package, _, own = qualified.partition(".")
+        if not own or self.module(package, near) is None:
+            return False
+        if self.module(qualified, near) is not None:
+            return True
+        for module, name in _splits(qualified):
+            facts = self.module(module, near)
+            if facts is not None:
+                return name.partition(".")[0] in facts.names.scope.bindings
+        return False
+
     def imported(self, facts: Facts) -> Iterator[Facts]:
         """The project's modules that `facts` imports anywhere."""
         if facts.path not in self._imported:

@@ -6,7 +6,7 @@ import ast
 import copy
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -81,12 +81,14 @@ class ModuleUses:
     """The names of a module and the tree around every node.
 
     `nodes` are all nodes in the order of `ast.walk`, but for those of operators and of `ctx`, and then those of
-    annotations in strings, which are `quoted`.
+    annotations in strings, which are `quoted`. `defines` tells which names of libraries the project defines itself: no
+    use of one is a use of the library's.
     """
 
     facts: Facts
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
     nodes: list[ast.AST] = field(default_factory=list)
+    defines: Callable[[str], bool] = field(default=lambda name: False)
 
     def __post_init__(self) -> None:
         self._scopes: dict[ast.AST, Scope] = {}
@@ -117,7 +119,8 @@ class ModuleUses:
     def unresolved(self) -> ModuleUses:
         """The module for a run in which its imports may lead elsewhere: all that its tree says is shared."""
         other = copy.copy(self)
-        other.__dict__.pop("_meanings", None)
+        for resolved in ("_meanings", "imported"):
+            other.__dict__.pop(resolved, None)
         return other
 
     @overload
@@ -232,7 +235,7 @@ class ModuleUses:
 
     @cached_property
     def imported(self) -> tuple[ImportedName, ...]:
-        """Every name that an import statement binds."""
+        """Every name that an import statement binds, but for names of libraries that the project defines itself."""
         found: list[ImportedName] = []
         # Many statements share a scope.
         for holder in dict.fromkeys(self.facts.names.scopes.values()):
@@ -240,7 +243,7 @@ class ModuleUses:
                 for binding in bindings:
                     if binding.kind == "import" and isinstance(binding.node, ast.Import | ast.ImportFrom):
                         found += _imported(binding.node, binding)
-        unique = {(id(item.alias), item.local): item for item in found}
+        unique = {(id(item.alias), item.local): item for item in found if not self.defines(item.name)}
         return tuple(sorted(unique.values(), key=lambda item: (item.alias.lineno, item.alias.col_offset)))
 
     @cached_property
@@ -341,7 +344,7 @@ class ModuleUses:
             if first is not None:
                 for rest, places in dotted.items():
                     name = names.full_name(first, rest)
-                    if name is not None:
+                    if name is not None and not self.defines(name):
                         found[name].append(_Meaning(f"{head}.{rest}" if rest else head, places))
         return found
 

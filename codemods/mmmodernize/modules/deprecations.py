@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mmmodernize.modules.project_age import ProjectAge
 from mmmodernize.names.changed_meanings import CHANGED_MEANINGS
+from mmmodernize.names.name_index import ROOTS
 from mmmodernize.sites.site import ModernizeContext
 
 
@@ -21,5 +22,10 @@ class ToldNames:
         age = context.analysis(ProjectAge)
         rows = [row for row in CHANGED_MEANINGS if not row.keyword and not row.arguments]
         met = [row for row in rows if not row.is_common or age.is_before(row.package, row.release)]
-        self.names = frozenset((*context.owners, *(name for row in met for name in row.names)))
+        names = (*context.owners, *(name for row in met for name in row.names))
+        # A project may be a fork of one of these packages, or hold a copy of it.
+        modules = {module.facts.names.name.partition(".")[0]: module for module in context.modules.values()}
+        copies = {package: modules[package] for package in ROOTS if package in modules}
+        own = {name for name in names if (copy := copies.get(name.partition(".")[0])) and copy.defines(name)}
+        self.names = frozenset(names) - own
         self.last_parts = frozenset(name.rpartition(".")[2] for name in self.names)

@@ -21,6 +21,7 @@ from mmmodernize.names.gate import uses_any
 INDEX_FILE = files("mmmodernize.names") / "old_names.jsonl"
 OLDER_FILE = files("mmmodernize.names") / "older_names.jsonl"
 TITLES = {"jax": "JAX", "flax": "Flax", "optax": "optax", "chex": "chex", "orbax.checkpoint": "Orbax"}
+ROOTS = frozenset(package.partition(".")[0] for package in TITLES)
 # Modules once, and objects of that name today: an import of one raises, or of something in one. Those of the first set
 # are the objects that the modules stood for.
 ONCE_MODULES_OF_THEMSELVES = frozenset(("jax.config", "flax.config"))

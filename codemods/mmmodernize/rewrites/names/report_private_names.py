@@ -26,15 +26,13 @@ from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.doubts.looked_up_names import homes_asked, takes_full_names
 from mmmodernize.modules.passed_modules import star_origins
 from mmmodernize.names.gate import uses_any
-from mmmodernize.names.name_index import PACKAGES, TITLES
+from mmmodernize.names.name_index import PACKAGES, ROOTS
 from mmmodernize.names.private_index import PART, PRIVATE_WORDS, is_private, last_parts, private_name, private_names
 from mmmodernize.sites.site import Location, ModernizeContext
 from mmmodernize.sites.version_guards import guard_of
 from mmrewrite.project.uses import ImportedName, ModuleUses, dotted_text
 from mmrewrite.results import Change
 from mmrewrite.source.names import absolute_import
-
-_ROOTS = frozenset(package.partition(".")[0] for package in TITLES)
 
 
 class ReportPrivateNames(ModernizeCodemod):
@@ -53,7 +51,7 @@ class ReportPrivateNames(ModernizeCodemod):
         failing = [item for item in module.imported if _fails(item, module, context)]
         yield from (Location(module, item.alias, part=item.name) for item in failing)
         wanted = {
-            name for name in module.names_below(_ROOTS) if name in private_names() and _is_told(name, module, context)
+            name for name in module.names_below(ROOTS) if name in private_names() and _is_told(name, module, context)
         }
         # `import jax._src.core` binds `jax`.
         binding = [item for item in failing if item.alias.asname or isinstance(item.statement, ast.ImportFrom)]
