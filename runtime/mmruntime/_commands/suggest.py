@@ -1,6 +1,6 @@
 """Trace one step without placing or running it, and print as JSON what tells where hints belong, or what layers cost.
 
-    python -m mmruntime._commands.suggest train:train_step train:example_arguments --path DIR [--operations]
+    python -m mmruntime._commands.suggest train:train_step train:example_arguments --path DIR [--operations | --once]
 
 This is the other end of `mmrewrite suggest` and of `mmrewrite plan --suggest`. For costs, every layer is a stage of its
 own, and batches are cut into two sizes of microbatches. Nothing is laid out, compiled or run, but with `-` in place of
@@ -9,6 +9,7 @@ the function of arguments: then the module itself is run until it calls the step
 
 from __future__ import annotations
 
+import functools
 import runpy
 import sys
 from collections.abc import Callable, Sequence
@@ -31,7 +32,7 @@ from mmruntime._commands.gradient_calls import recorded_gradients
 from mmruntime._core import progress
 from mmruntime._core.layer_trial import LayerTrial, trying_layers
 from mmruntime._core.multimesh import MultiMesh
-from mmruntime._inspect.layer_costs import layer_costs, row_names
+from mmruntime._inspect.layer_costs import layer_costs, layer_cuts, row_names
 from mmruntime._inspect.operations import operation_groups
 from mmruntime._step.mesh_function import MeshFunction
 from mmruntime._step.plan import placed_step, traced_step
@@ -124,21 +125,28 @@ def operations(entry: FunctionName, arguments: FunctionName) -> dict[str, Any]:
         return looked_at(entry, arguments, take, alone=True)
 
 
-def costs(entry: FunctionName, arguments: FunctionName) -> dict[str, Any]:
-    """What each layer of a step costs, for one or two numbers of rows, as JSON values.
+def costs(entry: FunctionName, arguments: FunctionName, *, once: bool = False) -> dict[str, Any]:
+    """What each layer of a step costs, for two numbers of rows if there are, as JSON values.
+
+    With `once` it is traced for one number, for what does not hang on that.
 
     Raises:
         BadEntryPoint: If the step cannot be imported or traced, or has no layers or no microbatches.
     """
 
     def take(fun: Callable[..., Any], call: Call, mesh: MultiMesh, donate: frozenset[int]) -> dict[str, Any]:
-        return _costs(entry, fun, call, mesh, donate)
+        return _costs(entry, fun, call, mesh, donate, 1 if once else 2)
 
     return looked_at(entry, arguments, take)
 
 
 def _costs(
-    entry: FunctionName, fun: Callable[..., Any], call: Call, mesh: MultiMesh, donate: frozenset[int]
+    entry: FunctionName,
+    fun: Callable[..., Any],
+    call: Call,
+    mesh: MultiMesh,
+    donate: frozenset[int],
+    most: int,
 ) -> dict[str, Any]:
     def tried(trial: LayerTrial, sizes: dict[str, int]) -> Any:
         axes = {**dict.fromkeys(mesh.axis_names, 1), **sizes}
@@ -158,13 +166,14 @@ def _costs(
     ((axis, count),), batch, today = found.layers, found.batches[0], found.counts[0]
     if count > len(jax.devices()):
         raise BadEntryPoint(f"{entry}: {count} layers need as many virtual devices; write --devices {count}")
-    counts = [each for each in range(2, batch + 1) if batch % each == 0][:2] or [1]
+    counts = [each for each in range(2, batch + 1) if batch % each == 0][:most] or [1]
     traces = []
     for each in counts:
         progress.tell(f"tracing the step with {each} microbatches")
         made = tried(LayerTrial(each), {axis: count})
         loops = [region for region in made.step.regions if region.loop is not None]
         layers = layer_costs(made.step, made.placement, made.segments)
+        cuts, astray = layer_cuts(made.step, made.placement, made.segments)
         if len(layers) != count:
             raise BadEntryPoint(
                 f"{entry}: {count} layers make {len(layers)} stages; plans are compared for layers that follow each "
@@ -186,6 +195,8 @@ def _costs(
         "batch": batch,
         "today": {"axes": dict(mesh.shape), "count": today, "rounds": rounds, "placement": placement},
         "logical_axes": [list(pair) for pair in mesh.logical_axes or ()],
+        "cuts": [asdict(cut) for cut in cuts],
+        "astray": astray,
         "traces": traces,
     }
 
@@ -194,8 +205,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the document, or `{"error": sentence, "traceback": text}`, and return the exit status."""
     parser = parser_for("mmruntime._commands.suggest", __doc__)
     parser.add_argument("--operations", action="store_true", help="what is computed on which lines, not what it costs")
+    parser.add_argument("--once", action="store_true", help="costs of one number of rows alone")
     options = parser.parse_args(arguments)
-    return print_document(options, operations if options.operations else costs)
+    look = operations if options.operations else functools.partial(costs, once=options.once)
+    return print_document(options, look)
 
 
 if __name__ == "__main__":

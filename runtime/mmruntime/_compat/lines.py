@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax._src import core, source_info_util
 
-from mmruntime._compat.jaxprs import inner_jaxprs, jit_p
+from mmruntime._compat.jaxprs import inner_jaxprs, jit_p, split
 
 # Where a step is called and traced, and where Python's own modules lie.
 _STEP = os.path.join(os.path.dirname(os.path.dirname(__file__)), "_step", "")
@@ -79,13 +79,22 @@ def innermost_line(eqn: Any) -> str:
     return "" if frame is None else f"{frame.file_name}:{frame.start_line}"
 
 
-def own_frames(eqn: Any) -> tuple[tuple[str, int, int], ...]:
-    """Files, lines and columns of the calls that led to an equation, outside of JAX.
+def own_frames(eqn: Any) -> tuple[tuple[str, int, int, int, int], ...]:
+    """Files, lines and columns of the calls that led to an equation, outside of JAX, from where to where.
 
     An equation of a derivative has those of the equation that it is the derivative of.
     """
     frames = source_info_util.user_frames(eqn.source_info.traceback)
-    return tuple((each.file_name, each.start_line, each.start_column) for each in frames)
+    return tuple((f.file_name, f.start_line, f.start_column, f.end_line, f.end_column) for f in frames)
+
+
+def is_call_of_library(eqn: Any) -> bool:
+    """Whether an equation calls a compiled function of an installed library, whose lines may be those of another call.
+
+    JAX traces such a function once, and has the lines of the first call in all of its equations.
+    """
+    info = getattr(split(eqn.params["jaxpr"])[0], "debug_info", None) if eqn.primitive is jit_p else None
+    return info is not None and is_of_a_library(str(info.func_src_info))
 
 
 def raised_at(error: BaseException) -> str:

@@ -16,10 +16,11 @@ from mmruntime._compat import Var
 from mmruntime._frontend.constraint import constraint_p
 from mmruntime._jaxpr import flops as _cost
 from mmruntime._jaxpr.ir import Op, Step, num_bytes
+from mmruntime._partition.layouts.dimension_classes import Frame, ValuePlace, dimension_classes
 from mmruntime._partition.pipeline.loop_schedule import activation_bytes
-from mmruntime._partition.pipeline.pipeline_stages import dependencies, pipeline_stages
+from mmruntime._partition.pipeline.pipeline_stages import Stage, dependencies, pipeline_stages
 from mmruntime._partition.placement.place import Placement
-from mmruntime._partition.programs.segment import Segments
+from mmruntime._partition.programs.segment import Segment, Segments
 from mmruntime._partition.programs.split_backward import halves_of
 
 # Products, and what reads or writes all of its operands; everything else is taken to be fused with these.
@@ -100,14 +101,10 @@ def layer_costs(step: Step, placement: Placement, segments: Segments) -> list[La
     Raises:
         ValueError: If no stage stands in a microbatch loop.
     """
-    loops = [index for index, region in enumerate(step.regions) if region.loop is not None]
-    if not loops:
-        raise ValueError("no layer stands in a microbatch loop")
-    index = max(loops, key=lambda each: sum(_cost.flops(op.eqn) for op in step.regions[each].ops))
+    index = _largest_loop(step)
     region = step.regions[index]
     first = [each for each in segments.by_region[index] if each.variant == 0]
-    stages, others = pipeline_stages(first, dependencies(first, segments.made_on))
-    number = {stage.forward.submesh: position for position, stage in enumerate(stages)}
+    stages, others, number = _numbered(first, segments)
     found = [LayerCost() for _ in stages]
     programs = [(each, at) for at, stage in enumerate(stages) for each in _programs(stage)]
     programs += [(each, number[each.submesh]) for each in others if each.submesh in number]
@@ -126,6 +123,94 @@ def layer_costs(step: Step, placement: Placement, segments: Segments) -> list[La
                 found[number[where]].gradients += num_bytes(total)
     _add_edges(found, region.ops, first, segments, number)
     return found
+
+
+def _largest_loop(step: Step) -> int:
+    loops = [index for index, region in enumerate(step.regions) if region.loop is not None]
+    if not loops:
+        raise ValueError("no layer stands in a microbatch loop")
+    return max(loops, key=lambda each: sum(_cost.flops(op.eqn) for op in step.regions[each].ops))
+
+
+def _numbered(first: list[Segment], segments: Segments) -> tuple[list[Stage], list[Segment], dict[int, int]]:
+    """The stages of a loop, its other programs, and the number of each stage by its submesh."""
+    stages, others = pipeline_stages(first, dependencies(first, segments.made_on))
+    return stages, others, {stage.forward.submesh: position for position, stage in enumerate(stages)}
+
+
+@dataclass
+class LayerCut:
+    """A dimension class of one layer, which a mesh axis may cut.
+
+    Attributes:
+        layer: The layer.
+        divides: The number that the size of the axis must divide.
+        products: The share of the operations of the layer's products that have it.
+        parameters: The share of the bytes of its parameters.
+        kept: The share of the bytes of what it keeps for the backward pass.
+        names: The logical names that constraints give it.
+        places: Where the program makes it, as of `DimensionClass`.
+        made: The innermost expressions that make it.
+    """
+
+    layer: int
+    divides: int
+    products: float
+    parameters: float
+    kept: float
+    names: list[str]
+    places: list[tuple[ValuePlace, ...]]
+    made: list[Frame]
+
+
+def layer_cuts(step: Step, placement: Placement, segments: Segments) -> tuple[list[LayerCut], list[str]]:
+    """The dimension classes of each layer, in order, and the logical names of what is none.
+
+    Raises:
+        ValueError: If no stage stands in a microbatch loop.
+    """
+    index = _largest_loop(step)
+    ops = step.regions[index].ops
+    first = [each for each in segments.by_region[index] if each.variant == 0]
+    _, _, number = _numbered(first, segments)
+
+    def layer_of(op: Op) -> int:
+        return next((number[where] for where in placement.of[op] if where in number), -1)
+
+    found = dimension_classes(step, index, layer_of)
+    of_layer: dict[int, set[Var]] = defaultdict(set)
+    kept: dict[int, set[Var]] = defaultdict(set)
+    carried = (var for position, var in enumerate(step.invars) if position in step.carried and var.aval.shape)
+    read = {var for op in ops for var in op.reads()}
+    later = {var for op in ops if op.backward for var in op.reads()}
+    for var in carried:
+        where = placement.homes.get(var)
+        if where in number and var in read:
+            of_layer[number[where]].add(var)
+    for op in ops:
+        if not op.backward:
+            kept[layer_of(op)].update(later.intersection(op.writes()))
+    cuts = [
+        LayerCut(
+            layer,
+            each.divides,
+            products / found.flops[layer],
+            _share(each.values, of_layer[layer]),
+            _share(each.values, kept[layer]),
+            sorted(each.names),
+            each.places,
+            each.made,
+        )
+        for each in found.classes
+        for layer, products in each.flops.items()
+        if products
+    ]
+    return sorted(cuts, key=lambda each: (each.layer, -each.products)), sorted(found.astray)
+
+
+def _share(part: set[Var], whole: set[Var]) -> float:
+    size = sum(map(num_bytes, whole))
+    return sum(map(num_bytes, part & whole)) / size if size else 0.0
 
 
 def row_names(ops: Iterable[Op], rows: int) -> list[str]:

@@ -39,7 +39,7 @@ def operation_groups(ops: Iterable[Op]) -> list[OperationGroup]:
         key = op.eqn.primitive.name, shapes, tuple(frames), op.backward
         group = found.get(key)
         if group is None:
-            lines = list(dict.fromkeys((name, line) for name, line, _ in frames))
+            lines = list(dict.fromkeys(frame[:2] for frame in frames))
             length = int(op.eqn.params.get("length", 1)) if op.eqn.primitive is _compat.scan_p else 1
             group = found[key] = OperationGroup(lines, _cost.flops(op.eqn), 0, length, op.backward)
         group.count += 1

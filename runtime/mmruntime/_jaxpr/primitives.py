@@ -12,7 +12,7 @@ factor, and on all of the others; the parts of a factor that results do not have
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,10 +143,18 @@ def _same_shape(eqn: Any) -> list[Factor]:
     shape = eqn.outvars[0].aval.shape
     if any(var.aval.shape != shape for var in eqn.outvars):
         return []
-    whole = [index for index, atom in enumerate(eqn.invars) if atom.aval.shape == shape]
-    if any(atom.aval.shape not in ((), shape) for atom in eqn.invars):
-        return []
-    return [Factor(dict.fromkeys(whole, dim), dict.fromkeys(range(len(eqn.outvars)), dim)) for dim in range(len(shape))]
+    operands = {index: atom.aval.shape for index, atom in enumerate(eqn.invars) if atom.aval.shape}
+    # A dimension of size one stands for all entries of the others'.
+    for own in operands.values():
+        if len(own) != len(shape) or any(part not in (1, size) for part, size in zip(own, shape, strict=True)):
+            return []
+    return [
+        Factor(
+            {index: dim for index, own in operands.items() if own[dim] == size},
+            dict.fromkeys(range(len(eqn.outvars)), dim),
+        )
+        for dim, size in enumerate(shape)
+    ]
 
 
 def _transpose(eqn: Any) -> Iterator[Factor]:
@@ -177,6 +185,27 @@ def _reshape(eqn: Any) -> Iterator[Factor]:
         if (size, extent) in before and extent > 1:
             yield Factor({0: before[size, extent]}, {0: dim})
         size *= extent
+
+
+def leading(eqn: Any) -> list[Factor]:
+    """Dimensions of a reshape that begin at one place: in equal parts of both, each part is a reshape of one.
+
+    They differ in size where one holds some of what lies behind the other, so the number of parts divides both.
+    """
+    if eqn.primitive.name != "reshape" or eqn.params.get("dimensions") is not None or len(eqn.invars) > 1:
+        return []
+    before, after = _beginnings(eqn.invars[0].aval.shape), _beginnings(eqn.outvars[0].aval.shape)
+    return [Factor({0: dim}, {0: after[place]}) for place, dim in before.items() if place in after]
+
+
+def _beginnings(shape: Sequence[int]) -> dict[int, int]:
+    """The dimensions that are longer than one, by how many entries of those before them there are."""
+    size, found = 1, {}
+    for dim, extent in enumerate(shape):
+        if extent > 1:
+            found[size] = dim
+            size *= extent
+    return found
 
 
 def _squeeze(eqn: Any) -> Iterator[Factor]:
@@ -260,12 +289,20 @@ def _scatter(eqn: Any) -> Iterator[Factor]:
                 yield Factor({1: dim, 2: there}, {})
 
 
-_RULES: dict[str, Callable[[Any], Iterator[Factor]]] = {
+def _random_bits(eqn: Any) -> Iterator[Factor]:
+    # What a key makes depends on the size of all of it.
+    yield from (Factor({0: dim}, {0: dim}) for dim in range(_rank(eqn.invars[0])))
+
+
+_RULES: dict[str, Callable[[Any], Iterable[Factor]]] = {
+    # To types of another size it has a dimension more or less.
+    "bitcast_convert_type": _same_shape,
     "broadcast_in_dim": _broadcast,
     "conv_general_dilated": _convolution,
     "dot_general": _dot_general,
     "expand_dims": _expand_dims,
     "gather": _gather,
+    "random_bits": _random_bits,
     "reshape": _reshape,
     "scatter": _scatter,
     "scatter-add": _scatter,

@@ -21,7 +21,7 @@ from mmruntime._core.warn import warn
 from mmruntime._frontend.constraint import constraint_p, may_be_mapped
 from mmruntime._jaxpr.ir import Step, is_tiny
 from mmruntime._jaxpr.primitives import ENTRY_BY_ENTRY, Factor, factors
-from mmruntime._partition.placement.locations import body_of_call
+from mmruntime._partition.placement.locations import body_of_call, fresh
 
 # What people call the dimension of examples.
 _OF_EXAMPLES = re.compile(r"batch|example|sample|^(b|n|data|dp|rows?)$", re.IGNORECASE)
@@ -121,10 +121,10 @@ class _Examples:
         if eqn.primitive is constraint_p:
             return [eqn] if eqn.params["logical"] else []
         found = []
-        for inner, operands, results in _bodies(eqn):
+        for eqns, operands, results in bodies(eqn):
             for atom, var, shift in operands:
                 self._hand_on(atom, var, -shift)
-            found += [each for own in inner.eqns for each in self.follow(own)]
+            found += [each for own in eqns for each in self.follow(own)]
             for atom, var, shift in results:
                 self._hand_on(atom, var, shift)
         return found
@@ -139,25 +139,28 @@ class _Examples:
 _Pairs = list[tuple[Atom, Atom, int]]
 
 
-def _bodies(eqn: Any) -> Iterator[tuple[Any, _Pairs, _Pairs]]:
-    """The bodies of an equation, with what they are given and give: once through each loop."""
+def bodies(eqn: Any) -> Iterator[tuple[list[Any], _Pairs, _Pairs]]:
+    """The equations of each body of an equation, in variables of their own, with what they are given and give.
+
+    Of what a loop goes along, the values outside have one dimension more in front; a body is gone through once.
+    """
     if eqn.primitive is _compat.cond_p:
         for branch in eqn.params["branches"]:
-            inner, _ = _compat.split(branch)
-            yield inner, _pairs(eqn.invars[1:], inner.invars), _pairs(inner.outvars, eqn.outvars)
-        return
-    if eqn.primitive is _compat.scan_p:
-        inner, _ = _compat.split(eqn.params["jaxpr"])
+            args, eqns, outs = fresh(_compat.split(branch)[0])
+            yield eqns, _pairs(eqn.invars[1:], args), _pairs(outs, eqn.outvars)
+    elif eqn.primitive is _compat.scan_p:
+        args, eqns, outs = fresh(_compat.split(eqn.params["jaxpr"])[0])
         num_consts, num_carry = _compat.scan_counts(eqn)
         first = num_consts + num_carry
-        operands = _pairs(eqn.invars[:first], inner.invars) + _pairs(eqn.invars[first:], inner.invars[first:], 1)
-        results = _pairs(inner.outvars[:num_carry], eqn.outvars)
-        yield inner, operands, results + _pairs(inner.outvars[num_carry:], eqn.outvars[num_carry:], 1)
-        return
-    call = body_of_call(eqn)
-    if call is not None:
-        inner, _ = call
-        yield inner, _pairs(eqn.invars, inner.invars), _pairs(inner.outvars, eqn.outvars)
+        operands = _pairs(eqn.invars[:first], args) + _pairs(eqn.invars[first:], args[first:], 1)
+        yield (
+            eqns,
+            operands,
+            _pairs(outs, eqn.outvars[:num_carry]) + _pairs(outs[num_carry:], eqn.outvars[num_carry:], 1),
+        )
+    elif (call := body_of_call(eqn)) is not None:
+        args, eqns, outs = fresh(call[0])
+        yield eqns, _pairs(eqn.invars, args), _pairs(outs, eqn.outvars)
 
 
 def _pairs(sources: Any, targets: Any, shift: int = 0) -> _Pairs:

@@ -18,8 +18,8 @@ from mmruntime._compat import Var
 from mmruntime._core.task import Task
 from mmruntime._jaxpr.ir import Op, Region
 
-# Files, lines and columns, the innermost call first.
-_Line = tuple[tuple[str, int, int], ...]
+# Files, lines and columns, from where to where, the innermost call first.
+_Line = tuple[tuple[str, int, int, int, int], ...]
 _NONE: frozenset[Task] = frozenset()
 
 

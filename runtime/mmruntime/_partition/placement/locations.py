@@ -78,7 +78,7 @@ def fresh(jaxpr: Any) -> tuple[list[Var], list[Any], list[Any]]:
 
     JAX keeps traces, so that one jaxpr object may be the body of several equations.
     """
-    env: dict[Var, Var] = {var: _compat.new_var(var.aval) for var in jaxpr.invars}
+    env: dict[Var, Var] = {var: _compat.new_var(var.aval) for var in (*jaxpr.invars, *jaxpr.constvars)}
     eqns = []
     for eqn in jaxpr.eqns:
         for var in eqn.outvars:

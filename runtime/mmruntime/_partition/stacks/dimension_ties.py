@@ -11,7 +11,9 @@ from mmruntime._compat import is_var
 from mmruntime._jaxpr.primitives import Factor, factors
 
 # Primitives whose parameters hold what is not known of a part.
-_NOT_IN_PARTS = frozenset(("conv_general_dilated", "gather", "rev", "scatter", "scatter-add", "split", "top_k"))
+_NOT_IN_PARTS = frozenset(
+    ("conv_general_dilated", "gather", "random_bits", "rev", "scatter", "scatter-add", "split", "top_k")
+)
 
 
 def ties(eqn: Any) -> list[Factor]:
