@@ -1,4 +1,5 @@
 """The layout of every value at a border: mesh axes for logical names, then Shardy's propagation through programs.
 
-`dimension_classes` tells tools what a mesh axis may cut where nothing has a name. `input_layouts` says what users and arguments ask for, `shard` what follows for programs, and `propagate` asks Shardy.
+`input_layouts` says what users and arguments ask for, `shard` what follows for programs, and `propagate` asks Shardy.
+`dimension_classes` tells tools what a mesh axis may cut where nothing has a name.
 """
