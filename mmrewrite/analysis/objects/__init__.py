@@ -1,5 +1,5 @@
-"""The classes of a program, what reading their attributes runs, and who uses which function.
+"""What an expression may be an object of, and what reading it runs.
 
-An expression or a function comes in. Which classes it may be of is `object_classes`; which methods run unwritten,
-`special_methods`; what cannot be read twice, `computed_attributes`; who calls a function, `function_uses`.
+An expression or a function comes in. What types its annotations say is `annotations`; what cannot be read twice, since
+properties or special methods of the project make it anew, `computed_attributes`.
 """

@@ -5,11 +5,37 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from mmrewrite.analysis.objects.object_classes import FoundClass, ObjectClasses
-from mmrewrite.analysis.objects.special_methods import operands
 from mmrewrite.codemod.site import Site
 from mmrewrite.project.facts import Facts
+from mmrewrite.project.uses import ModuleUses
+from mmrewrite.source.functions import is_jit_decorator
+from mmrewrite.values.classes import Definition
+from mmrewrite.values.flow import ValueFlow, values_of
+from mmrewrite.values.value import By, Display, Own, Passed, Value
+
+# Literals and what is made by writing it out.
+_DISPLAYS = (
+    ast.Constant | ast.Dict | ast.DictComp | ast.GeneratorExp | ast.JoinedStr | ast.Lambda | ast.List | ast.ListComp
+    | ast.Set | ast.SetComp | ast.Tuple
+)  # fmt: skip
+# The special methods that Python calls for what can be read twice.
+_OPERATORS: dict[type[ast.AST], str] = {
+    ast.Add: "add", ast.BitAnd: "and", ast.BitOr: "or", ast.BitXor: "xor", ast.Div: "truediv", ast.FloorDiv: "floordiv",
+    ast.LShift: "lshift", ast.MatMult: "matmul", ast.Mod: "mod", ast.Mult: "mul", ast.Pow: "pow", ast.RShift: "rshift",
+    ast.Sub: "sub", ast.Invert: "invert", ast.UAdd: "pos", ast.USub: "neg",
+}  # fmt: skip
+_ITERATION = ("__iter__", "__next__", "__getitem__", "__len__", "__length_hint__")
+_EXTREMES = (*_ITERATION, "__gt__", "__lt__", "__call__")
+_OF_BUILTINS = {
+    "builtins.len": ("__len__",),
+    "builtins.range": ("__index__",),
+    "builtins.max": _EXTREMES,
+    "builtins.min": _EXTREMES,
+}
+# Their modules keep attributes in a way of their own: copies in each `apply`, state that transformations see, or none.
+_MODULES_OF = ("equinox.", "flax.", "haiku.", "jax.", "penzai.")
 
 # Of attributes and constants these give the same each time, and do nothing else.
 _READING = frozenset(
@@ -41,9 +67,16 @@ class _Property:
     """A property of a class: whether all of its code only reads, and the attributes of others that it reads."""
 
     name: str
-    owner: FoundClass
+    owner: ast.ClassDef
     only_reads: bool
     reads: frozenset[str]
+
+
+class _Classes(NamedTuple):
+    """The classes of the project that an expression may be an object of, and whether it may be of another."""
+
+    found: Sequence[Definition]
+    is_open: bool
 
 
 def is_computed_attribute(site: Site, node: ast.Attribute) -> bool:
@@ -54,21 +87,16 @@ def is_computed_attribute(site: Site, node: ast.Attribute) -> bool:
     """
     question = ("computed attributes", site.facts.path)
     computed = site.project.once(question, lambda: _computed(list(_properties(site.project.connected(site.facts)))))
-    owners = [each.owner for each in computed if each.name == node.attr]
+    owners = {each.owner for each in computed if each.name == node.attr}
     if not owners:
         return False
-    classes = ObjectClasses(site.project)
-    found = classes.of(node.value, site.facts, site.scope)
-    if found is None:
-        return True
-    own = [definition for _, definition in classes.with_bases(*found)]
-    if not any(_sets(definition, node.attr) for definition in own):
-        # Another class may be mixed in with it, and have the property.
-        return True
-    return any(
-        definition in own or any(found[1] is base for _, base in classes.with_bases(facts, definition))
-        for facts, definition in owners
-    )
+    flow, classes = values_of(site.project), _classes_of(site, node.value)
+    for module, definition in classes.found:
+        own = [each for _, each in flow.bases(module, definition).classes]
+        # Where it sets none, another class may be mixed in with it, and have the property.
+        if not any(_sets(each, node.attr) for each in own) or not owners.isdisjoint(own):
+            return True
+    return classes.is_open
 
 
 def runs_code(site: Site, node: ast.expr) -> bool:
@@ -76,35 +104,133 @@ def runs_code(site: Site, node: ast.expr) -> bool:
 
     Where the class of an operand is not seen, methods of any class of the program count that change something.
     """
-    called = site.resolve(node.func) if isinstance(node, ast.Call) else None
-    pairs = [(operand, methods) for operand, methods in operands(node, called) if isinstance(methods, tuple)]
-    return any(runs_code_on(site, operand, *methods) for operand, methods in pairs)
+    return any(runs_code_on(site, operand, *methods) for operand, methods in _operands(site, node))
 
 
 def runs_code_on(site: Site, operand: ast.expr, *methods: str) -> bool:
     """Whether some special methods of one operand may do more than read."""
-    classes = ObjectClasses(site.project)
+    flow = values_of(site.project)
     for method in methods:
-        if not classes.is_defined(site.facts, method):
+        defining = [
+            (module, owner, binding.node)
+            for module, owner, binding in flow.stores.in_classes(method)
+            if isinstance(binding.node, ast.FunctionDef) and _is_near(site, (module, owner))
+        ]
+        if not defining:
             continue
-        found = classes.of(operand, site.facts, site.scope)
-        if found is not None:
-            own = [*classes.with_bases(*found), *classes.extended(*found, method)]
-            if any(not _method(each, part).only_reads for each in own for part in _named(each, method)):
+        classes = _classes_of(site, operand)
+        own = {each for found in classes.found for _, each in flow.bases(*found).classes}
+        for module, owner, function in defining:
+            if owner in own and not _property(module.facts, owner, method, function).only_reads:
                 return True
-        elif any(
-            _changes(part) for each in classes.defining(site.facts, method) for part in _named(each, method)
-        ) and classes.may_be_of_the_project(operand, site.facts, site.scope):
-            return True
+            if classes.is_open and _changes(function) and not _is_of_a_library(flow, (module, owner)):
+                return True
     return False
 
 
-def _named(owner: FoundClass, name: str) -> Iterator[ast.FunctionDef]:
-    return (part for part in owner[1].body if isinstance(part, ast.FunctionDef) and part.name == name)
+def _is_near(site: Site, owner: Definition) -> bool:
+    """Whether a class is one of the program of a site: its module imports the site's, or is imported by it."""
+
+    def near() -> set[str]:
+        project = site.project
+        return {each.path for each in (*project.connected(site.facts), *project.imported_by([site.facts]).values())}
+
+    return owner[0].facts.path in site.project.once(("program", site.facts.path), near)
 
 
-def _method(owner: FoundClass, function: ast.FunctionDef) -> _Property:
-    return _property(function.name, owner, function)
+def _operands(site: Site, node: ast.expr) -> Iterator[tuple[ast.expr, tuple[str, ...]]]:
+    """The operands of an expression, with the special methods that it runs on each."""
+    match node:
+        case ast.BinOp(left=left, op=operator, right=right):
+            name = _OPERATORS[type(operator)]
+            yield left, (f"__{name}__",)
+            yield right, (f"__r{name}__",)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            yield operand, ("__bool__", "__len__")
+        case ast.UnaryOp(op=operator, operand=operand):
+            yield operand, (f"__{_OPERATORS[type(operator)]}__",)
+        case ast.Subscript(value=value, slice=key):
+            yield value, ("__getitem__", "__missing__", "__class_getitem__")
+            yield key, ("__hash__", "__eq__", "__index__")
+        case ast.Attribute(value=value):
+            yield value, ("__getattribute__", "__getattr__")
+        case ast.Call(func=function, args=arguments):
+            yield from ((each, _OF_BUILTINS[site.resolve(function) or ""]) for each in arguments)
+        case _:
+            pass
+
+
+def _classes_of(site: Site, node: ast.expr) -> _Classes:
+    """The classes of the project that an expression may be an object of: by its making, or by an annotation."""
+    flow = values_of(site.project)
+    found = flow.may(flow.value_in(site.facts, node), lambda value: _kind_of(flow, value))
+    classes = {each: None for kind in found.answers for each in kind}
+    is_open = any(not isinstance(each.head, str | Display) for each in found.others)
+    return _Classes([*classes], is_open or any(not each.is_open for each in found.unknown))
+
+
+def _kind_of(flow: ValueFlow, value: Value) -> tuple[Definition, ...] | None:
+    """The classes that a value is an object of, none if of no class of the project; None where it is followed."""
+    module, head, path, _ = value
+    if value.is_made and isinstance(head, ast.ClassDef):
+        return ((module, head),)
+    if isinstance(head, Own) and not path:
+        return () if head.is_class else ((module, head.definition), *flow.below(head.definition))
+    if isinstance(head, _DISPLAYS | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not path:
+        return ()
+    if isinstance(head, Passed | ast.arg):
+        argument = head.parameter if isinstance(head, Passed) else head
+        named = _annotated(flow, module, argument.annotation) if not path else None
+        return () if named is None and _is_rebuilt(module.facts, module.parents[module.parents[argument]]) else named
+    definition = head.definition if isinstance(head, Own) else head
+    if isinstance(definition, ast.ClassDef) and path and path[-1].kind is By.ATTRIBUTE and len(path) <= 2:
+        for where, each in flow.bases(module, definition).classes:
+            for node in where.nodes_of(ast.AnnAssign):
+                if _is_attribute(node.target, path[-1].what, where.parents[node] is each):
+                    named = _annotated(flow, where, node.annotation) if each in where.above(node) else None
+                    if named is not None:
+                        return named
+    return None
+
+
+def _annotated(flow: ValueFlow, module: ModuleUses, annotation: ast.expr | None) -> tuple[Definition, ...] | None:
+    """The classes that an annotation names, none if those of a library; None if it may be anything."""
+    node = module.quoted.get(annotation, annotation) if isinstance(annotation, ast.Constant) else annotation
+    node = node.value if isinstance(node, ast.Subscript) else node
+    if node is None:
+        return None
+    found = flow.class_at(module, node)
+    if found is not None:
+        return (found, *flow.below(found[1]))
+    name = flow.full_name(module, node)
+    is_any = name in (None, "typing.Any", "builtins.object", "typing.Optional", "typing.Union", "typing.Annotated")
+    return None if is_any or flow.project.holds(str(name), module.facts) else ()
+
+
+def _is_attribute(target: ast.expr, name: str, is_in_body: bool) -> bool:
+    """Whether a target of a class is an attribute of its objects: `self.name` in a method, or `name` in its body."""
+    if isinstance(target, ast.Attribute):
+        return target.attr == name
+    return isinstance(target, ast.Name) and target.id == name and is_in_body
+
+
+def _is_rebuilt(facts: Facts, function: ast.AST) -> bool:
+    """Whether what a function is given has been taken apart and put together by JAX, which compiles it."""
+    if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+        return False
+    scope = facts.names.scopes[function]
+    return any(is_jit_decorator(facts.names, each, scope) and not _has_static(each) for each in function.decorator_list)
+
+
+def _has_static(node: ast.expr) -> bool:
+    """Whether a call that compiles leaves some arguments as they are, or may."""
+    names = [keyword.arg for keyword in node.keywords] if isinstance(node, ast.Call) else []
+    return any(name is None or name.startswith("static") for name in names)
+
+
+def _is_of_a_library(flow: ValueFlow, owner: Definition) -> bool:
+    """Whether a class extends a module of Flax or the like."""
+    return any(name.startswith(_MODULES_OF) for name in flow.bases(*owner).outside)
 
 
 def _changes(function: ast.FunctionDef) -> bool:
@@ -139,25 +265,25 @@ def _properties(modules: Sequence[Facts]) -> Iterator[_Property]:
         for statement, scope in facts.names.scopes.items():
             if not isinstance(scope.node, ast.ClassDef):
                 continue
-            owner = (facts, scope.node)
+            owner = scope.node
             match statement:
                 case ast.FunctionDef() if any(
                     facts.names.resolve(each, scope) == "builtins.property" for each in statement.decorator_list
                 ):
-                    yield _property(statement.name, owner, statement)
+                    yield _property(facts, owner, statement.name, statement)
                 case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=maker, args=[getter, *_])) if (
                     facts.names.resolve(maker, scope) == "builtins.property"
                 ):
                     binding = facts.names.binding(getter.id, scope) if isinstance(getter, ast.Name) else None
                     function = binding.node if binding is not None else getter
                     if isinstance(function, ast.FunctionDef | ast.Lambda):
-                        yield _property(name, owner, function)
+                        yield _property(facts, owner, name, function)
                     else:
                         yield _Property(name, owner, only_reads=False, reads=frozenset())
 
 
-def _property(name: str, owner: FoundClass, getter: ast.FunctionDef | ast.Lambda) -> _Property:
-    scope = owner[0].names.inner[getter]
+def _property(facts: Facts, owner: ast.ClassDef, name: str, getter: ast.FunctionDef | ast.Lambda) -> _Property:
+    scope = facts.names.inner[getter]
     stack: list[ast.AST] = [getter.body] if isinstance(getter, ast.Lambda) else [*getter.body]
     reads: set[str] = set()
     only_reads = True
@@ -170,9 +296,9 @@ def _property(name: str, owner: FoundClass, getter: ast.FunctionDef | ast.Lambda
             case ast.Call(func=ast.Attribute(attr=attribute)) if attribute in _READING_METHODS:
                 pass
             case ast.Call(func=function):
-                only_reads &= owner[0].names.resolve(function, scope) in _READING
+                only_reads &= facts.names.resolve(function, scope) in _READING
             case ast.Attribute(value=holder, attr=attribute, ctx=ast.Load()):
-                if not (isinstance(holder, ast.Name) and holder.id == "self" and _sets(owner[1], attribute)):
+                if not (isinstance(holder, ast.Name) and holder.id == "self" and _sets(owner, attribute)):
                     reads.add(attribute)
             case ast.Attribute() | ast.Subscript(ctx=ast.Store() | ast.Del()):
                 only_reads = False
