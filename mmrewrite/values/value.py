@@ -174,7 +174,9 @@ class Value(NamedTuple):
     @property
     def is_made(self) -> bool:
         """Whether this is an object that a class of the project makes."""
-        return isinstance(self.head, ast.ClassDef) and [step.kind for step in self.path] == [By.CALL]
+        # What a class holds is bound to an object only if it is a function.
+        steps = [step.kind for step in self.path if step.kind is not By.BOUND]
+        return isinstance(self.head, ast.ClassDef) and steps == [By.CALL]
 
     @property
     def expression(self) -> ast.expr | None:

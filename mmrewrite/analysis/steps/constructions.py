@@ -9,8 +9,11 @@ from mmrewrite.analysis.steps.plain_steps import PlainStep
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reached, VisibleReach
-from mmrewrite.source.names import Scope, dotted_name
-from mmrewrite.values.flow import values_of
+from mmrewrite.project.uses import ModuleUses
+from mmrewrite.values.arguments import given
+from mmrewrite.values.callees import callees
+from mmrewrite.values.flow import ValueFlow, values_of
+from mmrewrite.values.value import By, CallArguments, Function, Value
 
 # What making an object of a class runs; `setup` of Flax linen waits until the module is applied.
 _MAKING = frozenset(("__new__", "__init__", "__post_init__", "__check_init__"))
@@ -26,8 +29,6 @@ _READING = frozenset(
     )
 )
 _READING_MODULES = frozenset(("jax.tree", "jax.tree_util"))
-
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class _WhatMakingRuns(VisibleReach):
@@ -52,20 +53,17 @@ def only_makes_modules(project: Project, step: PlainStep, tasks: Iterable[tuple[
     reached = list(step.reached(_WhatMakingRuns(project)))
     if not any(isinstance(item.node, ast.ClassDef) for item in reached):
         return False
-    placed = set(tasks)
+    placed, flow = set(tasks), values_of(project)
     for item in reached:
-        run = set(_run_nodes(item.node))
-        made = set() if isinstance(item.node, ast.ClassDef) else set(_made(project, item.facts, run))
-        for statement, scope in item.facts.names.scopes.items():
+        run, module = set(_run_nodes(item.node)), flow.uses_of(item.facts)
+        for statement in item.facts.names.scopes:
             # A lambda is a part of its statement, of which other parts run elsewhere.
             if statement not in run and not (item.node is step.argument and statement is step.statement):
                 continue
             if (item.facts, statement) in placed:
                 return False
-            if isinstance(item.node, ast.ClassDef):
-                continue
-            calls = item.facts.names.calls.get(statement, ())
-            if any(call in run and _may_call(project, item.facts, call, scope, made) for call in calls):
+            calls = item.facts.names.calls.get(statement, ()) if not isinstance(item.node, ast.ClassDef) else ()
+            if any(call in run and _may_call(flow, module, call) for call in calls):
                 return False
     return True
 
@@ -75,9 +73,9 @@ def _run_nodes(node: ast.AST) -> Iterator[ast.AST]:
     if not isinstance(node, ast.ClassDef):
         yield from ast.walk(node)
         return
-    methods = {each.name: each for each in node.body if isinstance(each, _Function)}
+    methods = {each.name: each for each in node.body if isinstance(each, Function)}
     yield node
-    run = [each for each in ast.iter_child_nodes(node) if not isinstance(each, _Function) or each.name in _MAKING]
+    run = [each for each in ast.iter_child_nodes(node) if not isinstance(each, Function) or each.name in _MAKING]
     seen = set(map(id, run))
     while run:
         for each in ast.walk(run.pop()):
@@ -88,84 +86,48 @@ def _run_nodes(node: ast.AST) -> Iterator[ast.AST]:
                 run.append(method)
 
 
-def _made(project: Project, facts: Facts, nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """The names that hold what a class or function of the project gives, which may be a module."""
-    for node in nodes:
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            if _has_module(project, facts, node.value, facts.names.scopes[node], set()):
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                yield from (each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name))
-        elif isinstance(node, ast.NamedExpr):
-            yield node.target.id
-
-
-def _may_call(project: Project, facts: Facts, call: ast.Call, scope: Scope, made: set[str]) -> bool:
+def _may_call(flow: ValueFlow, module: ModuleUses, call: ast.Call) -> bool:
     """Whether a call may run a module: it is one of an object, or hands one to a function that may."""
-    function = call.func
-    if isinstance(function, ast.Attribute) and _is_of_instance(project, facts, function):
+    method = call.func if isinstance(call.func, ast.Attribute) else None
+    if method is not None:
+        owner = flow.may(flow.at(module, method.value), _is_made)
+        # What is not seen may be an optimizer, too, which has no `apply`.
+        if owner.answers or (method.attr == "apply" and owner.unknown):
+            return True
+    found = callees(flow, flow.at(module, call))
+    if found.unknown and (method is None or _is_given_module(flow, flow.call_at(module, call, None))):
         return True
-    if isinstance(function, ast.Call):
-        # `jax.vmap(attend)(q, k)`
-        arguments = [*function.args, *(keyword.value for keyword in function.keywords)]
-        return _has_module(project, facts, function, scope, made) or any(
-            _may_be_object(project, facts, argument, scope, made) for argument in arguments
-        )
-    if isinstance(function, ast.Attribute) and dotted_name(function) is None:
-        # A method, of an array as in `jnp.zeros(3).astype(int)`.
-        return _has_module(project, facts, function.value, scope, made)
-    if not isinstance(function, ast.Attribute) and _may_be_object(project, facts, function, scope, made):
+    # What a function gives is called, or the method of an object.
+    if any(len(each.path) > 1 or _is_of_object(flow, each) for each in found.definitions):
         return True
-    dotted = dotted_name(function) or ""
-    if dotted.partition(".")[0] in made:
-        return True
-    full = facts.names.resolve_dotted(dotted, scope) or ""
-    if full in _READING or full.rpartition(".")[0] in _READING_MODULES:
+    for each in found.outside:
+        calls = [step.what for step in each.path if step.kind is By.CALL]
+        reads = each.head in _READING or f"{each.head}".rpartition(".")[0] in _READING_MODULES
+        if not reads and any(_is_given_module(flow, given, is_called=given is not calls[-1]) for given in calls):
+            return True
+    return False
+
+
+def _is_made(value: Value) -> bool | None:
+    return value.is_made or None
+
+
+def _is_of_object(flow: ValueFlow, value: Value) -> bool:
+    """Whether a function is a method that is given its object."""
+    if not isinstance(value.head, Function) or not isinstance(value.module.parents[value.head], ast.ClassDef):
         return False
-    arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
-    return "class" not in _kinds(project, facts, function, scope) and any(
-        _has_module(project, facts, argument, scope, made) for argument in arguments
-    )
+    marks = {flow.full_name(value.module, each) for each in value.head.decorator_list}
+    return marks.isdisjoint(("builtins.staticmethod", "builtins.classmethod"))
 
 
-def _is_of_instance(project: Project, facts: Facts, method: ast.Attribute) -> bool:
-    """Whether a method may be one of an object that a class of the project makes: `model.apply`."""
-    flow = values_of(project)
-    found = flow.may(flow.value_in(facts, method.value), lambda value: value.is_made or None)
-    # What is not seen may be an optimizer, too, which has no `apply`.
-    return bool(found.answers or (method.attr == "apply" and found.unknown))
-
-
-def _may_be_object(project: Project, facts: Facts, node: ast.expr, scope: Scope, made: set[str]) -> bool:
-    """Whether what is called may be a module: neither a definition nor what a library gives for no module."""
-    if not isinstance(node, ast.Name):
-        return dotted_name(node) is None and not isinstance(node, ast.Constant | ast.Lambda)
-    owner = scope.owner(node.id)
-    for binding in owner.bindings[node.id] if owner is not None else ():
-        if binding.kind in ("function", "class", "import"):
-            continue
-        value = binding.value
-        if not isinstance(value, ast.Call) or _has_module(project, facts, value, scope, made):
+def _is_given_module(flow: ValueFlow, call: CallArguments, *, is_called: bool = False) -> bool:
+    """Whether arguments have a module in them, or may have where what takes them is called, as of `jax.vmap(f)`."""
+    for value in given(call):
+        found = flow.may(value, _is_made)
+        if found.answers or (is_called and any(not each.is_open for each in found.unknown)):
             return True
-        if facts.names.resolve(value.func, facts.scope_of(binding.statement) if binding.statement else scope) is None:
+        parts = ast.walk(value.head) if isinstance(value.head, ast.expr) else ()
+        names = (each for each in parts if isinstance(each, ast.Name | ast.Call) and each is not value.head)
+        if any(flow.may(value._replace(head=each, path=()), _is_made).answers for each in names):
             return True
-    return node.id in made
-
-
-def _has_module(project: Project, facts: Facts, node: ast.expr, scope: Scope, made: set[str]) -> bool:
-    """Whether an expression names what may be a module, or makes one, by a call of something of the project."""
-    return any(
-        (isinstance(each, ast.Name) and each.id in made)
-        or (isinstance(each, ast.Call) and bool(_kinds(project, facts, each.func, scope) & {"class", "function"}))
-        for each in ast.walk(node)
-    )
-
-
-def _kinds(project: Project, facts: Facts, node: ast.expr, scope: Scope) -> set[str]:
-    """As what the project defines what an expression names: a class, a function, a variable; empty if it does not."""
-    dotted = dotted_name(node)
-    if dotted is None:
-        return set()
-    owner = scope.owner(dotted)
-    found = {binding.kind for binding in owner.bindings[dotted]} - {"import"} if owner is not None else set()
-    known = project.definition(facts.names.resolve_dotted(dotted, scope) or "", facts) if not found else None
-    return {known[1].kind} - {"import"} if known is not None else found
+    return False
