@@ -7,19 +7,22 @@ reads the batch, changed as it would be on one device, after the gradient.
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from itertools import pairwise
 from pathlib import PurePath
+from typing import NamedTuple
 
 from mmrewrite.analysis.steps.gradients import Gradient
-from mmrewrite.analysis.steps.losses import find_function
+from mmrewrite.analysis.steps.losses import Definition, Loss, find_function
 from mmrewrite.codemod.site import Site
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.functions import COMPILERS, is_jit_decorator
-from mmrewrite.source.names import dotted_name
-from mmrewrite.values.flow import values_of
-from mmrewrite.values.value import By, Value
+from mmrewrite.source.names import all_arguments, dotted_name
+from mmrewrite.values.arguments import of_parameter
+from mmrewrite.values.flow import ValueFlow, values_of
+from mmrewrite.values.value import ANY_ITEM, ELEMENT, By, Own, Path, Value
 
 # Methods of containers that change these, and those that other objects have too, which then give a new value.
 _CHANGING = frozenset(
@@ -33,20 +36,19 @@ _CHANGING_FUNCTIONS = frozenset(
     ["builtins.delattr", "builtins.setattr", "operator.delitem", "operator.iadd", "operator.ior", "operator.setitem"]
 )
 _COLLECTIONS = frozenset(("builtins.dict", "builtins.list", "builtins.set", "collections.deque"))
-# Calls that give parts of what they are given, or of whose method they are; and those that copy, but not the parts.
+# Calls that give parts of what they are given, or of whose method they are; and those that copy it, but not the parts.
 _GIVE_PARTS = frozenset(
     ("enumerate", "get", "getattr", "items", "iter", "next", "reversed", "setdefault", "values", "zip")
 )
-_COPY = frozenset(("copy", "dict", "list", "tuple", "replace", "_replace"))
-_NEW = ast.BinOp | ast.Compare | ast.Constant | ast.JoinedStr | ast.Lambda | ast.UnaryOp
+_COPY = frozenset(("copy", "_replace"))
+_COPIES = frozenset(("copy.copy", "copy.deepcopy", "dataclasses.replace"))
 _DISPLAYS = ast.Dict | ast.DictComp | ast.List | ast.ListComp | ast.Set | ast.SetComp
 _OF_LISTS = frozenset(("append", "extend", "insert", "remove", "reverse", "sort"))
 _COPY_OF_ALL = "jax.tree.map(lambda leaf: leaf, {})"
 _DEPTH = 4
 
 
-@dataclass(frozen=True)
-class ChangedArgument:
+class ChangedArgument(NamedTuple):
     """The line on which a loss, or a function that it calls, changes its argument, and the line that reads it later.
 
     `copy` is an expression that copies as much of it as is changed. `read_on` is None where code that is not in sight
@@ -81,54 +83,39 @@ def changed_argument(site: Site, gradient: Gradient, appended: Collection[str]) 
     return next(filter(None, (_changed_by(site, gradient, appended, loss) for loss in losses)), None)
 
 
-def _changed_by(site: Site, gradient: Gradient, appended: Collection[str], loss: _Called) -> ChangedArgument | None:
-    facts = site.facts
+def _changed_by(site: Site, gradient: Gradient, appended: Collection[str], loss: Loss) -> ChangedArgument | None:
     given: dict[str, tuple[ast.stmt, ast.expr]] = {}
-    for name in appended:
-        given[name] = (site.statement, ast.copy_location(ast.Name(name, ast.Load()), site.statement))
+    for node in ast.walk(loss.node):
+        if isinstance(node, ast.Name) and node.id in appended:
+            given.setdefault(node.id, (site.statement, node))
     for use in gradient.uses:
         passed = {place: value for place, value in enumerate(use.call.args) if place not in gradient.argnums}
-        named = [(loss.parameters[at], value) for at, value in passed.items() if at < len(loss.parameters)]
+        named = [(loss.parameters[at], value) for at, value in passed.items() if at < loss.num_positional]
         named += [(each.arg, each.value) for each in use.call.keywords if each.arg is not None]
         given |= {name: (use.statement, value) for name, value in named}
     inside = {*ast.walk(loss.node), *(node for call in gradient.calls for node in ast.walk(call))}
+    changes = {change.name: change for change in reversed([*_Changes(site, loss, given).found()])}
     for name, (statement, value) in given.items():
-        change = next(_changes(site, loss, {name: 0}, _DEPTH), None)
-        read = _read_later(site.project, facts, statement, value, inside, _DEPTH) if change is not None else None
+        change = changes.get(name)
+        read = _read_later(site.project, site.facts, statement, value, inside, _DEPTH) if change is not None else None
         if change is not None and read is not None:
-            path, line, copy = change
-            return ChangedArgument(name, path, line, copy.format(name), read or None)
+            return change._replace(read_on=read or None)
     return None
 
 
-@dataclass(frozen=True, eq=False)
-class _Called:
-    """A function, its module, its positional parameters that are not bound, and that for its object."""
-
-    facts: Facts
-    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-    parameters: list[str]
-    own: str | None = None
-
-
-def _function(site: Site, value: Value) -> _Called | None:
+def _function(site: Site, value: Value) -> Loss | None:
     """The function that a value is, wraps or binds arguments of; for a method of an unknown object, any of its name."""
     loss = find_function(site, value, in_any_call=True)
     if loss is not None:
-        names, outer = _positional(loss.node), loss.scope.parent
-        own = names[0] if loss.num_bound and outer is not None and outer.kind == "class" else None
-        return _Called(loss.facts, loss.node, [*loss.before, *names[loss.num_bound :]], own)
-    for each in values_of(site.project).may(value, _is_function, by_name=True, also=_given_first).answers:
-        assert isinstance(each.head, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        own, *parameters = _positional(each.head) if each.path else ["", *_positional(each.head)]
-        return _Called(each.module.facts, each.head, parameters, own or None)
-    return None
+        return loss
+    found = values_of(site.project).may(value, _definition, by_name=True, also=_given_first).answers
+    return next((Loss(module.facts, node, num_bound=len(path)) for module, node, path in found), None)
 
 
-def _is_function(value: Value) -> Value | None:
-    steps = [step.kind for step in value.path]
-    is_function = isinstance(value.head, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-    return value if is_function and steps in ([], [By.BOUND]) else None
+def _definition(value: Value) -> tuple[ModuleUses, Definition, Path] | None:
+    """A function, and by `BOUND` whether it was read of an object."""
+    is_named = [step.kind for step in value.path] in ([], [By.BOUND])
+    return (value.module, value.head, value.path) if is_named and isinstance(value.head, Definition) else None
 
 
 def _given_first(value: Value) -> list[Value]:
@@ -138,64 +125,73 @@ def _given_first(value: Value) -> list[Value]:
     return [first] if first is not None else []
 
 
-def _positional(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> list[str]:
-    return [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
+class _Changes:
+    """Where a loss, or a function that it calls, changes parameters of some names, or what it closes over by them."""
 
+    def __init__(self, site: Site, loss: Loss, names: Collection[str]) -> None:
+        self._flow, self._loss, self._names = values_of(site.project), loss, names
+        self._module = self._flow.uses_of(loss.facts)
+        # The objects of which methods are called, by the classes that these may be of.
+        self._objects: dict[ast.AST, list[Value]] = {}
 
-def _held(node: ast.AST, names: Mapping[str, int]) -> int | None:
-    """Whether an expression may give what one of some names stands for, or a part of it: 1 for a shallow copy."""
-    match node:
-        case ast.Name(id=name):
-            return names.get(name)
-        case ast.Attribute(value=holder) | ast.Subscript(value=holder):
-            return None if _held(holder, names) is None else 0
-        case ast.Call(func=function, args=arguments):
-            called = function.attr if isinstance(function, ast.Attribute) else dotted_name(function) or ""
-            parts = [*arguments, *([function.value] if isinstance(function, ast.Attribute) else [])]
-            if called not in _GIVE_PARTS | _COPY or all(_held(each, names) is None for each in parts):
-                return None
-            return 1 if called in _COPY else 0
-        case ast.Dict(keys=keys, values=values) if None in keys:
-            return None if all(_held(each, names) is None for each in values) else 1
-        case _ if isinstance(node, _NEW):
+    def found(self) -> Iterator[ChangedArgument]:
+        """The changes in the loss in order, then those in what it calls."""
+        queue: list[tuple[ModuleUses, ast.AST]] = [(self._module, self._loss.node)]
+        seen: set[ast.AST] = {self._loss.node}
+        for module, function in queue:
+            nodes = [each for each in ast.walk(function) if isinstance(each, ast.expr | ast.stmt)]
+            dropped = {each.value for each in nodes if isinstance(each, ast.Expr)}
+            dropped |= {each.body for each in nodes if isinstance(each, ast.Lambda)}
+            for each in sorted(nodes, key=lambda node: (node.lineno, node.col_offset)):
+                changed = _changed_by_node(module.facts, each, each in dropped)
+                for name, is_whole in self._arguments(module, changed):
+                    copy = _copy_for(each) if is_whole else _COPY_OF_ALL
+                    yield ChangedArgument(name, module.facts.path, each.lineno, copy.format(name), None)
+                for found in self._called(module, each) if isinstance(each, ast.Call) else ():
+                    if found[1] not in seen:
+                        seen.add(found[1])
+                        queue.append(found)
+
+    def _called(self, module: ModuleUses, call: ast.Call) -> Iterator[tuple[ModuleUses, ast.AST]]:
+        """The functions that a call may run with one of the arguments, or a part of it."""
+        owners = [call.func.value] if isinstance(call.func, ast.Attribute) else []
+        given = (*owners, *call.args, *(keyword.value for keyword in call.keywords))
+        if not any(self._arguments(module, node) for node in given):
+            return
+        for home, node, path in self._flow.may(
+            Value(module, call.func), _definition, by_name=True, also=_given_first
+        ).answers:
+            holder = home.parents.get(node)
+            if path and holder is not None:
+                self._objects.setdefault(holder, []).extend(Value(module, owner) for owner in owners)
+            yield home, node
+
+    def _arguments(self, module: ModuleUses, node: ast.expr | None) -> list[tuple[str, bool]]:
+        """The names of which an expression may give the value or a part of it, each with whether it is all of it."""
+        if node is None:
+            return []
+        found = self._flow.may(Value(module, node), self._argument, also=self._of_object).answers
+        return [each for each in found if each[0]]
+
+    def _argument(self, value: Value) -> tuple[str, bool] | None:
+        """The name that a value is a part of, and whether it is all of it; "" for what is made anew."""
+        head, path, outer = value.head, value.path, self._loss.scope.parent
+        if head in _COPIES and len(path) == 1:
+            return "", True
+        name = ""
+        if isinstance(head, ast.arg) and head in self._module.parents:
+            function = self._module.parents[self._module.parents[head]]
+            name = head.arg if function is self._loss.node else ""
+        elif isinstance(head, ast.Name) and value.module is self._module and outer is not None:
+            owner = self._module.scope_of(head).owner(head.id)
+            name = head.id if owner is not None and owner is outer.owner(head.id) else ""
+        if name not in self._names:
             return None
-        case _:
-            held = [level for each in ast.iter_child_nodes(node) if (level := _held(each, names)) is not None]
-            return min(held) if held else None
+        return (name, not path) if _is_part(path) else ("", True)
 
-
-def _changes(site: Site, function: _Called, names: Mapping[str, int], depth: int) -> Iterator[tuple[str, int, str]]:
-    """Where a function, or one that it calls, changes what some of its parameters stand for: file, line, and a copy."""
-    node, facts, level = function.node, function.facts, dict(names)
-    located = [each for each in ast.walk(node) if isinstance(each, ast.expr | ast.stmt)]
-    dropped = {each.value for each in located if isinstance(each, ast.Expr)}
-    if isinstance(node, ast.Lambda):
-        dropped.add(node.body)
-    for each in sorted(located, key=lambda each: (each.lineno, each.col_offset)):
-        for targets, value in _bindings(each):
-            held = _held(value, level)
-            for name in _names(targets, ast.Store):
-                is_sure = not isinstance(node, ast.Lambda) and each in node.body
-                if held is not None:
-                    level[name] = held if is_sure else min(held, level.get(name, held))
-                elif is_sure:
-                    # `batch = dict(batch)` is a copy from here on.
-                    level.pop(name, None)
-        if _is_change(facts, each, level, each in dropped):
-            yield facts.path, each.lineno, _copy_for(each)
-        elif isinstance(each, ast.Call) and depth:
-            values = [*each.args, *(keyword.value for keyword in each.keywords), *_receiver(each)]
-            held_values = {value: held for value in values if (held := _held(value, level)) is not None}
-            inner = None
-            if held_values:
-                inner = _function(site, values_of(site.project).value_in(facts, each.func))
-            if inner is not None and inner.node is not node:
-                pairs = [*zip(inner.parameters, each.args, strict=False), *((k.arg, k.value) for k in each.keywords)]
-                pairs += [(inner.own, value) for value in _receiver(each)]
-                given = {name: held_values[value] for name, value in pairs if name and value in held_values}
-                are_whole = all(isinstance(value, ast.Name) for value in held_values)
-                for path, line, copy in _changes(site, inner, given, depth - 1):
-                    yield path, line, copy if are_whole else _COPY_OF_ALL
+    def _of_object(self, value: Value) -> list[Value]:
+        held = self._objects.get(value.head.definition, []) if isinstance(value.head, Own) else []
+        return [each.done(*value.path) for each in held]
 
 
 def _copy_for(change: ast.AST) -> str:
@@ -211,104 +207,98 @@ def _copy_for(change: ast.AST) -> str:
             return _COPY_OF_ALL
 
 
-def _receiver(call: ast.Call) -> list[ast.expr]:
-    return [call.func.value] if isinstance(call.func, ast.Attribute) else []
-
-
 def _names(nodes: Iterable[ast.AST], kind: type[ast.expr_context] = ast.expr_context) -> set[str]:
     names = (each for node in nodes for each in ast.walk(node) if isinstance(each, ast.Name))
     return {each.id for each in names if isinstance(each.ctx, kind)}
 
 
-def _bindings(node: ast.AST) -> Iterator[tuple[list[ast.expr], ast.expr]]:
-    match node:
-        case ast.Assign(targets=targets, value=value):
-            yield targets, value
-        case ast.AnnAssign(target=target, value=ast.expr() as value) | ast.NamedExpr(target=target, value=value):
-            yield [target], value
-        case ast.For(target=target, iter=value):
-            yield [target], value
-        case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
-            yield from (([each.target], each.iter) for each in node.generators)
-        case ast.With(items=items):
-            yield from (([item.optional_vars], item.context_expr) for item in items if item.optional_vars is not None)
-
-
-def _is_change(facts: Facts, node: ast.AST, names: Mapping[str, int], is_dropped: bool) -> bool:
-    def is_held(value: ast.expr) -> bool:
-        # Of a shallow copy, only parts are those of the argument.
-        return _held(value, names) == 0
-
+def _changed_by_node(facts: Facts, node: ast.AST, is_dropped: bool) -> ast.expr | None:
+    """The expression whose value a node changes in place."""
     match node:
         case (
             ast.Subscript(ctx=ast.Store() | ast.Del(), value=value)
             | ast.Attribute(ctx=ast.Store() | ast.Del(), value=value)
         ):
-            return is_held(value)
-        case ast.AugAssign(target=ast.Name() as target, value=value):
+            return value
+        case ast.AugAssign(target=ast.Name() as target, value=value) if isinstance(value, _DISPLAYS):
             # Of an array it makes a new one.
-            return isinstance(value, _DISPLAYS) and is_held(ast.Name(target.id, ast.Load()))
+            return target
         case ast.Call(func=ast.Attribute(value=value, attr=method) as function, args=arguments):
             scope = facts.names.read_in.get(value)
             name = facts.names.resolve(function, scope) if scope is not None else None
             owner = facts.names.resolve(value, scope) if scope is not None else None
             is_changing = method in _CHANGING or (method in _CHANGING_WITHOUT_RESULT and is_dropped)
             if name in _CHANGING_FUNCTIONS or (owner in _COLLECTIONS and is_changing):
-                return bool(arguments) and is_held(arguments[0])
-            return is_changing and is_held(value)
+                return arguments[0] if arguments else None
+            return value if is_changing else None
         case ast.Call(func=ast.Name() as function, args=[first, *_]):
             scope = facts.names.read_in.get(function)
-            return scope is not None and facts.names.resolve(function, scope) in _CHANGING_FUNCTIONS and is_held(first)
+            return first if scope is not None and facts.names.resolve(function, scope) in _CHANGING_FUNCTIONS else None
         case _:
-            return False
+            return None
 
 
 def _read_later(
     project: Project, facts: Facts, statement: ast.stmt, value: ast.expr, inside: Collection[ast.AST], depth: int
 ) -> int | None:
     """The line that reads an argument's container after a statement, 0 if it is not in sight; None if nothing does."""
-    scope, names = facts.names.scopes[statement], _names([value])
-    if _held(value, dict.fromkeys(names, 0)) != 0:
+    flow, scope = values_of(project), facts.names.scopes[statement]
+    module = flow.uses_of(facts)
+    origins = _origins(flow, Value(module, value))
+    names = {each.id for each in origins if isinstance(each, ast.Name)}
+    if not names:
         # It is made for the call.
         return None
     owners = {owner for name in names if (owner := scope.owner(name)) is not None}
     function = next(iter(owners)).node if len(owners) == 1 else None
     if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
         return 0
-    (owner,) = owners
-    for targets, source in (each for node in ast.walk(function) for each in _bindings(node)):
-        for one, other in ((_names(targets), _names([source])), (_names([source]), _names(targets))):
-            if one & names and _held(source, dict.fromkeys(_names([source]), 0)) is not None:
-                names |= other & {*owner.bindings}
+
+    def may_hold(node: ast.expr) -> bool:
+        return any(origins & _origins(flow, Value(module, node, path)) for path in ((), (ELEMENT,), (ANY_ITEM,)))
+
     first, beside = _end_or_loop(facts, statement, names), set(ast.walk(statement))
-    reads = [
-        (node, reader) for name in names for node, reader in facts.names.reads_of(name, owner) if node not in inside
-    ]
-    lines = [
-        node.lineno for node, by in reads if node.lineno > first or node in beside or by.function is not scope.function
-    ]
-    is_method = owner.parent is not None and owner.parent.kind == "class"
-    parameters = _positional(function)
-    if lines or (is_method and names.intersection(parameters[:1])):
-        return min(lines, default=0)
+    # What an object keeps, code around may read.
+    is_method = isinstance(module.parents[function], ast.ClassDef)
+    reads = [0] if is_method and not origins.isdisjoint([*function.args.posonlyargs, *function.args.args][:1]) else []
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node not in inside:
+            is_later = node.lineno > first or node in beside
+            if (is_later or module.scope_of(node).function is not scope.function) and may_hold(node):
+                reads.append(node.lineno)
+        elif isinstance(node, ast.Assign) and node not in inside:
+            is_kept = any(isinstance(each, ast.Attribute | ast.Subscript) for each in node.targets)
+            reads += [0] if is_kept and may_hold(node.value) else []
+    if reads:
+        return min(reads)
     if depth == 0 or _is_compiled(facts, function):
         return None
-    for where in project.facts.values():
-        for caller in where.names.scopes:
-            for call in where.names.calls.get(caller, ()):
-                # In another module, a name may be that of another function.
-                if where is not facts and isinstance(call.func, ast.Name):
-                    named = where.names.resolve(call.func, where.names.scopes[caller])
-                    home = project.definition(named, where) if named is not None else None
-                    if home is None or home[0] is not facts:
-                        continue
-                if (dotted_name(call.func) or "").rpartition(".")[2] == function.name:
-                    pairs = [*zip(parameters[is_method:], call.args, strict=False)]
-                    pairs += [(each.arg or "", each.value) for each in call.keywords]
-                    for _, given in (pair for pair in pairs if pair[0] in names):
-                        if _read_later(project, where, caller, given, set(ast.walk(call)), depth - 1) is not None:
-                            return 0
+    for call in flow.calls_of(module, function)[0]:
+        own = {*ast.walk(call.node)} if call.node is not None else set()
+        for parameter in origins.intersection(all_arguments(function.args)):
+            for passed in of_parameter(module, function, parameter, call, None):
+                if call.node is not None and isinstance(passed, Value) and passed.head in own and not passed.path:
+                    home = passed.module
+                    around = home.statement_of(call.node), passed.head
+                    if _read_later(project, home.facts, *around, own, depth - 1) is not None:
+                        return 0
     return None
+
+
+def _origins(flow: ValueFlow, value: Value) -> set[ast.AST]:
+    """What a value is, or is a part of, on the way back: names, parameters, and where it is made."""
+    came: dict[Value, Value] = {}
+    # What is computed is an array, and no container of it.
+    for _ in flow.walk(value, lambda each: True if isinstance(each.head, ast.BinOp) else None, came=came):
+        pass
+    return {each.head for each in came if isinstance(each.head, ast.AST) and _is_part(each.path)}
+
+
+def _is_part(path: Path) -> bool:
+    """Whether what is done to a value gives it or a part of it, and no copy or something else."""
+    calls = [before.what for before, step in pairwise((ELEMENT, *path)) if step.kind is By.CALL]
+    is_copied = bool(calls) and path[-1].kind is By.CALL and calls[-1] in _COPY
+    return _GIVE_PARTS.union(_COPY).issuperset(calls) and not is_copied
 
 
 def _is_compiled(facts: Facts, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
