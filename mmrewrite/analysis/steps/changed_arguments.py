@@ -94,7 +94,7 @@ def _changed_by(site: Site, gradient: Gradient, appended: Collection[str], loss:
         named += [(each.arg, each.value) for each in use.call.keywords if each.arg is not None]
         given |= {name: (use.statement, value) for name, value in named}
     inside = {*ast.walk(loss.node), *(node for call in gradient.calls for node in ast.walk(call))}
-    changes = {change.name: change for change in reversed([*_Changes(site, loss, given).found()])}
+    changes = {change.name: change for change in reversed([*_ArgumentChanges(site, loss, given).found()])}
     for name, (statement, value) in given.items():
         change = changes.get(name)
         read = _read_later(site.project, site.facts, statement, value, inside, _DEPTH) if change is not None else None
@@ -125,7 +125,7 @@ def _given_first(value: Value) -> list[Value]:
     return [first] if first is not None else []
 
 
-class _Changes:
+class _ArgumentChanges:
     """Where a loss, or a function that it calls, changes parameters of some names, or what it closes over by them."""
 
     def __init__(self, site: Site, loss: Loss, names: Collection[str]) -> None:
