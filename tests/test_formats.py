@@ -193,7 +193,7 @@ def test_events_of_a_run_fit_their_schema(capfdbinary: pytest.CaptureFixture[byt
 
 def test_json_of_verify_fits_its_schema() -> None:
     from mmrewrite.cli.reports import render
-    from mmrewrite.cli.reports._style import visible
+    from mmrewrite.cli.terminal.style import visible
     from mmrewrite.project.verify_entries import Entry
     from mmrewrite.verify.verify import Checked, Verified
 

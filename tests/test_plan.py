@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 
 from mmrewrite.cli.commands import cli
 from mmrewrite.cli.reports import render
-from mmrewrite.cli.reports._style import visible
+from mmrewrite.cli.terminal.style import visible
 from mmrewrite.plan.plan import Planned
 from mmrewrite.plan.sections import PlanSection, PlanTable
 

@@ -16,13 +16,14 @@ from mmmodernize.settings import DEFAULT_TARGET, ModernizeSettings
 from mmmodernize.upgrade import Newer, is_gone, upgrade_of
 from mmrewrite.cli.cache import Watched, cached
 from mmrewrite.cli.config import VERSION
-from mmrewrite.cli.reports import _style as style
 from mmrewrite.cli.reports import formats_of
 from mmrewrite.cli.reports._review import paragraphs
 from mmrewrite.cli.session import Session
 from mmrewrite.cli.source_options import SourceOptions
+from mmrewrite.cli.terminal import style
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.files.select import Selection, select_files
+from mmrewrite.files.walk import SUFFIXES
 from mmrewrite.results import Change, Refusal, Rewrite
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class _ModernizeSession(Session):
 
     def select(self) -> Selection:
         """All modules and notebooks: which of them may matter is asked once it is known that there are no results."""
-        return select_files(self.paths, self.rules, lambda _: True, (".py", ".ipynb"), self.progress.track)
+        return select_files(self.paths, self.rules, lambda _: True, SUFFIXES, self.progress.track)
 
     def rewrite(self) -> tuple[Rewrite, ...]:
         # A generator, since most runs need it not and it loads every codemod.

@@ -30,8 +30,8 @@ from mmrewrite.cli.options import (
     trace_options,
     watch_option,
 )
-from mmrewrite.cli.reports import _style as style
 from mmrewrite.cli.reports import render
+from mmrewrite.cli.terminal import style
 from mmrewrite.cli.terminal.colors import color_of_environment
 from mmrewrite.cli.terminal.output import print_output, say
 from mmrewrite.directives.schedule_names import SCHEDULES
@@ -543,8 +543,9 @@ def explain(what: str, **options: Any) -> None:
     from mmrewrite.cli.config import no_codemod
     from mmrewrite.cli.explain import explain_line, place_in
     from mmrewrite.cli.pages import codemod_names, page_of
-    from mmrewrite.cli.reports._report import Explanation
+    from mmrewrite.cli.reports._messages import Explanation
     from mmrewrite.cli.source_options import SourceOptions
+    from mmrewrite.files.walk import SUFFIXES
 
     place = place_in(what)
     if place is not None:
@@ -552,7 +553,7 @@ def explain(what: str, **options: Any) -> None:
     if (page := page_of(what)) is None:
         if os.path.isdir(what):
             raise click.UsageError(f"{what} is a folder; name a file in it, and a line, as in {what}/model.py:1.")
-        if what.endswith((".py", ".ipynb")) or os.path.exists(what):
+        if what.endswith(SUFFIXES) or os.path.exists(what):
             raise click.UsageError(f"{what} is a file; name a line of it, as in {what}:1.")
         if ":" in what:
             raise click.UsageError(f"{what}: write FILE:LINE, with a number for the line, as in model.py:1.")
@@ -568,7 +569,7 @@ def explain(what: str, **options: Any) -> None:
 def init(prints: bool, output_format: str) -> None:
     """Write a commented [tool.mmrewrite] section, after looking at the repository."""
     from mmrewrite.cli.init import NotInitialized, initialize, said, section
-    from mmrewrite.cli.reports._report import Initialized
+    from mmrewrite.cli.reports._messages import Initialized
     from mmrewrite.cli.terminal.progress import StatusLine
 
     try:

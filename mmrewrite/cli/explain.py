@@ -12,7 +12,7 @@ from typing import NoReturn
 import click
 
 from mmrewrite.cli.line_origin import GeneratedFile, earlier, fate, generated_file, origin
-from mmrewrite.cli.reports._report import Explanation
+from mmrewrite.cli.reports._messages import Explanation
 from mmrewrite.cli.session import CHANGES, NOTHING, Session
 from mmrewrite.cli.source_options import SourceOptions
 from mmrewrite.engine.notebook import SUFFIX, NotANotebook, Notebook

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from mmrewrite.cli.config import TOOL
-from mmrewrite.cli.reports._report import Initialized
-from mmrewrite.files.walk import OWN_FILE, PYPROJECT, load_file, read_file, walk
+from mmrewrite.cli.reports._messages import Initialized
+from mmrewrite.files.walk import OWN_FILE, PYPROJECT, SUFFIXES, load_file, read_file, walk
 from mmrewrite.files.write import NotWritten, replace_file, write_new
 
 _USES_JAX = re.compile(rb"^[ \t]*(?:import|from)[ \t]+(?:jax|flax|equinox|haiku|optax)\b", re.MULTILINE)
@@ -120,7 +120,7 @@ class _Found:
         tops: Counter[str] = Counter()
         names: Counter[str] = Counter()
         for path in walk(folder):
-            data = load_file(path) if path.endswith((".py", ".ipynb")) else None
+            data = load_file(path) if path.endswith(SUFFIXES) else None
             if data is None or not (_USES_JAX.search(data) or (path.endswith(".ipynb") and b"jax" in data)):
                 continue
             top = os.path.relpath(path, folder).replace(os.sep, "/").split("/")[0]

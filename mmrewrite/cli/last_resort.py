@@ -50,7 +50,7 @@ def report(error: Exception) -> int:
         _discard()
         return UNREAD
     try:
-        from mmrewrite.cli.reports._style import visible
+        from mmrewrite.cli.terminal.style import visible
 
         sys.stderr.write(visible(_said(error)))
         sys.stderr.flush()

@@ -13,9 +13,8 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 
 from mmrewrite.directives.carrier import may_have_hints
-from mmrewrite.files.walk import OWN_FILE, PYPROJECT, load_file, read_file, walk
+from mmrewrite.files.walk import OWN_FILE, PYPROJECT, SUFFIXES, load_file, read_file, walk
 
-SUFFIXES = (".py", ".ipynb")
 _BATCH = 200_000
 # What may begin a command line of paths, and whether it is about old names.
 _COMMANDS = {("diff",): False, ("check",): False, ("modernize", "--diff"): True, ("modernize", "--check"): True}

@@ -17,10 +17,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from mmrewrite import __version__
 from mmrewrite.cli.code_state import code_states
-from mmrewrite.cli.quick import SUFFIXES, plain_paths
+from mmrewrite.cli.quick import plain_paths
 from mmrewrite.codemod.installed import has_plugins
 from mmrewrite.files.cache_folder import cache_folder, keep_in, kept, kept_name
-from mmrewrite.files.walk import OWN_FILE, PYPROJECT, load_file, read_file, walk
+from mmrewrite.files.walk import OWN_FILE, PYPROJECT, SUFFIXES, load_file, read_file, walk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

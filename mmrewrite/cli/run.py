@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import click
 
 from mmrewrite.cli.reports import DEFAULT_FORMAT, render
-from mmrewrite.cli.reports._report import RunLine, RunMessage
+from mmrewrite.cli.reports._messages import RunLine, RunMessage
 from mmrewrite.cli.terminal.colors import sees_color
 from mmrewrite.cli.terminal.output import encoded
 from mmrewrite.launch.environment import environments, free_port, on_gpus

@@ -27,9 +27,9 @@ from mmrewrite.cli.config import (
 from mmrewrite.cli.options import ENTRY_AND_ARGS
 from mmrewrite.cli.replay import Replay
 from mmrewrite.cli.reports import DEFAULT_FORMAT, NotShown, render
-from mmrewrite.cli.reports import _style as style
-from mmrewrite.cli.reports._report import RewriteReport
+from mmrewrite.cli.reports._rewrite_report import RewriteReport
 from mmrewrite.cli.source_options import SourceOptions
+from mmrewrite.cli.terminal import style
 from mmrewrite.cli.terminal.colors import colors_patch
 from mmrewrite.cli.terminal.output import encoded, print_output, say
 from mmrewrite.cli.terminal.progress import StatusLine
@@ -45,7 +45,7 @@ from mmrewrite.files.select import (
     select_files,
     source_file,
 )
-from mmrewrite.files.walk import load_file, read_file, shown
+from mmrewrite.files.walk import SUFFIXES, load_file, read_file, shown
 from mmrewrite.results import HintError, Rewrite
 from mmrewrite.source.file import SourceFile
 from mmrewrite.tracking import Tell, untold
@@ -200,7 +200,7 @@ class Session:
 
     def select(self) -> Selection:
         """The files that may change."""
-        return select_files(self.paths, self.rules, suffixes=(".py", ".ipynb"), track=self.progress.track)
+        return select_files(self.paths, self.rules, suffixes=SUFFIXES, track=self.progress.track)
 
     def rewrite(self) -> tuple[Rewrite, ...]:
         """The rewrites of the selected files, in path order."""

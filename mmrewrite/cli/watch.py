@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 import click
 
 from mmrewrite.cli.config import Config, read_config
-from mmrewrite.files.walk import OWN_FILE, PYPROJECT, walk
+from mmrewrite.files.walk import OWN_FILE, PYPROJECT, SUFFIXES, walk
 
 # Seconds between two looks at the files. Asking the system to report changes would need a package more, and asking for
 # a thousand files takes 10 ms.
@@ -73,6 +73,6 @@ def _state(paths: tuple[str, ...], config: str | None) -> State:
 def _files(paths: Iterable[str]) -> Iterable[str]:
     for path in paths:
         if os.path.isdir(path):
-            yield from (file for file in walk(path) if file.endswith((".py", ".ipynb", *_SETTINGS)))
+            yield from (file for file in walk(path) if file.endswith((*SUFFIXES, *_SETTINGS)))
         else:
             yield path

@@ -8,6 +8,8 @@ import stat
 from collections.abc import Iterator
 
 MANIFEST = "mmrewrite-manifest.json"
+# How names of files end that may have hints or old names.
+SUFFIXES = (".py", ".ipynb")
 # Where settings stand.
 OWN_FILE, PYPROJECT = "mmrewrite.toml", "pyproject.toml"
 

@@ -16,7 +16,7 @@ from mmrewrite.engine.rewrite import rewrite_project
 from mmrewrite.engine.settings import HintSettings
 from mmrewrite.files.cache_folder import cache_folder
 from mmrewrite.files.select import Rules, Selection, select_files, source_file
-from mmrewrite.files.walk import load_file, shown
+from mmrewrite.files.walk import SUFFIXES, load_file, shown
 from mmrewrite.lsp.answers import LARGEST, CheckedWorkspace, RegionRewrite, Request, Severity, ShownProblem
 from mmrewrite.lsp.completion import axis_names
 from mmrewrite.lsp.positions import Position, Units, position_at
@@ -125,7 +125,7 @@ class Workspace:
             included = tuple(str(self._config.folder / path) for path in self._config.include)
             paths = (included or (".",)) if request.walks else ()
             rules = Rules(self._config.folder, self._config.exclude)
-            self._selection = select_files(paths, rules, may_place, (".py", ".ipynb"))
+            self._selection = select_files(paths, rules, may_place, SUFFIXES)
         rules = Rules(self._config.folder, self._config.exclude)
         buffers = {os.path.realpath(path): encode_buffer(text) for path, text in request.buffers.items()}
         others = {os.path.realpath(path) for path in request.others}

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mmrewrite.cli.reports import NotShown
-from mmrewrite.cli.reports._report import RewriteReport
 from mmrewrite.cli.reports._review import counted
+from mmrewrite.cli.reports._rewrite_report import RewriteReport
 from mmrewrite.files.patch import patch_of
 from mmrewrite.verify.judge import error_text
 

@@ -13,7 +13,6 @@ from mmrewrite.cli.reports._evidence import evidence_of
 from mmrewrite.cli.reports._html_evidence import verified
 from mmrewrite.cli.reports._html_page import bullets, code, inline, page, plain, section
 from mmrewrite.cli.reports._html_plan import section_html, style_for
-from mmrewrite.cli.reports._report import RewriteReport
 from mmrewrite.cli.reports._review import (
     UNTRACED,
     Completeness,
@@ -26,6 +25,7 @@ from mmrewrite.cli.reports._review import (
     reasons,
     relative,
 )
+from mmrewrite.cli.reports._rewrite_report import RewriteReport
 from mmrewrite.files.patch import CONTEXT, Change, PatchHunk, file_hunks, split_lines
 from mmrewrite.results import Rewrite
 from mmrewrite.source.text import SourceError, SourceText

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mmrewrite.cli.pages import to_check
-from mmrewrite.cli.reports._report import RewriteReport
+from mmrewrite.cli.reports._rewrite_report import RewriteReport
 from mmrewrite.files.patch import PatchHunk, changes_of, file_hunks
 from mmrewrite.results import Edit, Rewrite
 from mmrewrite.source.text import SourceText

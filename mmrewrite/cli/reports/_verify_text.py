@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from mmrewrite.cli.reports import _style as style
 from mmrewrite.cli.reports._evidence import (
     amount,
     array_verdict,
@@ -20,6 +19,7 @@ from mmrewrite.cli.reports._evidence import (
     largest,
     other_precision,
 )
+from mmrewrite.cli.terminal import style
 
 if TYPE_CHECKING:
     from mmrewrite.verify.verify import Checked, Verified

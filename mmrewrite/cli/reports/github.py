@@ -6,8 +6,8 @@ with a click are another format, `github-review`.
 
 from __future__ import annotations
 
-from mmrewrite.cli.reports._report import RewriteReport
 from mmrewrite.cli.reports._review import ReviewedChange, changes, completeness, findings, reasons
+from mmrewrite.cli.reports._rewrite_report import RewriteReport
 
 
 def _annotations(report: RewriteReport) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import re
 
-from mmrewrite.cli.reports._report import RewriteReport
 from mmrewrite.cli.reports._review import ReviewedChange, changes, checks, completeness, reasons
+from mmrewrite.cli.reports._rewrite_report import RewriteReport
 
 
 def _review(report: RewriteReport) -> str:

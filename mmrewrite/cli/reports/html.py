@@ -10,8 +10,8 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from mmrewrite.cli.reports._html_page import page
-from mmrewrite.cli.reports._report import RewriteReport
 from mmrewrite.cli.reports._review import nothing_planned
+from mmrewrite.cli.reports._rewrite_report import RewriteReport
 
 if TYPE_CHECKING:
     from mmrewrite.plan.plan import Planned

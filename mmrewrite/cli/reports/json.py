@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mmrewrite.cli.reports._evidence import checked_values
-from mmrewrite.cli.reports._report import Explanation, Initialized, RewriteReport, RunLine, RunMessage
+from mmrewrite.cli.reports._messages import Explanation, Initialized, RunLine, RunMessage
 from mmrewrite.cli.reports._review import completeness
+from mmrewrite.cli.reports._rewrite_report import RewriteReport
 from mmrewrite.files.patch import patch_of
 from mmrewrite.results import Rewrite
 from mmrewrite.source.text import SourceText

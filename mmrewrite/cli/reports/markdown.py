@@ -11,7 +11,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from mmrewrite.cli.reports._evidence import CheckedRow, ShownEvidence, evidence_of, verified_evidence
-from mmrewrite.cli.reports._report import Explanation, RewriteReport
+from mmrewrite.cli.reports._messages import Explanation
 from mmrewrite.cli.reports._review import (
     NOTHING_TO_VERIFY,
     UNTRACED,
@@ -27,6 +27,7 @@ from mmrewrite.cli.reports._review import (
     reasons,
     relative,
 )
+from mmrewrite.cli.reports._rewrite_report import RewriteReport
 from mmrewrite.cli.reports._upgrade import overview, parts_of
 from mmrewrite.results import Edit, Rewrite
 

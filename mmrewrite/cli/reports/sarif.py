@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 from mmrewrite import __version__
 from mmrewrite.cli.pages import page_of, summary_of
-from mmrewrite.cli.reports._report import RewriteReport
 from mmrewrite.cli.reports._review import Finding, ReviewedChange, changes, findings, reasons
+from mmrewrite.cli.reports._rewrite_report import RewriteReport
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _ERROR = "error"

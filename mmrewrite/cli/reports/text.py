@@ -9,12 +9,12 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from mmrewrite.cli.reports import _style as style
-from mmrewrite.cli.reports._report import Explanation, Initialized, RewriteReport, RunLine, RunMessage
-from mmrewrite.cli.reports._review import nothing_planned
-from mmrewrite.cli.reports._upgrade import UpgradePart, overview, parts_of
+from mmrewrite.cli.terminal import style
 
 if TYPE_CHECKING:
+    from mmrewrite.cli.reports._messages import Explanation, Initialized, RunLine, RunMessage
+    from mmrewrite.cli.reports._rewrite_report import RewriteReport
+    from mmrewrite.cli.reports._upgrade import UpgradePart
     from mmrewrite.cli.upgrade import Upgrade
     from mmrewrite.plan.plan import Planned
     from mmrewrite.plan.sections import PlanGrid, PlanSection, PlanTable, PlanTimeline
@@ -50,6 +50,8 @@ def _colored(patch: bytes) -> str:
 
 
 def _plan(planned: Planned) -> str:
+    from mmrewrite.cli.reports._review import nothing_planned
+
     text = "\n\n\n".join(map(_section, planned.sections))
     return f"{text or nothing_planned(refused=bool(planned.problems))}\n"
 
@@ -90,6 +92,8 @@ def _init(initialized: Initialized) -> str:
 
 
 def _run(event: RunLine | RunMessage) -> bytes:
+    from mmrewrite.cli.reports._messages import RunLine
+
     if isinstance(event, RunLine):
         prefix = f"[{event.process:{event.width}}]"
         return (style.visible(style.name(prefix)) if event.color else prefix).encode() + b" %s\n" % event.data
@@ -102,6 +106,8 @@ def _run(event: RunLine | RunMessage) -> bytes:
 
 
 def _upgrade(upgrade: Upgrade) -> str:
+    from mmrewrite.cli.reports._upgrade import overview, parts_of
+
     head = _lines(upgrade.summary, overview(upgrade))
     return "\n\n".join([head, *map(_upgrade_part, parts_of(upgrade))]) + "\n"
 

@@ -7,7 +7,7 @@ import sys
 import click
 
 from mmrewrite.cli.reports import DEFAULT_FORMAT
-from mmrewrite.cli.reports._style import visible
+from mmrewrite.cli.terminal.style import visible
 
 _AS_JSON = ("json", "sarif", "github-review")
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from mmrewrite.cli.reports._style import one_line
+from mmrewrite.cli.terminal.style import one_line
 from mmrewrite.tracking import Item, Tell
 
 VARIABLE = "MMREWRITE_PROGRESS"

@@ -1,4 +1,4 @@
-"""What the formats are given: of commands that rewrite, and what `explain`, `init` and `run` tell."""
+"""The report of a command that rewrites, as the formats are given it."""
 
 from __future__ import annotations
 
@@ -48,55 +48,3 @@ class RewriteReport:
     def verb(self) -> str:
         """What files with changes did, or would do: `check` writes none, also where it shows another patch."""
         return "would change" if self.shows_patch or self.command == "check" else "changed"
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """The result of `explain`.
-
-    Attributes:
-        subject: A codemod, or `FILE:LINE`.
-        lines: What there is to say, in lines; of a codemod, its page.
-        place: The file and the line; None for a codemod.
-    """
-
-    subject: str
-    lines: tuple[str, ...]
-    place: tuple[str, int] | None = None
-
-
-@dataclass(frozen=True)
-class Initialized:
-    """The result of `init`: the configuration, the file that it belongs into, and whether it was written there."""
-
-    file: str
-    content: str
-    is_written: bool
-
-
-@dataclass(frozen=True)
-class RunLine:
-    """A line that a process of `run` wrote, or with `is_last`, one of the last of the process that failed.
-
-    `color` says whether it goes to a reader who sees colors.
-    """
-
-    process: int
-    is_error: bool
-    data: bytes
-    width: int
-    is_last: bool = False
-    color: bool = False
-
-
-@dataclass(frozen=True)
-class RunMessage:
-    """What `run` itself says; with `status` how the job has ended, and with `blamed` which process failed first.
-
-    `color` says whether it goes to a reader who sees colors.
-    """
-
-    text: str
-    status: int | None = None
-    blamed: int | None = None
-    color: bool = False
