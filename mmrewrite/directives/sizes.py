@@ -1,4 +1,7 @@
-"""Numbers of bytes as people write and read them."""
+"""Numbers of bytes as people write and read them.
+
+What the runtime itself prints, as in `explain()`, is `mmruntime._inspect.report_text`.
+"""
 
 from __future__ import annotations
 
