@@ -200,7 +200,7 @@ class _Copying(io.RawIOBase):
         self.is_broken = False
 
     def writable(self) -> bool:
-        """It is."""
+        """Whether it takes what is printed."""
         return True
 
     def fileno(self) -> int:

@@ -128,7 +128,7 @@ def _of_parts(flow: ValueFlow, value: Value, depth: int) -> PathBeginning | None
 
 
 def _of_method(flow: ValueFlow, value: Value, depth: int) -> PathBeginning | None:
-    """That of what is done to a text or to a path."""
+    """How a path begins that is made of a text or of another path."""
     match value.path:
         case [Access(By.ATTRIBUTE, "format"), Access(By.CALL)] if isinstance(value.head, ast.Constant):
             return PathBeginning(str(value.head.value).partition("{")[0])
@@ -148,7 +148,7 @@ def _positional(call: CallArguments) -> list[Value | None]:
 
 
 def _joined(flow: ValueFlow, parts: Sequence[Value | None], depth: int) -> PathBeginning | None:
-    """That of the parts of a path, of which an absolute one takes the place of all before it."""
+    """How a path begins that is put together of parts, of which an absolute one takes the place of all before it."""
     unknown: list[str] = []
     values = [part for part in parts if part is not None]
     if not parts or len(values) < len(parts):
@@ -169,12 +169,12 @@ def _joined(flow: ValueFlow, parts: Sequence[Value | None], depth: int) -> PathB
 
 
 def _made(begin: PathBeginning | None, *, is_path: bool) -> PathBeginning | None:
-    """That of a path or a string that is made of another; a default stays what it is."""
+    """The beginning of another path, for a path or a string that is made of it; a default stays what it is."""
     return replace(begin, is_path=is_path) if begin is not None and not begin.is_default else begin
 
 
 def _of_library(flow: ValueFlow, value: Value, depth: int) -> PathBeginning | None:
-    """That of what functions of libraries give: paths, joined ones, command line flags."""
+    """How a path begins that a function of a library gives: a path, a joined one, a command line flag."""
     name, path = f"{value.head}", value.path
     if name.startswith(_FLAGS) and not path:
         return _of_flag(flow, value.module, _absl_flags(value.module, name.removeprefix(_FLAGS)), depth)
@@ -216,7 +216,7 @@ def _parameter_of_default(module: ModuleUses, node: ast.expr) -> ast.arg | None:
 
 
 def _overridable(begin: PathBeginning, unless: str) -> PathBeginning:
-    """That of a default, in the place of which another value may be."""
+    """The beginning of a default, in the place of which another value may be."""
     return replace(begin, unless=f"{begin.unless} or {unless}" if begin.unless else unless, is_default=True)
 
 
@@ -260,7 +260,7 @@ def _is_assigned(module: ModuleUses, attribute: str) -> bool:
 
 
 def _of_option(flow: ValueFlow, module: ModuleUses, name: str, rest: Path, depth: int) -> PathBeginning | None:
-    """That of the default of the only option of `argparse` that is stored by a name."""
+    """How the default of the only option of `argparse` begins that is stored by a name."""
     found = [
         (call, option)
         for call in module.nodes_of(ast.Call)
