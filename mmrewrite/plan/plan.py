@@ -13,8 +13,8 @@ from mmrewrite.plan.fit import Fit, fit
 from mmrewrite.plan.read_placement import devices_needed, may_place, read_regions, too_few_devices
 from mmrewrite.plan.sections import PlanSection
 from mmrewrite.plan.stages import plan_regions
-from mmrewrite.plan.traced import NotPlanned as NotPlanned
-from mmrewrite.plan.traced import Tracing, plan_entry, section_of
+from mmrewrite.plan.step_trace import NotPlanned as NotPlanned
+from mmrewrite.plan.step_trace import Tracing, plan_entry, section_of
 from mmrewrite.plan.traced_bytes import TracedBytes, traced_bytes
 from mmrewrite.results import Rewrite
 from mmrewrite.tracking import Tell, untold
