@@ -74,10 +74,10 @@ MAY_IMPORT = {
     "mmmodernize.types.libraries": "mmrewrite.source mmrewrite.project",
     "mmmodernize.meshes.mesh_values": "mmrewrite.source mmrewrite.project mmrewrite.values .names .types.libraries",
     "mmmodernize.meshes.mesh_contexts": "mmrewrite.project .names .sites .meshes.mesh_values",
-    "mmmodernize.calls": "mmrewrite.source mmrewrite.project .names .types.libraries .meshes.mesh_contexts",
+    "mmmodernize.calls": "mmrewrite.source mmrewrite.project .names",
     "mmmodernize.modules": "mmrewrite.source mmrewrite.project mmrewrite.values .names .sites",
     "mmmodernize.types": (
-        "mmrewrite.source mmrewrite.project mmrewrite.values .sites .meshes.partition_specs .types.libraries .calls"
+        "mmrewrite.source mmrewrite.project mmrewrite.values .names .sites .meshes.partition_specs .types.libraries"
     ),
     "mmmodernize.meshes": (
         "mmrewrite.source mmrewrite.project mmrewrite.values mmrewrite.codemod .names .sites .meshes.partition_specs "
@@ -89,7 +89,7 @@ MAY_IMPORT = {
     ),
     "mmmodernize.doubts": (
         "mmrewrite.results mmrewrite.source mmrewrite.project mmrewrite.values mmrewrite.engine .names.advice .names "
-        ".sites .calls .modules .text"
+        ".sites .calls .types .modules .text"
     ),
     "mmmodernize.decide": (
         "mmrewrite.results mmrewrite.source mmrewrite.project mmrewrite.codemod mmrewrite.engine .names .settings "

@@ -234,6 +234,14 @@ step = pjit(lambda x: x, in_axis_resources=P("d"), out_axis_resources=P("d"))
 LOGS = ([], {})
 
 
+def give(function):
+    return function
+
+
+def call(function, x):
+    function(x)
+
+
 class Loop:
     def __init__(self, other):
         self.losses, self.last, self.other = [], {}, other
@@ -259,6 +267,10 @@ METHODS_OUT_OF_VIEW = (
     "[each.copy() for each in log]",
     "log.sort(key=agent)",
     "self.losses.sort(key=agent)",
+    "give(agent.update)(x)",
+    "call(len, x); call(agent.update, x)",
+    "jax.tree.map(*args)",
+    "sorted(log, key=agent)",
 )
 METHODS_IN_VIEW = (
     "x.sum()",
@@ -273,6 +285,8 @@ METHODS_IN_VIEW = (
     "[value for key, value in table.items()]",
     "options.update(x=x)",
     "args.index(1)",
+    "give(len)(x)",
+    "call(len, x); call(id, x)",
     "name.split()[0].strip()",
 )
 

@@ -19,7 +19,6 @@ CHOICES = {
     "codemods/mmmodernize/rewrites/meshes/replace_shard_map.py": "each side of a choice is edited at its place",
     "codemods/mmmodernize/sites/version_guards.py": "which branch a version of JAX takes",
     "codemods/mmmodernize/text/text_patterns.py": "which texts a program puts together, as patterns",
-    "codemods/mmmodernize/types/array_sources.py": "what holds arrays: containers and their parts at once; to be moved",
     "mmrewrite/analysis/loops/dataflow.py": "what a statement of a loop writes and reads, not what it is",
     "mmrewrite/source/branches.py": "the sides of a choice, for those that edit each",
 }
@@ -31,7 +30,7 @@ PARTIALS = {
     "codemods/mmmodernize/meshes/mapped_gradients.py": "forward: to be moved to `Used`",
     "codemods/mmmodernize/meshes/mesh_extents.py": "decorators of contexts, by their text",
     "codemods/mmmodernize/meshes/partition_specs.py": "edits specs in the text of a partial",
-    "codemods/mmmodernize/meshes/uncompiled_code.py": "what a partial computes; to be moved",
+    "codemods/mmmodernize/meshes/uncompiled_code.py": "what JAX is given to trace, by its text",
     "codemods/mmmodernize/modules/held_modules.py": "a partial itself holds what it is given",
     "codemods/mmmodernize/names/old_names.py": "the names themselves",
     "codemods/mmmodernize/rewrites/meshes/keep_auto_axes.py": "edits a partial",
@@ -50,11 +49,9 @@ PARTIALS = {
 # Who looks at an assignment in an expression (`a := b`).
 WALRUSES = {
     "codemods/mmcodemods/values/gather_value.py": "which names an expression binds",
-    "codemods/mmmodernize/calls/called_back.py": "what a function is given, forward: to be moved to `Used`",
     "codemods/mmmodernize/meshes/partition_specs.py": "the specs in it are edited at their places",
     "codemods/mmmodernize/modules/passed_modules.py": "whether a module gets another name",
     "codemods/mmmodernize/text/text_patterns.py": "which texts a program puts together, as patterns",
-    "codemods/mmmodernize/types/array_sources.py": "what holds arrays: containers and their parts at once; to be moved",
     "mmrewrite/analysis/loops/dataflow.py": "what a statement of a loop writes and reads, not what it is",
     "mmrewrite/codemod/imports.py": "names that may be unbound where a codemod would write them",
     "mmrewrite/directives/calls.py": "which expressions need parentheses",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from mmrewrite.values.flow import ValueFlow
+from mmrewrite.values.functions import results_of
 from mmrewrite.values.value import By, CallArguments, Function, Unknown, Value
 
 # Texts and containers, which run nothing of the program where they are gone through.
@@ -65,7 +66,9 @@ def _kind_of(flow: ValueFlow, value: Value) -> str | None:
         return None
     first = path[0].kind
     if isinstance(head, Function | ast.Lambda):
-        return "definition" if first is By.CALL else None
+        # What it gives is called, gone through or entered in its turn, but for a generator, which runs only then.
+        is_it = len(path) == 1 or isinstance(head, ast.AsyncFunctionDef) or results_of(head).is_generator
+        return "definition" if first is By.CALL and is_it else None
     if isinstance(head, ast.ClassDef):
         return "definition" if first is By.CALL and len(path) == 1 else None
     if isinstance(head, str):

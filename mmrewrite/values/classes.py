@@ -186,7 +186,8 @@ def _attribute(
     bases = flow.bases(module, definition)
     below = () if is_exact else flow.below(definition)
     family = [*bases.classes, *below]
-    holders = {each for _, each in family}
+    # An object of a class may be of one that derives from it, and from others.
+    holders = {each for _, each in family} | {base for each in below for _, base in flow.bases(*each).classes}
     owner = Value(module, value.head, value.path[: -1 - len(rest)], value.frame)
     is_found = False
     stores = [

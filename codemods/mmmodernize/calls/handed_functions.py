@@ -42,20 +42,6 @@ class HandedFunctions:
         self._by_facts = {id(module.facts): module for module in modules.values()}
         self._calls: dict[ast.ClassDef, list[tuple[ModuleUses, ast.Call]] | None] = {}
 
-    def values_of(self, module: ModuleUses, parameter: ast.Name) -> Sequence[Place] | None:
-        """What is passed for a parameter of `__init__`, as far back as names go; None if not all of it is seen."""
-        found = self._parameter(module, parameter)
-        if found is None:
-            return None
-        values = []
-        for other, call in self._calls_of(found.module, found.owner) or ():
-            argument = _argument(found, call)
-            value = self.value_at(other, argument) if argument is not None else None
-            if value is None:
-                return None
-            values.append((other, value))
-        return values or None
-
     def calls_of(self, module: ModuleUses, made: ast.expr) -> Sequence[tuple[ModuleUses, ast.Call]] | None:
         """Every call of the function that an expression makes, by the class that it is handed to; None if not seen."""
         handed = self._places_handed(module, made)
@@ -174,17 +160,6 @@ class HandedFunctions:
         for head in module.heads.get(target.id, ()):
             if module.scope_of(head).owner(head.id) is owner:
                 yield head
-
-    def _parameter(self, module: ModuleUses, name: ast.Name) -> _InitParameter | None:
-        owner = module.scope_of(name).owner(name.id)
-        bindings = owner.bindings[name.id] if owner is not None else []
-        method = owner.node if owner is not None else None
-        if len(bindings) != 1 or bindings[0].kind != "parameter" or not isinstance(method, ast.FunctionDef):
-            return None
-        holder = module.parents.get(method)
-        if method.name != "__init__" or not isinstance(holder, ast.ClassDef) or method.decorator_list:
-            return None
-        return _InitParameter(module, holder, method, name.id)
 
     def _taken_by(self, module: ModuleUses, value: ast.expr) -> _InitParameter | None:
         """The parameter of a class that an argument is passed for."""

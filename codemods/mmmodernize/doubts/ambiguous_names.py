@@ -6,7 +6,6 @@ import ast
 from collections.abc import Collection, Iterator, Mapping
 
 from mmmodernize.calls.call_forms import keywords_of
-from mmmodernize.calls.called_back import TOLD
 from mmmodernize.modules.deprecations import ToldNames
 from mmmodernize.modules.held_modules import HeldModules, HeldModulesInView
 from mmmodernize.modules.own_members import OwnMembers
@@ -17,6 +16,7 @@ from mmmodernize.names.name_index import TITLES
 from mmmodernize.names.name_index import old_names as index
 from mmmodernize.sites.site import ModernizeContext
 from mmmodernize.sites.version_guards import guard_of
+from mmmodernize.types.array_functions import TOLD
 from mmrewrite.project.uses import ModuleUses, dotted_text
 from mmrewrite.results import LeftAlone
 from mmrewrite.source.branches import branches

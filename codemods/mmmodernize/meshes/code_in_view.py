@@ -11,22 +11,32 @@ from mmmodernize.types.libraries import is_known
 from mmmodernize.types.value_classes import ARRAY_NAMES
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.annotations import classes_in
-from mmrewrite.values.callees import callees, given_functions
+from mmrewrite.values.callees import Callees, callees, given_functions
 from mmrewrite.values.flow import ValueFlow
 from mmrewrite.values.value import ENTERED, Access, By, CallArguments, CallFrame, Function, Value, attribute
 
 # What libraries call functions by that they are given. Others of theirs call none.
 _CALL_BACK = frozenset(
     (
-        "apply", "associative_scan", "checkpoint", "cond", "custom_jvp", "custom_vjp", "debug_callback", "eval_shape",
-        "filter", "fori_loop", "grad", "hessian", "io_callback", "jacfwd", "jacrev", "jit", "jvp", "linearize", "map",
-        "map_with_path", "partial", "pjit", "pmap", "pure_callback", "reduce", "remat", "scan", "shard_map", "starmap",
-        "switch", "tree_map", "tree_map_with_path", "tree_multimap", "value_and_grad", "vectorize", "vjp", "vmap",
-        "while_loop",
+        "accumulate", "apply", "associative_scan", "checkpoint", "cond", "custom_jvp", "custom_vjp", "debug_callback",
+        "dropwhile", "eval_shape", "filter", "filterfalse", "fori_loop", "grad", "groupby", "hessian", "io_callback",
+        "jacfwd", "jacrev", "jit", "jvp", "leaves", "linearize", "map", "map_with_path", "max", "merge", "min",
+        "nlargest", "nsmallest", "partial", "path_aware_map", "pjit", "pmap", "pure_callback", "reduce",
+        "reduce_associative", "remat", "scan", "shard_map", "sorted", "starmap", "switch", "takewhile", "timeit",
+        "tree_leaves", "tree_map", "tree_map_with_path", "tree_multimap", "tree_reduce", "value_and_grad", "vectorize",
+        "vjp", "vmap", "while_loop",
     )
 )  # fmt: skip
 _BRANCHING = frozenset(("cond", "switch", "while_loop", "fori_loop"))
-_FUNCTIONS = frozenset(("f", "fun", "func", "function", "body_fun", "cond_fun", "true_fun", "false_fun"))
+_FUNCTIONS = frozenset(
+    ("f", "fun", "func", "function", "body_fun", "cond_fun", "true_fun", "false_fun", "is_leaf", "key", "stmt")
+)
+# Where the function stands that they call, if that is not the first argument; -1 where it has a name.
+_PLACES = {
+    **dict.fromkeys(("accumulate", "groupby"), 1),
+    **dict.fromkeys(("nlargest", "nsmallest"), 2),
+    **dict.fromkeys(("leaves", "max", "merge", "min", "sorted", "tree_leaves"), -1),
+}
 # What goes through what it is given.
 _GO_THROUGH = frozenset(
     (
@@ -49,7 +59,7 @@ _CONTAINERS = frozenset(
 )
 
 
-class _EnteredCode(NamedTuple):
+class EnteredCode(NamedTuple):
     """Some code, and the call that entered its function, if that is known."""
 
     module: ModuleUses
@@ -57,8 +67,8 @@ class _EnteredCode(NamedTuple):
     frame: CallFrame | None = None
 
 
-class _OutOfView(Exception):
-    """The place that may run code which is not in view, in words for a message."""
+class OutOfView(Exception):
+    """The place that ends a search, in words for a message: what it runs is not in view, say."""
 
 
 class CodeInView:
@@ -69,41 +79,69 @@ class CodeInView:
 
     def led_to(self, module: ModuleUses, nodes: Iterable[ast.AST]) -> set[ast.AST] | None:
         """The code itself and all definitions that it runs or hands on, None if it may run others."""
-        try:
-            return self._search(module, nodes, hides_in_objects=True)
-        except _OutOfView:
-            return None
+        search = CodeSearch(self._flow, module, hides_in_objects=True)
+        return search.seen if search.why_stopped(nodes) is None else None
 
     def why_not(self, module: ModuleUses, nodes: Iterable[ast.AST]) -> str | None:
         """The first place that may run code out of view, other than that of known libraries, else None."""
+        return CodeSearch(self._flow, module, hides_in_objects=False).why_stopped(nodes)
+
+
+class CodeSearch:
+    """Goes through all code that some code runs, or hands on to be run, until something stops it.
+
+    Args:
+        flow: The values of the project.
+        home: The module of the code.
+        hides_in_objects: Whether objects of libraries may run code that is not in view.
+    """
+
+    def __init__(self, flow: ValueFlow, home: ModuleUses, *, hides_in_objects: bool) -> None:
+        self._flow, self._home, self._hides_in_objects = flow, home, hides_in_objects
+        # The code itself, and all that it leads to.
+        self.seen: set[ast.AST] = set()
+
+    def why_stopped(self, nodes: Iterable[ast.AST]) -> str | None:
+        """The first place that stops the search, in words for a message, else None."""
         try:
-            self._search(module, nodes, hides_in_objects=False)
-        except _OutOfView as error:
+            self._run(nodes)
+        except OutOfView as error:
             return str(error)
         return None
 
-    def _place(self, code: _EnteredCode, part: ast.AST, value: Value) -> str:
+    def _run(self, nodes: Iterable[ast.AST]) -> None:
+        queue = [EnteredCode(self._home, node) for node in nodes]
+        for part in run_now(code.node for code in queue):
+            if isinstance(part, ast.Yield | ast.YieldFrom):
+                raise OutOfView(f"line {part.lineno} lets other code run")
+        self.seen.update(code.node for code in queue)
+        # Another call may give a function something else.
+        entered = {*queue}
+        for code in queue:
+            for part in run_now([code.node]):
+                self._look_at(code, part)
+                for value, text in self._run_at(code, part):
+                    for each in self._led_to(code, part, value, text):
+                        if each not in entered:
+                            entered.add(each)
+                            self.seen.add(each.node)
+                            queue += [each._replace(node=inner) for inner in _inside(each.node)]
+
+    def _look_at(self, code: EnteredCode, part: ast.AST) -> None:
+        """Stop at a node for what it is itself."""
+
+    def _stop_at(self, code: EnteredCode, part: ast.AST, value: Value, *, is_handed_on: bool) -> None:
+        """Stop where something of a known library is called, or handed on to be called."""
+
+    def _told(self, code: EnteredCode, part: ast.AST, value: Value, text: str) -> str:
+        """That what a place runs is not in view; `text` says what it does with a value."""
+        return f"{self._place(code, part, value)} {text}"
+
+    def _place(self, code: EnteredCode, part: ast.AST, value: Value) -> str:
         line = f"line {getattr(part, 'lineno', value.line)}"
         return line if code.module is self._home else f"{line} of {code.module.facts.path}"
 
-    def _search(self, module: ModuleUses, nodes: Iterable[ast.AST], *, hides_in_objects: bool) -> set[ast.AST]:
-        self._home = module
-        nodes = [*nodes]
-        for part in run_now(nodes):
-            if isinstance(part, ast.Yield | ast.YieldFrom):
-                raise _OutOfView(f"line {part.lineno} lets other code run")
-        queue = [_EnteredCode(module, node) for node in nodes]
-        seen = {code.node for code in queue}
-        for code in queue:
-            for part in run_now([code.node]):
-                for value, text in self._run_at(code, part):
-                    for each in self._led_to(code, part, value, text, seen, hides_in_objects=hides_in_objects):
-                        if each.node not in seen:
-                            seen.add(each.node)
-                            queue += [each._replace(node=inner) for inner in _inside(each.node)]
-        return seen
-
-    def _run_at(self, code: _EnteredCode, part: ast.AST) -> Iterator[tuple[Value, str]]:
+    def _run_at(self, code: EnteredCode, part: ast.AST) -> Iterator[tuple[Value, str]]:
         """What runs at a node, with words for it."""
         match part:
             case ast.Call(func=function):
@@ -117,29 +155,24 @@ class CodeInView:
             case ast.withitem(context_expr=source):
                 yield Value(code.module, source, (ENTERED,), code.frame), "enters"
             case ast.Await():
-                raise _OutOfView(f"line {part.lineno} of {code.module.facts.path} lets other code run")
+                raise OutOfView(f"line {part.lineno} of {code.module.facts.path} lets other code run")
             case _:
                 pass
 
-    def _led_to(
-        self, code: _EnteredCode, part: ast.AST, value: Value, text: str, seen: set[ast.AST], *, hides_in_objects: bool
-    ) -> Iterator[_EnteredCode]:
+    def _led_to(self, code: EnteredCode, part: ast.AST, value: Value, text: str) -> Iterator[EnteredCode]:
         """The code that is run, and of libraries the functions that they are given."""
-        assert isinstance(value.head, ast.expr)
         found = callees(self._flow, value, self._is_plain)
-        seen.update(each for each in found.passed if not isinstance(each, Function | ast.Lambda))
-        libraries = [each for each in found.outside if is_known(f"{each.head}")]
-        hidden = (
-            [each for each in libraries if f"{each.head}".partition(".")[0] in _OBJECTS] if hides_in_objects else []
-        )
-        # What the project itself passes is seen.
-        unknown = [each for each in found.unknown if not each.is_open]
-        if hidden or unknown or len(libraries) < len(found.outside):
-            raise _OutOfView(f"{self._place(code, part, value)} {text} `{ast.unparse(value.head)}`")
+        self.seen.update(each for each in found.passed if not isinstance(each, Function | ast.Lambda))
+        hidden = self._hides_in_objects and any(f"{each.head}".partition(".")[0] in _OBJECTS for each in found.outside)
+        if hidden or _has_unknown(found):
+            assert isinstance(value.head, ast.expr)
+            raise OutOfView(self._told(code, part, value, f"{text} `{ast.unparse(value.head)}`"))
+        for each in found.outside:
+            self._stop_at(code, part, each, is_handed_on=False)
         for each in found.definitions:
             yield from self._code_of(each)
-        for each in libraries:
-            yield from self._handed_on(code, part, each, seen, hides_in_objects=hides_in_objects)
+        for each in found.outside:
+            yield from self._handed_on(code, part, each)
 
     def _is_plain(self, value: Value) -> bool:
         """Whether an annotation says that what is done to a parameter runs nothing of the program."""
@@ -162,7 +195,7 @@ class CodeInView:
     def _gone_through(self, value: Value) -> Value:
         return value.done(attribute("__iter__"), Access(By.CALL, self._flow.no_arguments))
 
-    def _code_of(self, value: Value) -> Iterator[_EnteredCode]:
+    def _code_of(self, value: Value) -> Iterator[EnteredCode]:
         """The code of a definition that is called."""
         if not isinstance(value.head, ast.ClassDef):
             frame = None
@@ -171,47 +204,55 @@ class CodeInView:
             if depth <= 2 and isinstance(value.head, ast.AST):
                 frame = CallFrame(value.head, call, value.frame, depth)
             assert isinstance(value.head, ast.AST)
-            yield _EnteredCode(value.module, value.head, frame)
+            yield EnteredCode(value.module, value.head, frame)
             return
         for home, definition in self._flow.bases(value.module, value.head).classes:
             for name in ("__init__", "__new__", "__post_init__", "setup"):
                 for binding in home.facts.names.inner[definition].bindings.get(name, ()):
                     if isinstance(binding.node, Function):
-                        yield _EnteredCode(home, binding.node)
+                        yield EnteredCode(home, binding.node)
 
-    def _handed_on(
-        self, code: _EnteredCode, part: ast.AST, value: Value, seen: set[ast.AST], *, hides_in_objects: bool
-    ) -> Iterator[_EnteredCode]:
+    def _handed_on(self, code: EnteredCode, part: ast.AST, value: Value) -> Iterator[EnteredCode]:
         """The functions that a call of a library may call, and the methods of an object that derives from one."""
         name = f"{value.head}".rpartition(".")[2]
         if value.head in _GO_THROUGH and isinstance(part, ast.Call):
             for argument in part.args:
                 if not isinstance(argument, ast.Lambda):
                     source = self._gone_through(Value(code.module, argument, (), code.frame))
-                    yield from self._led_to(code, part, source, "goes through", seen, hides_in_objects=hides_in_objects)
+                    yield from self._led_to(code, part, source, "goes through")
         for place, step in enumerate(value.path):
             call = step.what if isinstance(step.what, CallArguments) else None
             for each in given_functions(call) if call is not None else ():
-                is_called = not place and name in _CALL_BACK and self._is_function(name, step.what, each)
+                is_called = not place and name in _CALL_BACK and _may_be_called(name, step.what, each)
                 found = callees(self._flow, each.done(Access(By.CALL, self._flow.no_arguments)))
-                if is_called and (
-                    any(not each.is_open for each in found.unknown)
-                    or any(not is_known(f"{other.head}") for other in found.outside)
-                ):
-                    shown = (
-                        ast.unparse(each.head)
-                        if isinstance(each.head, ast.AST) and not isinstance(each.head, Function)
-                        else name
-                    )
-                    raise _OutOfView(f"{self._place(code, part, each)} hands `{shown}` on")
+                if is_called and _has_unknown(found):
+                    is_written = isinstance(each.head, ast.AST) and not isinstance(each.head, Function)
+                    shown = ast.unparse(each.head) if is_written and isinstance(each.head, ast.AST) else name
+                    raise OutOfView(self._told(code, part, each, f"hands `{shown}` on"))
+                for other in found.outside if is_called else ():
+                    self._stop_at(code, part, other, is_handed_on=True)
                 for definition in found.definitions:
                     # With which arguments is not seen.
                     yield from (inner._replace(frame=definition.frame) for inner in self._code_of(definition))
 
-    def _is_function(self, name: str, call: CallArguments, value: Value) -> bool:
-        if name in _BRANCHING:
-            return any(each.value is value for each in call.positional)
-        return call.first() is value or any(word in _FUNCTIONS and each is value for word, each in call.keywords)
+
+def _has_unknown(found: Callees) -> bool:
+    """Whether code may run that is in no file of the project and in no known library. What the project passes is."""
+    return any(not each.is_open for each in found.unknown) or not all(
+        is_known(f"{each.head}") for each in found.outside
+    )
+
+
+def _may_be_called(name: str, call: CallArguments, value: Value) -> bool:
+    """Whether a function that calls others may call one of its arguments."""
+    words = {word for word, each in call.keywords if each is value}
+    if not words.isdisjoint(_FUNCTIONS) or (None in words and not call.positional):
+        return True
+    place = _PLACES.get(name, 0)
+    return any(
+        each.value is value and (each.is_starred or name in _BRANCHING or index == place)
+        for index, each in enumerate(call.positional)
+    )
 
 
 def _inside(node: ast.AST) -> list[ast.AST]:

@@ -30,7 +30,7 @@ from mmmodernize.meshes.mesh_names import MeshName, mesh_name
 from mmmodernize.meshes.meshless_calls import MeshlessCalls
 from mmmodernize.meshes.plain_constraints import PlainConstraints
 from mmmodernize.meshes.plain_sites import PlainSites
-from mmmodernize.meshes.uncompiled_code import UncompiledCode
+from mmmodernize.meshes.uncompiled_code import UncompiledCode, suspension
 from mmmodernize.sites.shared_flow import SharedFlow
 from mmmodernize.sites.site import ModernizeContext
 from mmrewrite.project.facts import Facts
@@ -76,7 +76,7 @@ class MeshRegions:
         self._project, self._modules = context.project, context.modules
         self._reach = WideReach(context.project, context.modules)
         self._handed = HandedFunctions(context.project, context.modules)
-        self._uncompiled_code = UncompiledCode(context.modules, self._reach, self._handed)
+        self._uncompiled_code = UncompiledCode(context.modules, context.analysis(SharedFlow))
         self._code = CodeInView(context.analysis(SharedFlow))
         self._has_members: dict[str, bool] = {}
         self._hidden: dict[MeshContext, str | None] = {}
@@ -373,7 +373,7 @@ class MeshRegions:
     def _unseen(self, context: MeshContext) -> str | None:
         """A place in a context that may run code out of view, which may look for the mesh, in words, else None."""
         if context not in self._hidden:
-            waits = self._uncompiled_code.suspension(context)
+            waits = suspension(context)
             why = self._code.why_not(context.module, context.body) if waits is None else None
             found = f"{waits}, and may look for the mesh" if waits is not None else None
             self._hidden[context] = f"{why}, which may look for the mesh" if why is not None else found

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from mmmodernize.names.old_names import ENVIRONMENTS, MESHES
 from mmmodernize.types.libraries import ARRAY_LIBRARIES, gives_no_mesh, is_known, is_none, library_name
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.annotations import classes_in, parsed_annotation
 from mmrewrite.source.names import Scope, dotted_name
+from mmrewrite.values.annotations import annotations_of
 from mmrewrite.values.flow import ValueFlow
-from mmrewrite.values.value import By, Function, Own, Unknown, Value
+from mmrewrite.values.value import By, Function, Unknown, Value
 
 _MESH_CLASSES = frozenset(name for name in MESHES if name.endswith(".Mesh"))
 # A mesh gives itself to `as`.
@@ -121,8 +122,9 @@ class MeshValues:
                 return False
             # Objects of these libraries may have attributes that the program gave them.
             return False if is_known(head) and (root not in ARRAY_LIBRARIES or len(value.path) < 2) else None
-        for module, annotation in self._annotations(value):
-            return self._of_annotation(module, annotation)
+        for found in annotations_of(self._flow, value):
+            if not found.path:
+                return self._of_annotation(found.module, found.node)
         if value.path and value.path[0].kind is By.ATTRIBUTE and _OF_TESTS.fullmatch(value.path[0].what):
             return False
         return None
@@ -142,30 +144,6 @@ class MeshValues:
         bases = self._flow.bases(module, definition)
         is_other = bases.is_whole and all(is_known(name) and name not in _MESH_CLASSES for name in bases.outside)
         return False if is_other else None
-
-    def _annotations(self, value: Value) -> Iterator[tuple[ModuleUses, ast.expr]]:
-        """What the program writes of the class of a value: at a parameter, a name, an attribute, or a result."""
-        module, head, path, _ = value
-        kinds = [step.kind for step in path]
-        if isinstance(head, ast.arg) and not path:
-            yield from ((module, each) for each in (head.annotation,) if each is not None)
-        elif isinstance(head, ast.Name) and not path:
-            owner = module.scope_of(head).owner(head.id)
-            for binding in owner.bindings[head.id] if owner is not None else ():
-                if isinstance(binding.statement, ast.AnnAssign):
-                    yield module, binding.statement.annotation
-        elif isinstance(head, Function) and kinds == [By.CALL] and head.returns is not None:
-            yield module, head.returns
-        elif path and path[-1].kind is By.ATTRIBUTE and kinds[:-1] in ([], [By.CALL]):
-            owner_class = None
-            if isinstance(head, ast.arg) and head.annotation is not None:
-                owner_class = self._flow.class_at(module, head.annotation) if len(path) == 1 else None
-            elif isinstance(head, Own) and not head.is_class:
-                owner_class = (module, head.definition) if len(path) == 1 else None
-            elif isinstance(head, ast.ClassDef):
-                owner_class = (module, head) if len(path) == 2 else None
-            for home, each in self._flow.bases(*owner_class).classes if owner_class is not None else ():
-                yield from ((home, found) for found in _annotated(each, path[-1].what))
 
     def _of_annotation(self, module: ModuleUses, annotation: ast.expr) -> bool | None:
         scope, parsed = module.scope_of(annotation), parsed_annotation(annotation)
@@ -189,16 +167,6 @@ class MeshValues:
         is_class = name.rpartition(".")[2][:1].isupper() and not self._flow.project.holds(name, module.facts)
         is_other = is_class and not any(word in name.lower() for word in _OF_MESHES)
         return False if is_known(name) or is_other else None
-
-
-def _annotated(definition: ast.ClassDef, name: str) -> Iterator[ast.expr]:
-    """The annotations of an attribute in a class, and where its methods set it."""
-    for node in ast.walk(definition):
-        if isinstance(node, ast.AnnAssign):
-            target = node.target
-            is_declared = node in definition.body and isinstance(target, ast.Name) and target.id == name
-            if is_declared or dotted_name(target) == f"self.{name}":
-                yield node.annotation
 
 
 def is_used_as_another(module: ModuleUses, item: ast.withitem, body: Iterable[ast.stmt]) -> bool:

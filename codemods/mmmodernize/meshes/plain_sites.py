@@ -391,6 +391,9 @@ class PlainSites:
 
     def _has_mesh_of(self, context: MeshContext, member: Member) -> bool:
         """Whether a member that names a mesh names that of a context."""
+        if member.kind in ("shim", "xmap"):
+            # It stays, and looks for the mesh of `with mesh:` alone.
+            return False
         if member.kind in ("pjit", "constraint") and not member.needs_mesh and not member.has_no_spec:
             return False
         if member not in self.named:

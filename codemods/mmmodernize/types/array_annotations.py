@@ -52,15 +52,6 @@ class ArrayAnnotations:
         """
         return annotation is None or self._allows(module, annotation, module.scope_of(annotation), itself, 0)
 
-    def class_of(self, module: ModuleUses, annotation: ast.expr) -> tuple[ModuleUses, ast.ClassDef] | None:
-        """The class of the project that an annotation names by itself, else None."""
-        scope, parsed = module.scope_of(annotation), parsed_annotation(annotation)
-        found = module.facts.names.resolve(parsed, scope) if parsed is not None else None
-        definition = self._project.definition(found, module.facts) if found is not None else None
-        if definition is None or not isinstance(definition[1].node, ast.ClassDef):
-            return None
-        return self._uses_of(definition[0]), definition[1].node
-
     def _allows(self, module: ModuleUses, node: ast.expr, scope: Scope, itself: bool, depth: int) -> bool:
         if depth > _DEEPEST:
             return True
