@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from mmmodernize.codemod import Codemods, ModernizeCodemod
 from mmmodernize.doubts.ambiguous_names import members_of_passed, members_of_reexported, names_by_star, unclear_uses
@@ -342,15 +343,20 @@ def _context(modules: Sequence[Facts], run: _ModernizeRun) -> ModernizeContext:
         project,
         {facts.path: _uses(facts, project, run) for facts in modules},
         settings,
-        group_by_name(
-            {name: (*codemod.names, *codemod.moved) for name, codemod in codemods.items()},
-            [name for name, codemod in codemods.items() if codemod.takes_the_rest],
-        ),
+        _owners(tuple(codemods.items())),
         frozenset(active),
         moved,
         lacking,
         run.came_upon,
         run.hidden,
+    )
+
+
+@lru_cache(maxsize=2)
+def _owners(codemods: tuple[tuple[str, type[ModernizeCodemod]], ...]) -> Mapping[str, str]:
+    return group_by_name(
+        {name: (*codemod.names, *codemod.moved) for name, codemod in codemods},
+        [name for name, codemod in codemods if codemod.takes_the_rest],
     )
 
 

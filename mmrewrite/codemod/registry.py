@@ -31,6 +31,7 @@ class Codemods(Mapping[str, type[_Codemod]]):
 
     def __init__(self, package: str, base: Callable[[], type[_Codemod]], group: str) -> None:
         self._package, self._base, self._group = package, base, group
+        self._classes: dict[str, type[_Codemod]] = {}
 
     @cached_property
     def _own(self) -> dict[str, str]:
@@ -64,6 +65,11 @@ class Codemods(Mapping[str, type[_Codemod]]):
     def __getitem__(self, name: str) -> type[_Codemod]:
         if name not in self._names:
             raise KeyError(name)
+        if name not in self._classes:
+            self._classes[name] = self._load(name)
+        return self._classes[name]
+
+    def _load(self, name: str) -> type[_Codemod]:
         base = self._base()
         if name in self.others:
             plugin = self.others[name]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Set
+from functools import lru_cache
 
 from mmmodernize.calls.call_forms import keywords_of
 from mmmodernize.modules.deprecations import ToldNames
@@ -279,16 +280,21 @@ class _RestsOfNames:
     """What follows after a module in each old name, with the modules: `tree_util.tree_map` after `jax`."""
 
     def __init__(self, context: ModernizeContext) -> None:
-        modules = context.analysis(PassedModules).homes
-        self.homes: dict[str, set[str]] = {}
-        for name in context.analysis(ToldNames).names:
-            parts = name.split(".")
-            if parts[-1] in _OF_VALUES:
-                continue
-            for length in range(1, len(parts)):
-                home = ".".join(parts[:length])
-                if home in modules:
-                    self.homes.setdefault(".".join(parts[length:]), set()).add(home)
+        self.homes = _rests(context.analysis(ToldNames).names, context.analysis(PassedModules).homes)
+
+
+@lru_cache(maxsize=4)
+def _rests(names: frozenset[str], modules: frozenset[str]) -> Mapping[str, Set[str]]:
+    homes: dict[str, set[str]] = {}
+    for name in names:
+        parts = name.split(".")
+        if parts[-1] in _OF_VALUES:
+            continue
+        for length in range(1, len(parts)):
+            home = ".".join(parts[:length])
+            if home in modules:
+                homes.setdefault(".".join(parts[length:]), set()).add(home)
+    return homes
 
 
 def _parts(chain: list[ast.Attribute]) -> Iterator[tuple[ast.expr, str, ast.Attribute]]:

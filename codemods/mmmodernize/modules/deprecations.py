@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from mmmodernize.modules.project_age import ProjectAge
 from mmmodernize.names.changed_meanings import CHANGED_MEANINGS
 from mmmodernize.names.name_index import ROOTS
@@ -22,10 +24,14 @@ class ToldNames:
         age = context.analysis(ProjectAge)
         rows = [row for row in CHANGED_MEANINGS if not row.keyword and not row.arguments]
         met = [row for row in rows if not row.is_common or age.is_before(row.package, row.release)]
-        names = (*context.owners, *(name for row in met for name in row.names))
+        names, last_parts = _with_last_parts((*context.owners, *(name for row in met for name in row.names)))
         # A project may be a fork of one of these packages, or hold a copy of it.
         modules = {module.facts.names.name.partition(".")[0]: module for module in context.modules.values()}
         copies = {package: modules[package] for package in ROOTS if package in modules}
         own = {name for name in names if (copy := copies.get(name.partition(".")[0])) and copy.defines(name)}
-        self.names = frozenset(names) - own
-        self.last_parts = frozenset(name.rpartition(".")[2] for name in self.names)
+        self.names, self.last_parts = (names - own if own else names), last_parts
+
+
+@lru_cache(maxsize=4)
+def _with_last_parts(names: tuple[str, ...]) -> tuple[frozenset[str], frozenset[str]]:
+    return frozenset(names), frozenset(name.rpartition(".")[2] for name in names)

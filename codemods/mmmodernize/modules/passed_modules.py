@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from mmmodernize.modules.deprecations import ToldNames
 from mmmodernize.sites.site import ModernizeContext
@@ -25,6 +26,15 @@ ASK_ONLY = frozenset(
 _DEEPEST = 4
 
 
+@lru_cache(maxsize=4)
+def _homes(names: frozenset[str]) -> frozenset[str]:
+    """The modules of names."""
+    parts = (name.split(".") for name in names)
+    homes = {".".join(each[:length]) for each in parts for length in range(1, len(each))}
+    # Classes hold members, and are bases and annotations.
+    return frozenset(home for home in homes if home.rpartition(".")[2].islower())
+
+
 class PassedModules:
     """The modules with old names that are passed on as values.
 
@@ -36,10 +46,7 @@ class PassedModules:
     """
 
     def __init__(self, context: ModernizeContext) -> None:
-        parts = (name.split(".") for name in context.analysis(ToldNames).names)
-        homes = {".".join(each[:length]) for each in parts for length in range(1, len(each))}
-        # Classes hold members, and are bases and annotations.
-        self.homes = frozenset(home for home in homes if home.rpartition(".")[2].islower())
+        self.homes = _homes(context.analysis(ToldNames).names)
         self.places: dict[str, str] = {}
         self.loose: set[str] = set()
         self.of_stars: dict[ModuleUses, Sequence[str]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NoReturn, TypeVar
 
 from mmmodernize.names.name_index import TITLES, numbers
@@ -39,6 +39,17 @@ _IMPORTED_BY_NAME = {
 
 # What to do about a release that is too old for what is written.
 _RAISE = "raise it, or keep the old name"
+
+
+@lru_cache(maxsize=2)
+def _below_each(names: tuple[str, ...]) -> Mapping[str, Sequence[str]]:
+    """The names that are each name and each part of the beginning of one, or lie in it."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        parts = name.split(".")
+        for length in range(1, len(parts) + 1):
+            found.setdefault(".".join(parts[:length]), []).append(name)
+    return found
 
 
 class SiteLeft(Exception):
@@ -119,12 +130,7 @@ class ModernizeContext:
 
     @cached_property
     def _below(self) -> Mapping[str, Sequence[str]]:
-        found: dict[str, list[str]] = {}
-        for name in self.owners:
-            parts = name.split(".")
-            for length in range(1, len(parts) + 1):
-                found.setdefault(".".join(parts[:length]), []).append(name)
-        return found
+        return _below_each(tuple(self.owners))
 
     def importing(self, name: str) -> Sequence[tuple[ModuleUses, str]]:
         """The modules that import a name, each with the module that it is imported from; for `*`, all star imports."""
