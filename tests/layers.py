@@ -234,7 +234,8 @@ def imports(text: str, path: str) -> tuple[tuple[int, str], ...]:
     return tuple(found)
 
 
-_parsed = functools.cache(ast.parse)
+# The last one only: trees of all files are millions of objects.
+_parsed = functools.lru_cache(maxsize=1)(ast.parse)
 
 
 def _last_name(node: ast.expr) -> str | None:
