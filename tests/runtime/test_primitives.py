@@ -1,5 +1,6 @@
 """The page of primitives against JAX itself: what it says of factors and of sums is so, for random numbers."""
 
+import functools
 import itertools
 
 import jax
@@ -66,13 +67,16 @@ FORMS |= {name: (getattr(lax, name), A) for name in ("neg", "exp", "tanh", "abs"
 FORMS |= {name: (getattr(lax, name), A, B) for name in ("add", "sub", "mul", "div", "max", "atan2", "lt", "nextafter")}
 
 
+@functools.cache
 def equations():
     """Each equation of the forms, with the values of its operands."""
+    listed = []
     for name, (function, *operands) in FORMS.items():
         closed = jax.make_jaxpr(function)(*operands)
         found = []
         run(closed, [jnp.asarray(x) for x in operands], found)
-        yield from ((name, *each) for each in found)
+        listed += [(name, *each) for each in found]
+    return listed
 
 
 def run(closed, operands, found):
@@ -114,36 +118,45 @@ def local(eqn, factor):
     return params
 
 
+def parts_of(eqn, factor, values):
+    """The results of an equation for one entry of a factor after the other."""
+    shapes = [values[k].shape[dim] for k, dim in factor.ins.items()]
+    count = shapes[0] if shapes else eqn.outvars[0].aval.shape[factor.outs[0]]
+    params, parts = local(eqn, factor), []
+    for number in range(count):
+        cut = [
+            lax.slice_in_dim(x, number, number + 1, axis=factor.ins[k]) if k in factor.ins else x
+            for k, x in enumerate(values)
+        ]
+        if eqn.primitive.name == "scatter-add" and not factor.outs and number:
+            cut[0] = jnp.zeros_like(cut[0])
+        found = eqn.primitive.bind(*cut, **params)
+        parts.append(list(found) if eqn.primitive.multiple_results else [found])
+    return parts
+
+
 def test_factors_are_those_of_jax():
     """A primitive on one entry of a factor gives one entry of its results, or what adds up or compares to them."""
     seen = set()
     for form, eqn, values in equations():
-        whole = results(eqn, values)
-        for factor in factors(eqn):
-            count = (
-                next((values[k].shape[dim] for k, dim in factor.ins.items()), None)
-                or whole[0].shape[next(iter(factor.outs.values()))]
+        name, listed = eqn.primitive.name, factors(eqn)
+        whole, of_factors = jax.jit(  # one program for all
+            lambda *values, eqn=eqn, listed=listed: (
+                results(eqn, values),
+                [parts_of(eqn, factor, values) for factor in listed],
             )
-            params, parts = local(eqn, factor), []
-            for number in range(count):
-                cut = [
-                    lax.slice_in_dim(x, number, number + 1, axis=factor.ins[k]) if k in factor.ins else x
-                    for k, x in enumerate(values)
-                ]
-                if eqn.primitive.name == "scatter-add" and not factor.outs and number:
-                    cut[0] = jnp.zeros_like(cut[0])
-                found = eqn.primitive.bind(*cut, **params)
-                parts.append(list(found) if eqn.primitive.multiple_results else [found])
+        )(*values)
+        for factor, parts in zip(listed, of_factors, strict=True):
             for k, (expected, *each) in enumerate(zip(whole, *parts, strict=True)):
-                seen.add((eqn.primitive.name, bool(factor.outs)))
+                seen.add((name, bool(factor.outs)))
                 if factor.outs:
-                    np.testing.assert_allclose(jnp.concatenate(each, factor.outs[k]), expected, err_msg=form)
-                elif eqn.primitive.name in ("reduce_sum", "dot_general", "conv_general_dilated", "scatter-add"):
-                    np.testing.assert_allclose(sum(each), expected, rtol=1e-12, err_msg=form)
-                elif eqn.primitive.name == "reduce_max":
+                    np.testing.assert_allclose(np.concatenate(each, factor.outs[k]), expected, err_msg=form)
+                elif name in ("reduce_sum", "dot_general", "conv_general_dilated", "scatter-add"):
+                    np.testing.assert_allclose(np.sum(each, 0), expected, rtol=1e-12, err_msg=form)
+                elif name == "reduce_max":
                     np.testing.assert_allclose(np.max(each, 0), expected, err_msg=form)
-        if eqn.primitive.name not in ("dynamic_slice", "dynamic_update_slice", "reshape", "iota"):
-            assert factors(eqn) or not whole[0].ndim, f"{eqn.primitive.name} has no factors"
+        if name not in ("dynamic_slice", "dynamic_update_slice", "reshape", "iota"):
+            assert listed or not whole[0].ndim, f"{name} has no factors"
     assert {("dot_general", False), ("gather", True), ("scatter-add", False), ("scatter-add", True)} <= seen
 
 
