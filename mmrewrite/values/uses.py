@@ -280,8 +280,11 @@ def _named(flow: ValueFlow, place: UsePlace, target: ast.expr, used: Used) -> It
             found = [*_heads(flow, module, owner, name)]
             if owner.kind == "class":
                 found += [_read(home, node) for home, node in flow.stores.reads(name)]
-        case ast.Attribute(attr=name):
+        case ast.Attribute(value=owner_of, attr=name):
             found = [_read(home, node) for home, node in flow.stores.reads(name)]
+            if _is_class(flow, module, owner_of) is False:
+                # What an object has itself, other than what its class has, is called without it.
+                found = [each._replace(read=None) for each in found]
         case _:
             used.escapes.append((place, "it is kept where it cannot be followed"))
             return
