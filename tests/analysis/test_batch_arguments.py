@@ -118,8 +118,8 @@ def test_a_batch_that_the_loss_closes_over_becomes_its_last_parameter() -> None:
         ),
         pytest.param(
             "y = jax.grad(f)(p, rng)  # mm: microbatch(size=2)",
-            "no argument of this call could be the batch: all are differentiated or keys; pass the batch by position "
-            "to the loss function, since what it closes over cannot be cut",
+            "no argument of this call could be the batch: all are differentiated, keys or settings; pass the batch to "
+            "the loss by position, or write `argnum=` with the name or the position of what is the batch all the same",
             id="only a key",
         ),
         pytest.param(
@@ -189,3 +189,42 @@ def test_an_unknown_name_is_a_mistake_in_the_hint() -> None:
     with pytest.raises(HintMistake) as wrong:
         chosen('def loss(p, batch): ...\ny = jax.grad(loss)(p, b)  # mm: microbatch(size=2, argnum="bacth")')
     assert wrong.value.message == ("the loss has no parameter `bacth` and closes over none; did you mean `batch`?")
+
+
+PARTS = {
+    "unpacked": "x, y = batch",
+    "items": "x, y = batch['x'], batch['y']",
+    "attributes": "x, y = batch.x, batch.y",
+    "one by one": "x = batch.x\n    y = batch.more.y",
+    "from a generator": "x, y = (batch.get(name) for name in names)",
+    "compared": "x = batch['x']\n    y = (x > 0) * 2",
+    "computed": "x = batch.x\n    y = jax.numpy.where(x == 0, 0, batch.y).astype(int)",
+}
+OTHERS = {
+    "two parameters": "x, y = batch, more",
+    "of the whole batch": "x = batch['x']\n    y = x.mean(0)",
+    "with another": "x = batch['x']\n    y = x * more",
+    "in another shape": "x = batch['x']\n    y = x.reshape(-1)",
+    "of the object": "x, y = self.x, self.y",
+    "of the state": "x, y = batch, state.scale * batch",
+}
+STEP = (
+    "class Trainer:\n"
+    "  def step(self, state, batch, more, names):\n"
+    "    {body}\n"
+    "    {loss}\n"
+    "    return jax.grad({call})  # mm: microbatch(size=2)\n"
+)
+
+
+@pytest.mark.parametrize("body", PARTS.values(), ids=PARTS)
+def test_parts_of_one_batch_are_cut_together(body: str) -> None:
+    passed = chosen(STEP.format(body=body, loss="", call="f)(state.params, x, y"))
+    closed = chosen(STEP.format(body=body, loss="loss = lambda p: p(x, y)", call="loss)(state.params"))
+    assert (passed.question, passed.argnum) == (closed.question, closed.argnum) == (None, "(1, 2)")
+
+
+@pytest.mark.parametrize("body", OTHERS.values(), ids=OTHERS)
+def test_what_may_be_no_part_of_the_batch_is_asked(body: str) -> None:
+    batch = chosen(STEP.format(body=body, loss="loss = lambda p: p(x, y)", call="loss)(state.params"))
+    assert batch.question == "the loss closes over its batch, and more than one value could be it: `x`, `y`"

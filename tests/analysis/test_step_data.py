@@ -45,6 +45,7 @@ def test_parameters(parameters: str, around: str, expected: set[str]) -> None:
         pytest.param("graph, rest = split(state)\n    x = batch", {"x"}, id="the other part of the state"),
         pytest.param("x = 2 * n\n    y = x + batch", {"y"}, id="made of settings only"),
         pytest.param("for x in batch:\n        pass", {"x"}, id="from a loop"),
+        pytest.param("x = predict(state, batch)", {"x"}, id="made of the batch by the state"),
     ],
 )
 def test_local_names(body: str, expected: set[str]) -> None:

@@ -259,10 +259,11 @@ class _Chooser:
         data = [each for each in data if step.may_be_batch(ast.Name(str(each), ast.Load()))] or data
         if not data:
             self.site.refuse(
-                "no argument of this call could be the batch: all are differentiated or keys; pass the batch by "
-                "position to the loss function, since what it closes over cannot be cut"
+                "no argument of this call could be the batch: all are differentiated, keys or settings; pass the batch "
+                "to the loss by position, or write `argnum=` with the name or the position of what is the batch all the same"
             )
-        if len(data) > 1:
+        nodes = [closed.node for closed in self.closed if closed.name in data]
+        if len(data) > 1 and not are_of_one_batch(self.site, nodes, self.argument_call().args):
             names = [str(each) for each in data] + [closed.name for closed in self.closed if closed.is_key]
             self.check_given(names)
             self.batch.question = (

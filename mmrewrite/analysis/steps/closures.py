@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from mmrewrite.analysis.steps.gradients import Gradient, is_gradient_decorator
@@ -29,13 +29,14 @@ class Closed:
     """A closed-over value of a loss: a local name of the surrounding function.
 
     `is_data` is false if the loss only calls the value or its methods, as it does a model. `is_key_of_rows` is true of
-    a key that was split into one for each example, which is data and no key for all of them.
+    a key that was split into one for each example, which is data and no key for all of them. `node` is its first use.
     """
 
     name: str
     is_key: bool
     is_data: bool
     is_key_of_rows: bool = False
+    node: ast.expr = field(default_factory=ast.Name, compare=False, repr=False)
 
 
 def closed_over(site: Site, loss: Loss) -> list[Closed]:
@@ -54,7 +55,13 @@ def closed_over(site: Site, loss: Loss) -> list[Closed]:
         before = found.get(node.id)
         of_rows = has_a_key_for_each_row(loss, node.id)
         is_key = not of_rows and (looks_like_key(node.id) or made_as_keys(site, loss.facts, node) is True)
-        found[node.id] = Closed(node.id, is_key, data or (before is not None and before.is_data), of_rows)
+        found[node.id] = Closed(
+            node.id,
+            is_key,
+            data or (before is not None and before.is_data),
+            of_rows,
+            node if before is None else before.node,
+        )
     return list(found.values())
 
 

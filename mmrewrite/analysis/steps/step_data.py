@@ -7,13 +7,37 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from mmrewrite.codemod.site import Site
 from mmrewrite.directives.arguments import whole_number
+from mmrewrite.project.facts import Facts
 from mmrewrite.source.functions import COMPILERS
 from mmrewrite.source.names import Scope, all_arguments
 from mmrewrite.source.walk import walk
-from mmrewrite.values.flow import values_of
-from mmrewrite.values.value import By, Value
+from mmrewrite.values.flow import ValueFlow, values_of
+from mmrewrite.values.value import By, Own, Value
 
 _PARTIAL = "functools.partial"
+_NUMPYS = frozenset(("jax.numpy", "numpy"))
+# Functions of NumPy that compute each entry of their result from one entry of each operand.
+_ENTRY_BY_ENTRY = frozenset(
+    (
+        *(
+            "abs",
+            "array",
+            "asarray",
+            "clip",
+            "equal",
+            "exp",
+            "float32",
+            "greater",
+            "greater_equal",
+            "int32",
+            "isfinite",
+        ),
+        *("isnan", "less", "less_equal", "log", "logical_and", "logical_not", "logical_or", "maximum", "minimum"),
+        *("nan_to_num", "not_equal", "ones_like", "where", "zeros_like"),
+    )
+)
+# How many operations an operand may be the result of.
+_DEEPEST = 4
 _PLAIN_TYPES = frozenset(("bool", "int", "float", "str", "Callable"))
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -35,9 +59,9 @@ class StepData:
         self._state = frozenset(root for node in differentiated for root in self._roots(node))
 
     def may_be_batch(self, node: ast.expr) -> bool:
-        """Whether an expression may hold examples: not if it is made of settings, or of what parameters are in."""
+        """Whether an expression may hold examples: not if it is made of settings and of what parameters are in alone."""
         roots = set(self._roots(node))
-        return not roots or not (roots & self._state or roots <= self._settings)
+        return not roots or not roots <= self._state | self._settings
 
     def _roots(self, node: ast.expr) -> Iterator[str]:
         """The parameters of the step that an expression is made of."""
@@ -67,7 +91,10 @@ class StepData:
 
 
 def are_of_one_batch(site: Site, nodes: Sequence[ast.expr], others: Sequence[ast.expr]) -> bool:
-    """Whether expressions have parts of one container, of which `others` have none, or the same rows of arrays."""
+    """Whether expressions have parts of one container, of which `others` have none, or the same rows of arrays.
+
+    What is computed of such parts alone, and entry by entry, has their rows.
+    """
     found = [_wholes(site, node) for node in nodes]
     beside = {whole for node in others for whole in _wholes(site, node)}
     shared = set(found[0]).intersection(*found[1:]) - beside
@@ -77,10 +104,13 @@ def are_of_one_batch(site: Site, nodes: Sequence[ast.expr], others: Sequence[ast
 
 def _wholes(site: Site, node: ast.expr) -> dict[Hashable, bool]:
     """The values that an expression may have, and what these are items of, each with whether it is an item of it."""
-    flow = values_of(site.project)
+    return _wholes_in(values_of(site.project), site.facts, node, _DEEPEST)
+
+
+def _wholes_in(flow: ValueFlow, facts: Facts, node: ast.expr, depth: int) -> dict[Hashable, bool]:
     found: dict[Hashable, bool] = {}
     names = (part for part in ast.walk(node) if isinstance(part, ast.Name | ast.Subscript | ast.Attribute))
-    queue = [flow.value_in(site.facts, part) for part in names]
+    queue = [flow.value_in(facts, part) for part in names]
     seen = set(queue)
     for each in queue:
         came: dict[Value, Value] = {}
@@ -89,9 +119,15 @@ def _wholes(site: Site, node: ast.expr) -> dict[Hashable, bool]:
         for value in came:
             found.setdefault(value, False)
             path = value.path
-            while path and path[-1].kind is By.ITEM and path[-1].what is not None:
-                path = path[:-1]
-                found[value._replace(path=path)] = True
+            while path and path[-1].kind in (By.ITEM, By.ATTRIBUTE) and path[-1].what is not None:
+                is_attribute, path = path[-1].kind is By.ATTRIBUTE, path[:-1]
+                whole = value._replace(path=path)
+                # A trainer is no batch.
+                if is_attribute and flow.may(whole, _is_self).answers:
+                    break
+                found[whole] = True
+            for each in _wholes_of_operands(flow, value, depth) if not value.path and depth else ():
+                found.setdefault(each, True)
             match value.head:
                 case ast.Subscript(value=whole, slice=ast.Tuple(elts=[ast.Slice(lower=None, upper=None), *_])):
                     # `tokens[:, 1:]` has the rows of `tokens`.
@@ -104,6 +140,33 @@ def _wholes(site: Site, node: ast.expr) -> dict[Hashable, bool]:
                 case _:
                     pass
     return found
+
+
+def _is_self(value: Value) -> bool | None:
+    return True if isinstance(value.head, Own) and not value.path else None
+
+
+def _wholes_of_operands(flow: ValueFlow, value: Value, depth: int) -> set[Hashable]:
+    """What all operands of an operation on single entries are parts of."""
+    head, module = value.head, value.module
+    match head:
+        case ast.Compare(left=left, comparators=others):
+            operands = [left, *others]
+        case ast.BinOp(left=left, right=right):
+            operands = [left, right]
+        case ast.UnaryOp(operand=operand):
+            operands = [operand]
+        case ast.Call(func=ast.Attribute(value=array, attr="astype")):
+            operands = [array]
+        case ast.Call(func=function, args=operands):
+            owner, _, name = (flow.full_name(module, function) or "").rpartition(".")
+            if owner not in _NUMPYS or name not in _ENTRY_BY_ENTRY:
+                return set()
+        case _:
+            return set()
+    arrays = [each for each in operands if not isinstance(each, ast.Constant)]
+    wholes = [set(_wholes_in(flow, module.facts, each, depth - 1)) for each in arrays]
+    return set.intersection(*wholes) if wholes else set()
 
 
 def _sources(statement: ast.stmt | None) -> list[ast.expr]:
