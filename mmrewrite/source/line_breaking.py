@@ -9,11 +9,13 @@ import tokenize
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
-from mmrewrite.source.brackets import Brackets, brackets_of, call_brackets, text_before
+from mmrewrite.source.brackets import Brackets, brackets_of, call_brackets, text_before, tokens_between
 from mmrewrite.source.newer_syntax import parse_any
 from mmrewrite.source.text import SourceText
 
 _TAB_COLUMNS = 4
+# With what `wrap` puts around it, a statement of one line has so many at most.
+_LINES_OF_ONE = 3
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ def fit(code: str, runtime: str | None, width: int, unit: str, newline: str) -> 
 
     The arguments go onto one indented line, or one line each if that is too long. Only calls of the runtime, of
     `partial` on one of them, and those around them on one line are broken: the user's own code keeps its layout.
+    Where the first of several arguments of a generated call goes over lines, each has its own, however short they are.
 
     Without a `runtime`, for a statement of which only parts are generated, any call may be broken that lies on one
     line, in no other brackets of that line, and begins within `width`.
@@ -45,9 +48,12 @@ def fit(code: str, runtime: str | None, width: int, unit: str, newline: str) -> 
     while True:
         source = SourceText(code, "utf-8", has_bom=False)
         long = {number for number in range(1, len(source.line_starts) + 1) if _columns(source.line(number)) > width}
-        if not long or not _parses(code):
+        if (not long and (runtime is None or len(source.line_starts) <= _LINES_OF_ONE)) or not _parses(code):
             return code
-        brackets = next((found for found in _unbroken(source, runtime, width) if _line(source, found) in long), None)
+        unbroken = _unbroken(source, runtime, width)
+        brackets = next(
+            (each for each in unbroken if _line(source, each) in long or (runtime and _hugs(source, each))), None
+        )
         if brackets is None:
             place = next(_between_items(source, long), None) if runtime is None else None
             if place is None:
@@ -97,7 +103,36 @@ def _columns(line: str) -> int:
 
 
 def _one_each(source: SourceText, brackets: _Breakable, indent: str, newline: str) -> str:
-    return f"{newline}{indent}".join(f"{source.text[start:end]}," for start, end in brackets.items)
+    items = [source.text[start:end] for start, end in brackets.items]
+    if _hugs(source, brackets):
+        items[0] = _moved(source, brackets, indent, newline)
+    return f"{newline}{indent}".join(f"{item}," for item in items)
+
+
+def _hugs(source: SourceText, brackets: _Breakable) -> bool:
+    """Whether the first of several arguments begins on the line of its call and ends on another."""
+    start, end = brackets.items[0]
+    first, _ = source.position(start)
+    if brackets.is_around or len(brackets.items) == 1 or first == source.position(end)[0]:
+        return False
+    # The lines of a string are its text.
+    texts = (each for each in tokens_between(source, start, end) if "\n" in each.text and each.is_code)
+    return first == source.position(brackets.start)[0] and not any(texts)
+
+
+def _moved(source: SourceText, brackets: _Breakable, indent: str, newline: str) -> str:
+    """The first item with its lines as far to the right as its first line now is, or by how much it is indented."""
+    start, end = brackets.items[0]
+    head, *rest = source.text[start:end].split(newline)
+    line = source.line(source.position(start)[0])
+    ends = rest[-1] if rest and rest[-1].lstrip()[:1] in tuple(")]}") else line
+    own = len(ends) - len(ends.lstrip(" \t"))
+    # Lines below an opening bracket are indented, others stand below what follows it.
+    is_aligned = bool(rest) and head.rstrip()[-1:] not in tuple("([{")
+    by = len(indent) - (source.position(start)[1] - 1 if is_aligned else own)
+    added = indent[own:] if not is_aligned else " " * by
+    rest = [each[min(-by, len(each) - len(each.lstrip(" "))) :] if by < 0 else f"{added}{each}" for each in rest]
+    return newline.join([head, *(each if each.strip() else "" for each in rest)])
 
 
 def _line(source: SourceText, brackets: _Breakable) -> int:
