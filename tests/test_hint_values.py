@@ -260,7 +260,8 @@ class TestContradictions:
             "def loss_fn", '# mm: task(name="encode", stage=1)\ndef loss_fn'
         )
         assert error_in(text) == (
-            '`task("encode", ...)` contradicts that of line 8, `task("encode", stage=0)`: one name has one place',
+            '`task("encode", ...)` contradicts that of line 8, `task("encode", stage=0)`: one name has one place; '
+            "keep one, or rename one",
             'task(name="encode", stage=1)',
         )
         assert rewrite(text.replace("stage=1)", "stage=0)")).errors == ()

@@ -494,7 +494,7 @@ class _Collector:
             if any(axis in others and others[axis] != value for axis, value in mine.items()):
                 message = (
                     f"`{hint.directive}({name.text}, ...)` contradicts that of line {other.reference.line}, "
-                    f"`{other.reference.text}`: one name has one place"
+                    f"`{other.reference.text}`: one name has one place; keep one, or rename one"
                 )
                 self.report(Problem(hint.start, hint.end - hint.start, message))
 

@@ -110,7 +110,7 @@ class ConstrainFunction(ReturnConstraintCodemod):
         """Every `return`, if each returns one value."""
         returns = list(returns_of(function))
         if not returns:
-            self.refuse(f"`{function.name}` returns nothing that could have a layout")
+            self.refuse(f"`{function.name}` returns nothing that could have a layout; leave `out=` out")
         for statement in returns:
             if statement.value is None or isinstance(statement.value, ast.Tuple | ast.List | ast.Dict):
                 self.refuse("this `return` does not return one array; hint the values before it", statement)

@@ -38,7 +38,7 @@ class ConstrainValue(ReturnConstraintCodemod):
             self.refuse("`shard` is about the value of an assignment or a `return`; this statement has none")
         value = statement.value
         if value is None:
-            self.refuse("`shard` is about a value, and this statement has none")
+            self.refuse("`shard` is about a value, and this statement has none; hint an assignment or a `return`")
         if isinstance(value, ast.Lambda):
             names = [argument.text for argument in self.hint.arguments]
             layout = f"({names[0]},)" if len(names) == 1 else f"({', '.join(names)})"
