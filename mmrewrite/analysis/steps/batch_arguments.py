@@ -260,7 +260,8 @@ class _Chooser:
         if not data:
             self.site.refuse(
                 "no argument of this call could be the batch: all are differentiated, keys or settings; pass the batch "
-                "to the loss by position, or write `argnum=` with the name or the position of what is the batch all the same"
+                "to the loss by position, or write `argnum=` with the name or the position of what is the batch all "
+                "the same"
             )
         nodes = [closed.node for closed in self.closed if closed.name in data]
         if len(data) > 1 and not are_of_one_batch(self.site, nodes, self.argument_call().args):

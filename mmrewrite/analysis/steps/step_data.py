@@ -59,7 +59,7 @@ class StepData:
         self._state = frozenset(root for node in differentiated for root in self._roots(node))
 
     def may_be_batch(self, node: ast.expr) -> bool:
-        """Whether an expression may hold examples: not if it is made of settings and of what parameters are in alone."""
+        """Whether an expression may hold examples: not if made of settings and of what parameters are in alone."""
         roots = set(self._roots(node))
         return not roots or not roots <= self._state | self._settings
 
