@@ -4,15 +4,18 @@ import time
 
 import pytest
 
-from mmrewrite.suggest.costs import Layer, Line
+from mmrewrite.suggest.costs import Layer, Line, TensorCut
 from mmrewrite.suggest.devices import find_device
-from mmrewrite.suggest.model import CostModel
+from mmrewrite.suggest.model import CostModel, PlanChoice
 from mmrewrite.suggest.output import as_text
-from mmrewrite.suggest.search import find_plans
+from mmrewrite.suggest.search import FixedChoices, find_plans, named
 from mmrewrite.suggest.traced import Suggested, Wanted
 
+# Heads and the width of an MLP.
+CUTS = TensorCut(12, 0.33, 0.33, 0.4), TensorCut(4096, 0.66, 0.66, 0.5)
 
-def _layers(count: int, width: int = 4096, head: float = 1.0) -> list[Layer]:
+
+def _layers(count: int, width: int = 4096, head: float = 1.0, cuts: tuple[TensorCut, ...] = ()) -> list[Layer]:
     """Layers of a transformer with 2048 positions a row, in bfloat16, the last with a head."""
     made = []
     for index in range(count):
@@ -22,16 +25,18 @@ def _layers(count: int, width: int = 4096, head: float = 1.0) -> list[Layer]:
         one = (products, Line(size, 16.0 * width * 2048))
         kept = Line(0.0, 68.0 * width * 2048)
         edge = {index + 1: Line(0.0, 2.0 * width * 2048)} if index + 1 < count else {}
-        made.append(Layer((one, one, one), kept, kept, edge, size, 2 * size, 2 * size, 0.0))
+        made.append(Layer((one, one, one), kept, kept, edge, size, 2 * size, 2 * size, 0.0, cuts))
     return made
 
 
 @pytest.mark.parametrize(
-    ("count", "devices", "batch", "width", "head"),
-    [(8, 4, 16, 1024, 1.0), (8, 8, 32, 4096, 2.0), (12, 16, 64, 8192, 1.5)],
+    ("count", "devices", "batch", "width", "head", "cuts"),
+    [(8, 4, 16, 1024, 1.0, ()), (8, 8, 32, 4096, 2.0, CUTS), (12, 16, 64, 8192, 1.5, ()), (4, 8, 4, 16384, 1.0, CUTS)],
 )
-def test_the_first_place_is_that_of_all_plans(count: int, devices: int, batch: int, width: int, head: float) -> None:
-    model = CostModel(_layers(count, width, head), batch, find_device("h100"), donates=True)
+def test_the_first_place_is_that_of_all_plans(
+    count: int, devices: int, batch: int, width: int, head: float, cuts: tuple[TensorCut, ...]
+) -> None:
+    model = CostModel(_layers(count, width, head, cuts), batch, find_device("h100"), donates=True)
     few = find_plans(model, devices, 1, data=True)
     every = find_plans(model, devices, 1, data=True, is_exhaustive=True)
     assert few.best == every.best
@@ -39,9 +44,44 @@ def test_the_first_place_is_that_of_all_plans(count: int, devices: int, batch: i
     assert few.priced <= every.priced
 
 
+def test_a_model_axis_takes_its_share() -> None:
+    device = find_device("h100")
+    model = CostModel(_layers(4, cuts=CUTS), 8, device, donates=True)
+    assert model.models() == [1, 2, 3, 4, 6, 8]
+    made = named("1f1b", 2, 4, 1)
+    assert made is not None
+    alone, halves, eighths = (model.price(PlanChoice(2, 1, 1, 4, "1f1b", model=size), made) for size in (1, 2, 8))
+    for cut, whole in ((halves, 1 - 0.99 / 2), (eighths, 1 - 0.66 * 7 / 8)):
+        assert cut.parts is not None
+        assert alone.parts is not None
+        assert cut.parts["parameters"] == pytest.approx(alone.parts["parameters"] * whole)
+        assert cut.memory < alone.memory
+    # A sum of what layers hand on in each direction for each class, of which eight devices cut one alone.
+    edge, link = 2.0 * 4096 * 2048 * 2, device.link(2)
+    one = 2 * 1 / 2 * edge / link.bandwidth + link.latency
+    (forward, *_), (whole, *_) = model.passes(2, 1, 2)[0], model.passes(2, 1)[0]
+    assert forward == pytest.approx(whole * (1 - 0.99 / 2) + 2 * one)
+    seconds, memory = model.plain(4, 1, sharded=False, model=2)
+    assert memory < model.plain(4, 1, sharded=False)[1]
+    assert seconds < model.plain(4, 1, sharded=False)[0]
+
+
+def test_what_no_layer_has_is_not_cut() -> None:
+    found = find_plans(CostModel(_layers(8, 4096), 16, find_device("h100"), donates=True), 8, 1, data=True)
+    assert {each.choice.model for each in found.others} == {1}
+
+
+def test_a_model_axis_can_be_held() -> None:
+    model = CostModel(_layers(8, 4096, cuts=CUTS), 16, find_device("h100"), donates=True)
+    found = find_plans(model, 8, 1, data=True, fixed=FixedChoices(stages=2, model=2))
+    assert found.best is not None
+    assert (found.best.choice.model, found.best.choice.data) == (2, 2)
+    assert not [each for each in found.others if each.choice.model != 2]
+
+
 @pytest.mark.slow
 def test_the_search_of_64_devices_takes_seconds() -> None:
-    model = CostModel(_layers(48), 256, find_device("h100"), donates=True)
+    model = CostModel(_layers(48, cuts=CUTS), 256, find_device("h100"), donates=True)
     begun = time.process_time()
     found = find_plans(model, 64, 1, data=True)
     assert time.process_time() - begun < 10

@@ -312,6 +312,7 @@ def plan(
 @click.option("--batch", type=click.IntRange(1), metavar="ROWS", help="Rows of a batch, where --args makes fewer.")
 @click.option("--stages", type=click.IntRange(2), metavar="N", help="Only plans with so many stages.")
 @click.option("--data", type=click.IntRange(1), metavar="N", help="Only plans with a data axis of this size.")
+@click.option("--model", type=click.IntRange(1), metavar="N", help="Only plans with a model axis of this size.")
 @click.option("--microbatches", type=click.IntRange(1), metavar="N", help="Only plans with so many microbatches.")
 @click.option(
     "--schedule", type=click.Choice(SCHEDULES), metavar="NAME", help="Only plans with this schedule, or auto."
@@ -327,6 +328,7 @@ def suggest(
     batch: int | None,
     stages: int | None,
     data: int | None,
+    model: int | None,
     microbatches: int | None,
     schedule: str | None,
     calibrates: bool,
@@ -353,7 +355,7 @@ def suggest(
         raise click.UsageError("--check calls the step with the arguments of --args; give that in place of --run.")
     device, devices = device_of(options, needed=True)
     limits = program_limits(time_limit, memory_limit, output_limit)
-    fixed = FixedChoices(stages, data, microbatches, schedule)
+    fixed = FixedChoices(stages, data, model, microbatches, schedule)
     wanted = Wanted(entry, arguments or RUN, device, devices, limits, batch, fixed, calibrates)
     suggest_and_show(wanted, options, applies=applies, checks=checks)
 

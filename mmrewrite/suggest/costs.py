@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +22,23 @@ class Line:
 
 
 @dataclass(frozen=True)
+class TensorCut:
+    """What a model axis may cut of a layer: the dimensions between two products, and what has them.
+
+    Attributes:
+        divides: The number that the size of the axis must divide.
+        products: The share of the operations of the layer's products.
+        parameters: The share of the bytes of its parameters.
+        kept: The share of the bytes that it keeps for its backward pass.
+    """
+
+    divides: int
+    products: float
+    parameters: float
+    kept: float
+
+
+@dataclass(frozen=True)
 class Layer:
     """One layer, on all devices of its stage together.
 
@@ -32,6 +51,7 @@ class Layer:
         optimizer_state: Bytes.
         gradients: Bytes.
         inputs: Bytes of the batch and of captured arrays.
+        cuts: What a model axis may cut.
     """
 
     passes: tuple[tuple[Mapping[str, Line], Line], ...]
@@ -42,10 +62,16 @@ class Layer:
     optimizer_state: float
     gradients: float
     inputs: float
+    cuts: tuple[TensorCut, ...] = ()
 
 
-def read_layers(document: Mapping[str, Any]) -> list[Layer]:
-    """The layers of a document of `mmruntime._commands.suggest`."""
+def read_layers(document: Mapping[str, Any], names: Mapping[str, int]) -> list[Layer]:
+    """The layers of a document of `mmruntime._commands.suggest`.
+
+    Args:
+        document: The document.
+        names: The logical names by which a program has cuts, with what the size of their axis must divide.
+    """
     traces = document["traces"]
     rows = [document["batch"] / trace["count"] for trace in traces]
 
@@ -56,6 +82,11 @@ def read_layers(document: Mapping[str, Any]) -> list[Layer]:
         return Line(values[0] - each * rows[0], each)
 
     layers = []
+    cuts: dict[int, list[TensorCut]] = defaultdict(list)
+    for cut in document["cuts"]:
+        sizes = [names[name] for name in cut["names"] if name in names]
+        if sizes:
+            cuts[cut["layer"]].append(TensorCut(max(sizes), cut["products"], cut["parameters"], cut["kept"]))
     count = len(traces[0]["layers"])
     for index in range(count):
         found = [trace["layers"][index] for trace in traces]
@@ -77,6 +108,16 @@ def read_layers(document: Mapping[str, Any]) -> list[Layer]:
                 first["optimizer_state"],
                 first["gradients"],
                 first["inputs_held"],
+                tuple(cuts[index]),
             )
         )
     return layers
+
+
+def name_divides(document: Mapping[str, Any]) -> dict[str, int]:
+    """The number that the size of an axis must divide that a logical name is cut over, by the names of cuts."""
+    found: dict[str, int] = {}
+    for cut in document["cuts"]:
+        for name in cut["names"]:
+            found[name] = math.gcd(found.get(name, 0), cut["divides"])
+    return {name: size for name, size in found.items() if name not in document["astray"]}

@@ -14,6 +14,8 @@ def mesh_axes(suggested: Suggested, choice: PlanChoice) -> str:
     axes = {suggested.axis: choice.stages}
     if suggested.data_axis is not None and choice.data > 1:
         axes[suggested.data_axis] = choice.data
+    if suggested.model_axis is not None and choice.model > 1:
+        axes[suggested.model_axis] = choice.model
     return ", ".join(f"{name}={size}" for name, size in (axes | dict(suggested.held)).items())
 
 
@@ -22,6 +24,8 @@ def mesh_hint(suggested: Suggested, choice: PlanChoice) -> str:
     pairs = dict(suggested.logical_axes)
     if suggested.row_name is not None and (choice.data > 1 or pairs.get(suggested.row_name) is not None):
         pairs[suggested.row_name] = suggested.data_axis if choice.data > 1 else None
+    if suggested.model_axis is not None:
+        pairs |= dict.fromkeys(suggested.model_names, suggested.model_axis if choice.model > 1 else None)
     written = ", ".join(f"{name}={_device_axes(device)}" for name, device in pairs.items())
     return f"mesh({mesh_axes(suggested, choice)})" + (f"; axes({written})" if written else "")
 

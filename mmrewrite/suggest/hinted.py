@@ -1,26 +1,37 @@
-"""Hints that are written into sources as comments, in memory, and what the codemods make of them."""
+"""Hints that are written into sources, in memory, and what the codemods make of them.
+
+They are comments, and calls where no comment can stand above their statement alone.
+"""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from mmrewrite.directives.carrier import PACKAGE
 from mmrewrite.engine.edits import apply_edits
 from mmrewrite.results import Edit, HintError, Refusal, Rewrite
 from mmrewrite.source.file import SourceFile
-from mmrewrite.source.spans import leading_space
-from mmrewrite.source.text import SourceText
+from mmrewrite.source.spans import first_line, leading_space
+from mmrewrite.source.text import SourceText, parse_quietly
+
+_NAME = "hints"
 
 Rewriter = Callable[[Sequence[SourceFile]], Sequence[Rewrite]]
 
 
 @dataclass(frozen=True)
 class NewHint:
-    """A directive for the statement that begins on a line of a file without hints, as `# mm: text` above it."""
+    """A directive for the statement that begins on a line of a file without hints, as `# mm: text` above it.
+
+    With `around`, the offsets of an expression, it is the call `hints.text` around that.
+    """
 
     path: str
     line: int
     text: str
+    around: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -67,7 +78,8 @@ class HintedProject:
         return self._known[chosen]
 
     def _tried(self, hints: tuple[NewHint, ...]) -> HintTrial:
-        comments = tuple(self.commented(path, hints) for path in sorted({hint.path for hint in hints}))
+        paths = sorted({hint.path for hint in hints})
+        comments = tuple(with_hints(path, self.files[path].data, hints) for path in paths)
         sources = [replace(self.files[each.path], data=each.result) for each in comments]
         results = tuple(self._rewrite(sources))
         refused: list[str] = []
@@ -86,26 +98,60 @@ class HintedProject:
             refused.append("a hint depends on another that is not rewritten")
         return HintTrial(hints, comments, results, tuple(refused), tuple(remarks))
 
-    @staticmethod
-    def original_line(hints: Iterable[NewHint], place: Refusal | HintError) -> int:
+    def original_line(self, hints: Iterable[NewHint], place: Refusal | HintError) -> int:
         """The line of the file without hints that a message about the file with them speaks of."""
         path, line = place.path, place.line
-        for above in sorted({hint.line for hint in hints if hint.path == path}):
+        for above in sorted(self._lines(path, hints)):
             if above < line:
                 line -= 1
         return line
 
-    def commented(self, path: str, hints: Iterable[NewHint]) -> Rewrite:
-        """A file with its hints, those of one statement in one comment."""
-        source = self.text(path)
-        by_line: dict[int, list[str]] = {}
-        for hint in hints:
-            if hint.path == path:
-                by_line.setdefault(hint.line, []).append(hint.text)
-        edits = []
-        for line, texts in sorted(by_line.items()):
-            start = source.line_starts[line - 1]
-            indent = leading_space(source.line(line))
-            edits.append(Edit(start, start, f"{indent}# mm: {'; '.join(texts)}{source.newline}", (), ()))
-        data = source.encode(apply_edits(source.text, edits))
-        return Rewrite(path, self.files[path].data, data, tuple(edits))
+    def _lines(self, path: str, hints: Iterable[NewHint]) -> list[int]:
+        """The lines of a file above which others are written."""
+        own = [hint for hint in hints if hint.path == path]
+        imported = [import_line(self.text(path))] if any(hint.around is not None for hint in own) else []
+        return [*imported, *{hint.line for hint in own if hint.around is None}]
+
+
+def with_hints(path: str, data: bytes, hints: Iterable[NewHint]) -> Rewrite:
+    """A file with those of some hints that are its own, the comments of one statement in one."""
+    source = SourceText.decode(data)
+    own = [hint for hint in hints if hint.path == path]
+    by_line: dict[int, list[str]] = {}
+    edits = []
+    name = _free_name(source)
+    for hint in own:
+        if hint.around is None:
+            by_line.setdefault(hint.line, []).append(hint.text)
+            continue
+        (start, end), (directive, _, arguments) = hint.around, hint.text.partition("(")
+        arguments = arguments.removesuffix(")")
+        edits.append(Edit(start, start, f"{name}.{directive}(", (), ()))
+        edits.append(Edit(end, end, f", {arguments})" if arguments else ")", (), ()))
+    if edits:
+        offset = [*source.line_starts, len(source.text)][import_line(source) - 1]
+        imported = f"from {PACKAGE} import {_NAME}" + ("" if name == _NAME else f" as {name}")
+        edits.append(Edit(offset, offset, f"{imported}{source.newline}", (), ()))
+    for line, texts in sorted(by_line.items()):
+        start = source.line_starts[line - 1]
+        indent = leading_space(source.line(line))
+        edits.append(Edit(start, start, f"{indent}# mm: {'; '.join(texts)}{source.newline}", (), ()))
+    edits.sort(key=lambda each: each.start)
+    return Rewrite(path, data, source.encode(apply_edits(source.text, edits)), tuple(edits))
+
+
+def import_line(source: SourceText) -> int:
+    """The line that an import can stand above: behind the docstring and what must come first."""
+    tree = parse_quietly(source.text)
+    first: list[ast.stmt] = tree.body[: ast.get_docstring(tree) is not None]
+    first += [each for each in tree.body if isinstance(each, ast.ImportFrom) and each.module == "__future__"]
+    behind = (first[-1].end_lineno or 0) if first else 0
+    following = next((each for each in tree.body if first_line(each) > behind), None)
+    return behind + 1 if following is None else first_line(following)
+
+
+def _free_name(source: SourceText) -> str:
+    """What hints are imported as."""
+    nodes = ast.walk(parse_quietly(source.text))
+    taken = {getattr(node, part, None) for node in nodes for part in ("id", "arg", "asname", "name")}
+    return _NAME if _NAME not in taken else f"mm_{_NAME}"

@@ -27,6 +27,7 @@ class PlanChoice:
         chunks: Rounds in which layers are dealt out.
         by_cost: Whether the layers are cut by cost, not evenly.
         memory_bytes: The bound of `schedule="auto"`; None for the others.
+        model: Devices that share what may be cut of a layer.
     """
 
     stages: int
@@ -37,6 +38,12 @@ class PlanChoice:
     chunks: int = 1
     by_cost: bool = False
     memory_bytes: int | None = None
+    model: int = 1
+
+    @property
+    def width(self) -> int:
+        """The devices of a stage."""
+        return self.data * self.held * self.model
 
 
 @dataclass(frozen=True)
@@ -83,41 +90,62 @@ class CostModel:
 
     def __init__(self, layers: Sequence[Layer], batch: int, device: Accelerator, *, donates: bool) -> None:
         self.layers, self.batch, self.device, self.donates = layers, batch, device, donates
-        self._passes: dict[tuple[float, int], list[tuple[float, float, float]]] = {}
+        self._passes: dict[tuple[float, int, int], list[tuple[float, float, float]]] = {}
+        self._shares: dict[int, list[_Shares]] = {}
 
     def unknown_types(self) -> list[str]:
         """The types of products that the device has no figure for."""
         kinds = {kind for layer in self.layers for products, _ in layer.passes for kind in products}
         return sorted(kind for kind in kinds if not self.device.knows(kind))
 
-    def passes(self, rows: float, held: int) -> list[tuple[float, float, float]]:
+    def models(self) -> list[int]:
+        """The sizes that a model axis may have, one first: those that cut something, within the innermost link."""
+        divides = {cut.divides for layer in self.layers for cut in layer.cuts}
+        sizes = range(2, self.device.links[0].devices + 1)
+        return [1, *(size for size in sizes if any(each % size == 0 for each in divides))]
+
+    def _shares_of(self, model: int) -> list[_Shares]:
+        """What each device has of each layer."""
+        if model not in self._shares:
+            self._shares[model] = [_shares(layer, model) for layer in self.layers]
+        return self._shares[model]
+
+    def passes(self, rows: float, held: int, model: int = 1) -> list[tuple[float, float, float]]:
         """Seconds of the forward pass and of both halves of the backward pass of each layer."""
-        key = rows, held
+        key = rows, held, model
         if key not in self._passes:
             found = []
-            for layer in self.layers:
+            link = self.device.link(model)
+            stream = 0.0
+            for layer, shares in zip(self.layers, self._shares_of(model), strict=True):
                 times = [
                     max(
                         sum(line.at(rows) / self.device.speed(kind) for kind, line in products.items()),
                         moved.at(rows) / self.device.bandwidth,
                     )
-                    / held
+                    * (shares.products / held)
                     for products, moved in layer.passes
                 ]
+                # The last layer gets as much as those before it hand on.
+                stream = max((line.at(rows) for line in layer.sent.values()), default=stream)
+                summed = 2 * (model - 1) / model * stream / link.bandwidth + link.latency
+                times[0] += shares.cuts * summed
+                times[1] += shares.cuts * summed
                 # Each microbatch reads the sums of gradients, adds its own, and writes them.
-                times[2] += 3 * layer.gradients / self.device.bandwidth
+                times[2] += 3 * layer.gradients * shares.parameters / self.device.bandwidth
                 found.append((times[0], times[1], times[2]))
             self._passes[key] = found
         return self._passes[key]
 
-    def bound(self, stages: int, data: int, held: int, count: int) -> float:
+    def bound(self, stages: int, data: int, held: int, model: int, count: int) -> float:
         """Seconds that no schedule of so many stages and microbatches is below."""
-        totals = [sum(times) for times in self.passes(self.batch / count / data, held)]
+        totals = [sum(times) for times in self.passes(self.batch / count / data, held, model)]
         return count * max(sum(totals) / stages, max(totals))
 
     def _stage_costs(self, choice: PlanChoice, num_stages: int, *, splits: bool) -> _StageCosts:
         rows = self.batch / choice.count / choice.data
-        times = self.passes(rows, choice.held)
+        times = self.passes(rows, choice.held, choice.model)
+        shares = self._shares_of(choice.model)
         weights = [sum(each) for each in times] if choice.by_cost else [1.0] * len(times)
         bounds = schedules.cut(weights, num_stages)
         parts = [range(start, end) for start, end in itertools.pairwise(bounds)]
@@ -125,9 +153,10 @@ class CostModel:
         forward = [sum(times[k][0] for k in part) + launch for part in parts]
         inputs = [sum(times[k][1] for k in part) + launch for part in parts]
         second = [sum(times[k][2] for k in part) + launch * splits for part in parts]
-        kept = [sum(self.layers[k].kept.at(rows) for k in part) for part in parts]
+        kept = [sum(self.layers[k].kept.at(rows) * shares[k].kept for k in part) for part in parts]
         late = [
-            min(sum(self.layers[k].late.at(rows) for k in part), most) for part, most in zip(parts, kept, strict=True)
+            min(sum(self.layers[k].late.at(rows) * shares[k].kept for k in part), most)
+            for part, most in zip(parts, kept, strict=True)
         ]
         temporary = [TEMPORARY * size for size in kept]
         # The last stage runs forward and backward in one program, and holds nothing in between.
@@ -149,8 +178,8 @@ class CostModel:
     def price(self, choice: PlanChoice, schedule: schedules.Schedule) -> Priced:
         """The price of a plan with this schedule, which has its stages, chunks and microbatches."""
         costs = self._stage_costs(choice, schedule.num_stages, splits=schedule.splits_backward)
-        width = choice.data * choice.held
-        link = self.device.link(width * choice.stages)
+        shares = self._shares_of(choice.model)
+        link = self.device.link(choice.width * choice.stages)
         simulated = schedules.simulate(
             schedule,
             costs.forward,
@@ -167,15 +196,16 @@ class CostModel:
         most = update = busiest = 0.0
         for where in range(choice.stages):
             own = [stage for stage in range(len(costs.parts)) if schedule.placement[stage] == where]
-            held = [self.layers[k] for stage in own for k in costs.parts[stage]]
-            parameters = sum(layer.parameters for layer in held)
-            optimizer = sum(layer.optimizer_state for layer in held)
-            gradients = sum(layer.gradients for layer in held)
+            held = [(self.layers[k], shares[k].parameters) for stage in own for k in costs.parts[stage]]
+            parameters = sum(layer.parameters * share for layer, share in held)
+            optimizer = sum(layer.optimizer_state * share for layer, share in held)
+            gradients = sum(layer.gradients * share for layer, share in held)
             received = max((costs.edges[stage - 1] for stage in own if stage), default=0.0)
             during = {
                 "activations": simulated.peak_bytes[where],
                 "temporary": max(
-                    max(costs.temporary[stage] for stage in own), 2 * max(layer.gradients for layer in held)
+                    max(costs.temporary[stage] for stage in own),
+                    2 * max(layer.gradients * share for layer, share in held),
                 ),
                 "received": (simulated.live[where] + 1) * received,
             }
@@ -184,7 +214,7 @@ class CostModel:
                 "parameters": parameters,
                 "optimizer state": optimizer,
                 "gradients": gradients,
-                "inputs": sum(layer.inputs for layer in held) / choice.data,
+                "inputs": sum(layer.inputs for layer, _ in held) / choice.data,
                 **(during if sum(during.values()) > sum(after.values()) else after),
             }
             if sum(parts.values()) > sum(fullest.values()):
@@ -193,7 +223,7 @@ class CostModel:
             update = max(update, (2 * (parameters + optimizer) + gradients) / self.device.bandwidth)
             each = [costs.forward[stage] + costs.inputs[stage] + costs.weights[stage] for stage in own]
             busiest = max(busiest, choice.count * sum(each))
-        summed = self.summed(most, choice.data, width)
+        summed = self.summed(most, choice.data, choice.width)
         seconds = simulated.step_time + summed + update + self.device.launch
         memory = sum(fullest.values())
         return Priced(choice, seconds, memory, max(simulated.bubbles), busiest, summed, update, fullest)
@@ -202,8 +232,7 @@ class CostModel:
         """A plan with the best order that a search finds in the memory that is left; None if there is none."""
         choice, held = found.choice, found.parts or {}
         costs = self._stage_costs(choice, choice.stages * choice.chunks, splits=True)
-        width = choice.data * choice.held
-        link = self.device.link(width * choice.stages)
+        link = self.device.link(choice.width * choice.stages)
         left = room - found.memory + held.get("activations", 0.0)
         if choice.chunks > 1 or left <= 0 or "activations" not in held:
             return None
@@ -224,8 +253,9 @@ class CostModel:
         except ValueError:
             return None
         priced = self.price(choice, chosen.schedule)
-        # The bound of the hint is on all devices of a stage together.
-        return replace(priced, choice=replace(choice, schedule=schedules.AUTO, memory_bytes=int(left * width)))
+        # The bound of the hint is on all devices of a stage together, and counts what several hold once.
+        whole = left * choice.data * choice.held / max(each.kept for each in self._shares_of(choice.model))
+        return replace(priced, choice=replace(choice, schedule=schedules.AUTO, memory_bytes=int(whole)))
 
     def summed(self, size: float, data: int, width: int) -> float:
         """Seconds to add up so many bytes over a data axis."""
@@ -234,25 +264,47 @@ class CostModel:
         link = self.device.link(width)
         return 2 * (data - 1) / data * size / link.bandwidth + link.latency
 
-    def plain(self, devices: int, count: int, *, sharded: bool) -> tuple[float, float]:
-        """Seconds and bytes of `jax.jit` over data alone, gradients accumulated, or with FSDP."""
-        rows = self.batch / count / devices
-        times = self.passes(rows, 1)
-        parameters = sum(layer.parameters for layer in self.layers)
-        state = parameters + sum(layer.optimizer_state for layer in self.layers)
-        gradients = sum(layer.gradients for layer in self.layers)
-        share = devices if sharded else 1
+    def plain(self, data: int, count: int, *, sharded: bool, model: int = 1) -> tuple[float, float]:
+        """Seconds and bytes of `jax.jit` over data and a model axis, gradients accumulated, perhaps with FSDP."""
+        rows = self.batch / count / data
+        times = self.passes(rows, 1, model)
+        layers = list(zip(self.layers, self._shares_of(model), strict=True))
+        parameters = sum(layer.parameters * own.parameters for layer, own in layers)
+        state = parameters + sum(layer.optimizer_state * own.parameters for layer, own in layers)
+        gradients = sum(layer.gradients * own.parameters for layer, own in layers)
+        share = data if sharded else 1
         compute = count * (sum(map(sum, times)) + self.device.launch)
-        link = self.device.link(devices)
+        link = self.device.link(data * model)
         if sharded:
-            moved = (2 * count * parameters + gradients) * (devices - 1) / devices / link.bandwidth
-            largest = 2 * max(layer.parameters for layer in self.layers)
+            moved = (2 * count * parameters + gradients) * (data - 1) / data / link.bandwidth
+            largest = 2 * max(layer.parameters * own.parameters for layer, own in layers)
         else:
-            moved, largest = self.summed(gradients, devices, devices), 0.0
+            moved, largest = self.summed(gradients, data, data * model), 0.0
         update = (2 * state + gradients) / share / self.device.bandwidth
-        kept = sum(layer.kept.at(rows) for layer in self.layers)
-        inputs = sum(layer.inputs for layer in self.layers) / devices
+        kept = sum(layer.kept.at(rows) * own.kept for layer, own in layers)
+        inputs = sum(layer.inputs for layer in self.layers) / data
         after = (parameters + (0.0 if self.donates else state)) / share
         during = max(TEMPORARY_OF_BOTH * kept + largest, after)
         seconds = (max(compute, moved) if sharded else compute + moved) + update
-        return seconds + link.latency * (devices > 1), (state + gradients) / share + inputs + during
+        return seconds + link.latency * (data > 1), (state + gradients) / share + inputs + during
+
+
+@dataclass(frozen=True)
+class _Shares:
+    """What each device of a model axis has of a layer, one for all of it, and how many cuts there are."""
+
+    products: float = 1.0
+    parameters: float = 1.0
+    kept: float = 1.0
+    cuts: int = 0
+
+
+def _shares(layer: Layer, model: int) -> _Shares:
+    cuts = [cut for cut in layer.cuts if model > 1 and cut.divides % model == 0]
+    saved = 1 - 1 / model
+    return _Shares(
+        1 - saved * sum(cut.products for cut in cuts),
+        1 - saved * sum(cut.parameters for cut in cuts),
+        1 - saved * sum(cut.kept for cut in cuts),
+        len(cuts),
+    )

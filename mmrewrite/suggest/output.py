@@ -53,6 +53,7 @@ def values(suggested: Suggested) -> dict[str, Any]:
             "launch": device.launch,
         },
         "remarks": [] if hints is None else list(hints.places.remarks),
+        "uncut": list(suggested.uncut),
     }
 
 
@@ -91,7 +92,7 @@ def _lines(suggested: Suggested, *, patch: bool = True) -> Iterator[str]:
     if best is not None and (hints is not None or suggested.places is None):
         yield from _sizes(suggested, best)
     if found.verdict in ("one", "plain") and plain is not None and plain.devices > 1:
-        yield from _with_plain_jit(plain)
+        yield from _with_plain_jit(suggested, plain)
     if hints is not None and patch:
         yield from _patch(suggested).splitlines()
     elif best is not None and suggested.places is None:
@@ -156,14 +157,26 @@ def _reasons(suggested: Suggested) -> Iterator[str]:
     yield ""
 
 
-def _with_plain_jit(plain: Plain) -> Iterator[str]:
+def _with_plain_jit(suggested: Suggested, plain: Plain) -> Iterator[str]:
     """A plan without stages, as it is written with JAX alone."""
-    yield f'  mesh = jax.make_mesh(({plain.devices},), ("data",))'
-    yield '  batch = jax.device_put(batch, NamedSharding(mesh, P("data")))'
+    sizes = {name: size for name, size in (("data", plain.data), ("model", plain.model)) if size > 1}
+    axes = ", ".join(f'"{name}"' for name in sizes)
+    comma = "," if len(sizes) == 1 else ""
+    yield f"  mesh = jax.make_mesh(({', '.join(map(str, sizes.values()))}{comma}), ({axes}{comma}))"
+    if plain.data > 1:
+        yield '  batch = jax.device_put(batch, NamedSharding(mesh, P("data")))'
+    cut = ', and P("model") on that of what the lines below cut' if plain.model > 1 else ""
     if plain.kind == "fsdp":
-        yield '  state: NamedSharding(mesh, P("data")) on the dimension of each array that the mesh divides'
+        yield f'  state: NamedSharding(mesh, P("data")) on the dimension of each array that the mesh divides{cut}'
+    elif plain.model > 1:
+        yield '  state: NamedSharding(mesh, P("model")) on the dimension that the lines below cut, P() for the rest'
     else:
         yield "  state = jax.device_put(state, NamedSharding(mesh, P()))"
+    for each in suggested.places.shards if suggested.places is not None and plain.model > 1 else ():
+        if each.divides % plain.model == 0:
+            names = {"cut": '"model"', "rows": '"data"' if plain.data > 1 else "None", "": "None"}
+            spec = ", ".join(names[dim] for dim in each.dims)
+            yield f"  {each.site.path}:{each.site.line}: jax.lax.with_sharding_constraint(..., P({spec}))"
     if plain.count > 1:
         yield f"  gradients: jax.lax.scan over {plain.count} pieces of the batch, added up"
 
@@ -237,8 +250,9 @@ def _assumed(suggested: Suggested) -> Iterator[str]:
         yield f"  {name}={size} stays: its devices compute equal shares, and are taken to hold all of a stage each"
     if suggested.data_axis is None:
         yield "Not looked at: a data axis, as no `shard` hint names the rows of a batch"
-    others = "tensor parallelism, " if suggested.places is not None else ""
-    yield f"Not looked at: {others}{_UNSEEN}"
+    for sentence in suggested.uncut:
+        yield f"Not cut: {sentence}"
+    yield f"Not looked at: {_UNSEEN}"
 
 
 def _named(suggested: Suggested, choice: PlanChoice) -> str:
@@ -260,8 +274,10 @@ def _microbatches(count: int) -> str:
 
 
 def _plain(plain: Plain) -> str:
-    over = {"one device": "one device", "data": f"data={plain.devices}", "fsdp": f"FSDP over {plain.devices}"}
-    return f"{over[plain.kind]}, plain jax.jit, gradients of {_microbatches(plain.count)}"
+    over = {"one device": "one device", "data": f"data={plain.data}", "fsdp": f"FSDP over {plain.data}"}[plain.kind]
+    if plain.model > 1:
+        over = f"model={plain.model}" if plain.data == 1 else f"{over}, model={plain.model}"
+    return f"{over}, plain jax.jit, gradients of {_microbatches(plain.count)}"
 
 
 def _price(priced: Priced) -> str:

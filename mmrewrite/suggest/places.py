@@ -26,8 +26,10 @@ from mmrewrite.suggest.candidates import (
     top_line,
 )
 from mmrewrite.suggest.hinted import HintedProject, HintTrial, NewHint
+from mmrewrite.suggest.shard_places import ShardPlace
 
-STAGE, DATA, ROWS = "stage", "data", "batch"
+STAGE, DATA, MODEL = "stage", "data", "model"
+ROWS, CUT = "batch", "hidden"
 _MOST_ACCEPTED, _MOST_TRIED, _MOST_NAMED = 3, 24, 3
 # The hint that a refusal advises to write.
 _BETTER = re.compile(r"write `(microbatch\([^`]*\))`")
@@ -53,6 +55,7 @@ class HintPlaces:
         candidate: What the trace says of the layers.
         batch: What is said of the gradient's arguments.
         remarks: What the codemods say of other places, a sentence each.
+        shards: Where a model axis cuts layers.
     """
 
     mesh: NewHint
@@ -63,8 +66,11 @@ class HintPlaces:
     candidate: LayerCandidate
     batch: str
     remarks: tuple[str, ...]
+    shards: tuple[ShardPlace, ...] = ()
 
-    def hints(self, mesh: str, count: str, schedule: str, stages: str, *, data: bool) -> tuple[NewHint, ...]:
+    def hints(
+        self, mesh: str, count: str, schedule: str, stages: str, *, data: bool, model: int = 1
+    ) -> tuple[NewHint, ...]:
         """The hints with the texts of a plan.
 
         Args:
@@ -73,6 +79,7 @@ class HintPlaces:
             schedule: The schedule, as arguments; empty for the default.
             stages: `stages` with its arguments.
             data: Whether rows are cut over a data axis.
+            model: The devices of the model axis.
         """
         arguments = ", ".join(filter(None, (count, self.gradient.text, schedule)))
         return (
@@ -81,13 +88,22 @@ class HintPlaces:
             replace(self.gradient, text=f"microbatch({arguments})"),
             replace(self.layers, text=stages),
             *([self.rows] if data and self.rows is not None else []),
+            *(
+                each.hint(CUT, ROWS if data else None)
+                for each in self.shards
+                if model > 1 and each.divides % model == 0
+            ),
         )
 
-    def to_trace(self) -> tuple[NewHint, ...]:
-        """The hints with which costs are traced: sizes do not matter there."""
+    def to_trace(self, shards: Sequence[ShardPlace] = ()) -> tuple[NewHint, ...]:
+        """The hints with which costs are traced, perhaps with some that cut layers: sizes do not matter there."""
         data = self.rows is not None
-        mesh = f'mesh({STAGE}=1, {DATA}=1); axes({ROWS}="{DATA}")' if data else f"mesh({STAGE}=1)"
-        return self.hints(mesh, "count=1", "", "stages", data=data)
+        axes = [f"{STAGE}=1", *([f"{DATA}=1"] if data else []), *([f"{MODEL}=1"] if shards else [])]
+        names = [f'{ROWS}="{DATA}"'] if data else []
+        names += [f'{CUT}{number}="{MODEL}"' for number in range(len(shards))]
+        mesh = f"mesh({', '.join(axes)})" + (f"; axes({', '.join(names)})" if names else "")
+        hints = self.hints(mesh, "count=1", "", "stages", data=data)
+        return *hints, *(each.hint(f"{CUT}{k}", ROWS if data else None) for k, each in enumerate(shards))
 
 
 @dataclass(frozen=True)

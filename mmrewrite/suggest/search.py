@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
@@ -25,6 +26,7 @@ class FixedChoices:
 
     stages: int | None = None
     data: int | None = None
+    model: int | None = None
     count: int | None = None
     schedule: str | None = None
 
@@ -40,13 +42,19 @@ FREE = FixedChoices()
 
 @dataclass(frozen=True)
 class Plain:
-    """A plan for `jax.jit` alone: "one device", "data" or "fsdp", with its microbatches and its price."""
+    """A plan for `jax.jit` alone: "one device", "data" or "fsdp", with microbatches, its price and a model axis."""
 
     kind: str
     devices: int
     count: int
     seconds: float
     memory: float
+    model: int = 1
+
+    @property
+    def data(self) -> int:
+        """The devices of the data axis."""
+        return self.devices // self.model
 
 
 @dataclass(frozen=True)
@@ -72,19 +80,19 @@ class ComparedPlans:
 
 def shapes(
     model: CostModel, devices: int, held: int, *, data: bool, fixed: FixedChoices = FREE
-) -> Iterator[tuple[int, int, int]]:
-    """Stages, devices of the data axis and microbatches that divide what they must."""
-    for stages in range(2, min(len(model.layers), devices // held) + 1):
-        if devices % (stages * held) or fixed.stages not in (None, stages):
+) -> Iterator[tuple[int, int, int, int]]:
+    """Stages, devices of the data axis and of the model axis, and microbatches, which divide what they must."""
+    for stages, cut in itertools.product(range(2, min(len(model.layers), devices // held) + 1), model.models()):
+        if devices % (stages * held * cut) or fixed.stages not in (None, stages) or fixed.model not in (None, cut):
             continue
-        width = devices // stages // held
+        width = devices // stages // held // cut
         if (width > 1 and not data) or fixed.data not in (None, width):
             continue
         for count in range(1, model.batch + 1):
             if fixed.count not in (None, count):
                 continue
             if model.batch % count == 0 and (model.batch // count) % width == 0:
-                yield stages, width, count
+                yield stages, width, cut, count
 
 
 @functools.lru_cache(maxsize=4096)
@@ -147,19 +155,19 @@ def _compared(
         is_exhaustive: Whether to simulate all plans, for tests.
     """
     room = model.device.room
-    table: dict[tuple[int, int], Priced] = {}
+    table: dict[tuple[int, int, int], Priced] = {}
     ordered = sorted(
-        shapes(model, devices, held, data=data, fixed=fixed),
-        key=lambda each: (model.bound(each[0], each[1], held, each[2]), each),
+        (model.bound(stages, width, held, cut, count), (stages, width, cut), count)
+        for stages, width, cut, count in shapes(model, devices, held, data=data, fixed=fixed)
     )
     best: Priced | None = None
     fitting: list[Priced] = []
     priced = 0
     names = schedules.names() if fixed.schedule in (None, schedules.AUTO) else (fixed.schedule,)
-    for stages, width, count in ordered:
-        bound = model.bound(stages, width, held, count)
-        if best is not None and bound > best.seconds * (1 + SAME) and not is_exhaustive and (stages, width) in table:
+    for bound, mesh, count in ordered:
+        if best is not None and bound > best.seconds * (1 + SAME) and not is_exhaustive and mesh in table:
             continue
+        stages, width, cut = mesh
         for chunks in (1, 2, 4):
             if stages * chunks > len(model.layers) or 6 * stages * chunks * count > _MOST_ACTIONS:
                 continue
@@ -168,11 +176,12 @@ def _compared(
                 if made is None:
                     continue
                 for by_cost in (False, True):
-                    found = model.price(PlanChoice(stages, width, held, count, name, chunks, by_cost), made)
+                    choice = PlanChoice(stages, width, held, count, name, chunks, by_cost, model=cut)
+                    found = model.price(choice, made)
                     priced += 1
-                    known = table.get((stages, width))
+                    known = table.get(mesh)
                     if known is None or _order(found, room) < _order(known, room):
-                        table[stages, width] = found
+                        table[mesh] = found
                     if found.memory <= room:
                         fitting.append(found)
                         if best is None or found.seconds < best.seconds:
@@ -182,7 +191,7 @@ def _compared(
         best = min((each for each in fitting if each.seconds <= limit), key=_simplicity)
     plain = best_plain(model, devices)
     others = sorted(
-        (each for key, each in table.items() if best is None or key != (best.choice.stages, best.choice.data)),
+        (each for key, each in table.items() if best is None or key != _mesh(best.choice)),
         key=lambda each: _order(each, room),
     )
     return ComparedPlans(_verdict(model, best, plain, fixed), best, plain, tuple(others), priced)
@@ -191,16 +200,24 @@ def _compared(
 def best_plain(model: CostModel, devices: int) -> Plain | None:
     """The best plan without stages that fits."""
     found = []
-    for kind, number in (("one device", 1), ("data", devices), ("fsdp", devices)):
+    kinds = [("one device", 1, 1)]
+    kinds += [(kind, devices, cut) for cut in model.models() for kind in ("data", "fsdp") if devices % cut == 0]
+    kinds = [each for each in kinds if each[0] != "fsdp" or each[1] > each[2]]
+    for kind, number, cut in kinds:
+        width = number // cut
         for count in range(1, model.batch + 1):
-            if model.batch % count or (model.batch // count) % number:
+            if model.batch % count or (model.batch // count) % width:
                 continue
-            seconds, memory = model.plain(number, count, sharded=kind == "fsdp")
+            seconds, memory = model.plain(width, count, sharded=kind == "fsdp", model=cut)
             if memory <= model.device.room:
-                found.append(Plain(kind, number, count, seconds, memory))
+                found.append(Plain(kind, number, count, seconds, memory, cut))
     if not found:
         return None
-    best = min(found, key=lambda each: each.seconds)
+    fastest = min(each.seconds for each in found)
+    best = min(
+        (each for each in found if each.seconds <= fastest * (1 + SAME)),
+        key=lambda each: (each.model > 1, each.kind == "fsdp", each.seconds),
+    )
     alone = min((each for each in found if each.devices == 1), key=lambda each: each.seconds, default=None)
     return alone if alone is not None and _will_do(model, alone, best.seconds) else best
 
@@ -214,11 +231,16 @@ def _order(priced: Priced, room: float) -> tuple[bool, float]:
     return priced.memory > room, priced.seconds if priced.memory <= room else priced.memory
 
 
+def _mesh(choice: PlanChoice) -> tuple[int, int, int]:
+    return choice.stages, choice.data, choice.model
+
+
 def _simplicity(priced: Priced) -> tuple[object, ...]:
     choice = priced.choice
     names = schedules.names()
     rank = names.index(choice.schedule) if choice.schedule in names else len(names)
-    return choice.data > 1, choice.chunks, rank, choice.by_cost, priced.memory, choice.stages, choice.count
+    axes = (choice.data > 1) + (choice.model > 1)
+    return axes, choice.chunks, rank, choice.by_cost, priced.memory, choice.stages, choice.model, choice.count
 
 
 def _verdict(model: CostModel, best: Priced | None, plain: Plain | None, fixed: FixedChoices) -> str:

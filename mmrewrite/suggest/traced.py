@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import difflib
+import functools
 import json
+import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,8 +20,10 @@ from mmrewrite.mirror.child_process import Mirror, NotRun, check_named, check_ru
 from mmrewrite.mirror.limits import USUAL, ProgramLimits
 from mmrewrite.results import Rewrite
 from mmrewrite.source.file import SourceFile
+from mmrewrite.source.spans import span
+from mmrewrite.source.text import SourceText, parse_quietly
 from mmrewrite.suggest.candidates import LineOperations
-from mmrewrite.suggest.costs import read_layers
+from mmrewrite.suggest.costs import name_divides, read_layers
 from mmrewrite.suggest.devices import Accelerator
 from mmrewrite.suggest.hinted import NewHint
 from mmrewrite.suggest.model import CostModel, PlanChoice, Priced
@@ -106,6 +111,9 @@ class Suggested:
         places: Where the hints of a program without any belong; None for one that has some.
         hints: These hints, if they are worth writing.
         paths: The files and folders of the run.
+        model_axis: The axis that layers are cut over within; None if there is nothing to cut, or no name for it.
+        model_names: The logical names of what is cut.
+        uncut: What could be cut, had it a place for a hint: a sentence each.
     """
 
     wanted: Wanted
@@ -126,10 +134,39 @@ class Suggested:
     places: HintPlaces | None = None
     hints: SuggestedHints | None = None
     paths: tuple[str, ...] = ()
+    model_axis: str | None = None
+    model_names: tuple[str, ...] = ()
+    uncut: tuple[str, ...] = ()
 
 
 class NotTraced(NotRun):
     """The rewritten program raised, in a sentence."""
+
+
+def trace_layers(
+    wanted: Wanted,
+    paths: Sequence[str],
+    rules: Rules,
+    results: Iterable[Rewrite],
+    tell: Tell = untold,
+    files: Mapping[str, SourceFile] | None = None,
+    *flags: str,
+) -> dict[str, Any]:
+    """The runtime's document about the layers of a rewritten program.
+
+    Frames of cuts are expressions of `files`, if there are any, and messages speak of lines of these.
+
+    Raises:
+        NotRun: If it cannot be built, imported or traced.
+    """
+    with _ready(wanted, paths, rules, results) as mirror:
+        document = _document(wanted, mirror, tell, files or {}, *flags)
+        own = _OwnLines(mirror, files or {})
+        for cut in document["cuts"]:
+            made = ([own.expression(each) for each in places] for places in cut["places"])
+            cut["places"] = [places for each in made if (places := [place for place in each if place is not None])]
+            cut["made"] = [place for each in cut["made"] if (place := own.expression({"frame": each})) is not None]
+        return document
 
 
 def suggest(
@@ -145,9 +182,7 @@ def suggest(
     Raises:
         NotRun: If it cannot be built, imported or traced, or nothing divides the devices.
     """
-    with _ready(wanted, paths, rules, results) as mirror:
-        document = _document(wanted, mirror, tell, files or {})
-    return compared(_calibrated(wanted, document) if wanted.calibrates else wanted, document)
+    return compared(wanted, trace_layers(wanted, paths, rules, results, tell, files))
 
 
 def computed(
@@ -188,6 +223,7 @@ class _OwnLines:
     """The lines of originals, by those of the rewritten copies."""
 
     def __init__(self, mirror: Mirror, files: Mapping[str, SourceFile]) -> None:
+        self._files = files
         self._lines = {
             os.path.join(mirror.folder, place): (source, _lines(files[source].data, read_file(copy)))
             for place, source in mirror.sources.items()
@@ -199,12 +235,44 @@ class _OwnLines:
         source, lines = self._lines.get(os.path.realpath(file), ("", {}))
         return (source, lines[line]) if line in lines else None
 
+    def expression(self, place: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The expression of an original that a place of a copy is of, if it is clear which."""
+        file, line, column, end_line, end_column = place["frame"]
+        source, lines = self._lines.get(os.path.realpath(file), ("", {}))
+        if line not in lines:
+            return None
+        ending = [
+            node
+            for node in _expressions(read_file(file))
+            if (node.end_lineno, node.end_col_offset) == (end_line, end_column)
+        ]
+        # Of a method's call over several lines Python says where its name begins.
+        node = next((each for each in ending if (each.lineno, each.col_offset) == (line, column)), None)
+        node = node or next((each for each in ending if isinstance(each, ast.Call)), None)
+        if node is None:
+            return None
+        same = ast.dump(node)
+        alike = [each for each in _expressions(self._files[source].data) if ast.dump(each) == same]
+        there = [each for each in alike if each.lineno == lines.get(node.lineno)]
+        there = [each for each in there if each.col_offset == node.col_offset] or there or alike
+        if len(there) != 1:
+            return None
+        text = SourceText.decode(self._files[source].data)
+        around = span(text, there[0])
+        return {**place, "path": source, "around": around, "text": text.text[slice(*around)]}
+
     def in_text(self, text: str) -> str:
         """A message with places of originals for those of copies."""
         for copy, (source, lines) in self._lines.items():
             for line in dict.fromkeys(re.findall(rf"{re.escape(copy)}:(\d+)", text)):
                 text = re.sub(rf"{re.escape(copy)}:{line}\b", f"{source}:{lines.get(int(line), line)}", text)
         return text
+
+
+@functools.lru_cache(maxsize=64)
+def _expressions(data: bytes) -> list[ast.expr]:
+    tree = parse_quietly(SourceText.decode(data).text)
+    return [node for node in ast.walk(tree) if isinstance(node, ast.expr)]
 
 
 def _lines(original: bytes, rewritten: bytes) -> dict[int, int]:
@@ -255,33 +323,39 @@ def _calibrated(wanted: Wanted, document: Mapping[str, Any]) -> Wanted:
     return replace(wanted, device=wanted.device.measured(found), calibrates=False)
 
 
+def row_name_of(document: Mapping[str, Any]) -> str | None:
+    """The logical name of the rows of a microbatch, if constraints give them one."""
+    first, *others = (trace["rows"] for trace in document["traces"])
+    return next((each for each in first if all(each in rows for rows in others)), None)
+
+
 def compared(wanted: Wanted, document: Mapping[str, Any]) -> Suggested:
     """The plans of a step whose layers were traced.
 
     Raises:
         NotRun: If nothing divides the devices.
     """
-    layers, rows_seen, today = read_layers(document), int(document["batch"]), document["today"]
+    if wanted.calibrates:
+        wanted = _calibrated(wanted, document)
+    rows_seen, today = int(document["batch"]), document["today"]
     batch = wanted.batch or rows_seen
-    # What the step is given is taken to grow with the rows; captured arrays do not, and are small.
-    layers = [replace(layer, inputs=layer.inputs * batch / rows_seen) for layer in layers]
     axes: dict[str, int] = dict(today["axes"])
     pairs = [(str(name), device) for name, device in document["logical_axes"]]
-    rows = [
-        each for each in document["traces"][0]["rows"] if all(each in trace["rows"] for trace in document["traces"])
-    ]
-    row_name = rows[0] if rows else None
+    row_name = row_name_of(document)
     cut = next((str(device) for name, device in pairs if name == row_name and device in axes), None)
     data_axis = None if row_name is None else cut or "data"
-    held = {name: size for name, size in axes.items() if name not in (document["axis"], data_axis) and size > 1}
-    width = 1
-    for size in held.values():
-        width *= size
-    own = width * axes.get(document["axis"], 1) * axes.get(data_axis or "", 1)
+    model_axis, model_names = _model_axis(document, (document["axis"], data_axis))
+    taken = (document["axis"], data_axis, model_axis)
+    held = {name: size for name, size in axes.items() if name not in taken and size > 1}
+    width = math.prod(held.values())
+    own = math.prod(axes.values())
     devices = wanted.devices or own
     if devices % width:
         kept = ", ".join(f"{name}={size}" for name, size in held.items())
         raise NotRun(f"--devices {devices}: the axes {kept} stay as they are, and do not divide that; give a multiple")
+    layers = read_layers(document, model_names)
+    # What the step is given is taken to grow with the rows; captured arrays do not, and are small.
+    layers = [replace(layer, inputs=layer.inputs * batch / rows_seen) for layer in layers]
     model = CostModel(layers, batch, wanted.device, donates=document["traces"][0]["donates"])
     found = find_plans(model, devices, width, data=data_axis is not None, fixed=wanted.fixed)
     chunks, stages = int(today["rounds"]), axes.get(document["axis"], 1)
@@ -289,7 +363,8 @@ def compared(wanted: Wanted, document: Mapping[str, Any]) -> Suggested:
     made = None if schedule == "auto" else named(schedule, stages, int(today["count"]), chunks)
     priced = None
     if made is not None and stages * chunks <= len(layers):
-        choice = PlanChoice(stages, axes.get(data_axis or "", 1), width, int(today["count"]), schedule, chunks)
+        data, cut_by = (axes.get(axis or "", 1) for axis in (data_axis, model_axis))
+        choice = PlanChoice(stages, data, width, int(today["count"]), schedule, chunks, model=cut_by)
         priced = model.price(choice, made)
     return Suggested(
         wanted,
@@ -307,7 +382,26 @@ def compared(wanted: Wanted, document: Mapping[str, Any]) -> Suggested:
         min(model.plain(1, count, sharded=False)[1] for count in range(1, batch + 1) if batch % count == 0),
         _against(model, found.best),
         tuple(model.unknown_types()),
+        model_axis=model_axis,
+        model_names=tuple(model_names),
     )
+
+
+def _model_axis(document: Mapping[str, Any], others: Collection[str | None]) -> tuple[str | None, dict[str, int]]:
+    """The axis that cuts may be made over, and the names of these with what its size must divide.
+
+    None where the axis is also that of a name which is no cut, or its size today divides none.
+    """
+    pairs = {str(name): device for name, device in document["logical_axes"]}
+    names = {name: size for name, size in name_divides(document).items() if name in pairs}
+    axes = {axis for name in names if (axis := pairs[name]) is not None}
+    axis = axes.pop() if len(axes) == 1 else "model"
+    sharing = {name for name, device in pairs.items() if device == axis}
+    today = document["today"]["axes"].get(axis, 1)
+    fits = all(size % today == 0 for size in names.values())
+    if axes or not names or axis in others or not isinstance(axis, str) or not sharing <= names.keys() or not fits:
+        return None, {}
+    return axis, names
 
 
 def _against(model: CostModel, best: Priced | None) -> Priced | None:

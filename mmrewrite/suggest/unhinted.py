@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from mmrewrite.files.patch import patch_of
 from mmrewrite.files.select import Rules
+from mmrewrite.suggest.costs import name_divides
 from mmrewrite.suggest.hint_texts import mesh_hint, microbatch_arguments, stages_hint
-from mmrewrite.suggest.hinted import HintedProject
-from mmrewrite.suggest.places import HintPlaces, NoPlace, find_step, places
-from mmrewrite.suggest.traced import NotTraced, Suggested, SuggestedHints, Wanted, computed, suggest
+from mmrewrite.suggest.hinted import HintedProject, HintTrial
+from mmrewrite.suggest.places import CUT, MODEL, HintPlaces, NoPlace, find_step, places
+from mmrewrite.suggest.shard_places import ShardPlace, shard_places, uncut_sentences
+from mmrewrite.suggest.traced import (
+    NotTraced,
+    Suggested,
+    SuggestedHints,
+    Wanted,
+    compared,
+    computed,
+    row_name_of,
+    trace_layers,
+)
 from mmrewrite.tracking import Phase
 
 # What the runtime advises about steps that have hints.
 _ADVICE = "; see what `plan --entry` says"
+
+# How often hints that cut layers are tried, where some are wrong.
+_MOST_TRACES = 3
 
 _KEYS = re.compile(r"nothing says how each microbatch gets numbers of its own\. Write rng=(\d+|\([\d, ]+\))\.")
 
@@ -44,7 +59,7 @@ def suggest_hints(
     tracing = replace(wanted, entry=f"{wanted.entry.partition(':')[0]}:{name}") if wanted.runs else wanted
     problems: list[str] = []
     for found, rows in places(project, step, operations, gradients):
-        suggested: Suggested | None = None
+        document: Mapping[str, Any] | None = None
         left = [*rows, None]
         while left:
             named = left.pop(0)
@@ -52,7 +67,7 @@ def suggest_hints(
             try:
                 with phase(f"{wanted.entry}: what its layers cost") as tell:
                     trial = project.tried(tried.to_trace())
-                    suggested = suggest(tracing, paths, rules, trial.results, tell, project.files)
+                    document = trace_layers(tracing, paths, rules, trial.results, tell, project.files)
             except NotTraced as problem:
                 # Without the hints the step was traced, so they are what is in the way.
                 where = f"{found.candidate.path}:{found.candidate.line}"
@@ -64,16 +79,66 @@ def suggest_hints(
                     continue
                 problems.append(f"{where}: with `stages` there and `microbatch` at {_place(found)}: {said}")
                 continue
-            if suggested.data_axis is not None or named is None:
+            if row_name_of(document) is not None or named is None:
                 break
-        if suggested is not None:
+        if document is not None:
             # Where the model is that of one example, a value that layers hand on has no rows.
-            kept = tried if suggested.data_axis is not None else replace(tried, rows=None)
+            kept = tried if row_name_of(document) is not None else replace(tried, rows=None)
+
+            def trace_once(trial: HintTrial) -> Mapping[str, Any]:
+                with phase(f"{wanted.entry}: what a model axis may cut") as tell:
+                    return trace_layers(tracing, paths, rules, trial.results, tell, project.files, "--once")
+
+            document, kept = _with_shards(wanted, project, kept, document, trace_once)
+            suggested = compared(tracing, document)
             # What was measured meanwhile stays.
             own = replace(wanted, device=suggested.wanted.device)
-            suggested = replace(suggested, wanted=own, places=kept, today=None, paths=tuple(paths))
+            suggested = replace(
+                suggested,
+                wanted=own,
+                places=kept,
+                today=None,
+                paths=tuple(paths),
+                logical_axes={name: axis for name, axis in suggested.logical_axes.items() if axis != MODEL},
+                model_names=(CUT,) if kept.shards else (),
+                uncut=tuple(uncut_sentences(project, document["cuts"])),
+            )
             return _with_hints(suggested, kept, project, top)
     raise NoPlace("\n".join(("the layers are found, and cannot be traced as stages", *dict.fromkeys(problems))))
+
+
+def _with_shards(
+    wanted: Wanted,
+    project: HintedProject,
+    found: HintPlaces,
+    document: Mapping[str, Any],
+    trace_once: Callable[[HintTrial], Mapping[str, Any]],
+) -> tuple[Mapping[str, Any], HintPlaces]:
+    """The document and the places with hints that cut layers; each cuts in the trace what it is to cut."""
+    if wanted.fixed.model == 1 or wanted.devices == 1:
+        return document, found
+    wrong: set[ShardPlace] = set()
+
+    def is_accepted(place: ShardPlace) -> bool:
+        return place not in wrong and project.tried(found.to_trace([place])).accepted
+
+    for _ in range(_MOST_TRACES):
+        shards = shard_places(project, document["cuts"], is_accepted)
+        trial = project.tried(found.to_trace(shards))
+        if not shards or not trial.accepted:
+            break
+        try:
+            shown = trace_once(trial)
+        except NotTraced:
+            break
+        names = name_divides(shown)
+        astray = {place for number, place in enumerate(shards) if f"{CUT}{number}" not in names}
+        if not astray:
+            sized = (replace(each, divides=names[f"{CUT}{number}"]) for number, each in enumerate(shards))
+            seen = {key: shown[key] for key in ("cuts", "astray", "logical_axes", "today")}
+            return {**document, **seen}, replace(found, shards=tuple(sized))
+        wrong |= astray
+    return document, found
 
 
 def _with_keys(found: HintPlaces, problem: str) -> HintPlaces | None:
@@ -98,7 +163,7 @@ def _with_hints(suggested: Suggested, found: HintPlaces, project: HintedProject,
     count, schedule = microbatch_arguments(choice)
     with_data = choice.data > 1
     mesh = mesh_hint(suggested if with_data else replace(suggested, logical_axes={}), choice)
-    hints = found.hints(mesh, count, schedule, stages_hint(choice), data=with_data)
+    hints = found.hints(mesh, count, schedule, stages_hint(choice), data=with_data, model=choice.model)
     trial = project.tried(hints)
     if not trial.accepted:
         raise NoPlace("\n".join(("the codemods refuse the plan's own sizes", *trial.refused)))
