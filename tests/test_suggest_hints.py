@@ -25,9 +25,10 @@ from mmrewrite.suggest.candidates import (
 )
 from mmrewrite.suggest.devices import find_device, read_cluster
 from mmrewrite.suggest.hint_texts import microbatch_arguments, stages_hint
-from mmrewrite.suggest.hinted import HintedProject, NewHint
+from mmrewrite.suggest.hinted import HintedProject, NewHint, with_hints
 from mmrewrite.suggest.model import PlanChoice
 from mmrewrite.suggest.search import named
+from mmrewrite.suggest.shard_places import ShardPlace, shard_places
 from mmruntime import schedules
 from mmruntime._commands.calibrate import calibrate
 from tests.command import put, run
@@ -327,6 +328,62 @@ def test_rows_are_named_where_all_examples_are() -> None:
     assert mapped_lines(source) == [2, 3]
     gradient = ast.parse(text).body[-1]
     assert list(parameter_hints(source, gradient, {1, 2}, "batch")) == [(1, 'shard(x=("batch",), y=("batch",))')]
+
+
+# A text, an expression of it, its dimensions, how many `jax.vmap` are around, what becomes of the text, and what the
+# hint may be where that is wrong.
+ROWS = "rows", "", "cut"
+SHARD = 'shard("batch", None, "hidden")'
+CALL = 'hints.shard({}, "batch", None, "hidden")'
+SHARDED = {
+    "assigned": ("h = f(x)\ny = h\n", "f(x)", ROWS, 0, [f"# mm: {SHARD}\nh = f(x)\ny = h\n"]),
+    "returned": ("def g(x):\n    return f(x)\n", "f(x)", ROWS, 0, [f"    # mm: {SHARD}\n    return f(x)\n"]),
+    "inside": ("y = g(f(x))\n", "f(x)", ROWS, 0, [f"y = g({CALL.format('f(x)')})\n"]),
+    "a product": ("y = g(x @ w, 0)\n", "x @ w", ROWS, 0, [f"y = g({CALL.format('x @ w')}, 0)\n"]),
+    "one line": ("if a: h = f(x)\n", "f(x)", ROWS, 0, [f"if a: h = {CALL.format('f(x)')}\n"]),
+    "of an example": ("h = f(x)\n", "f(x)", ROWS, 1, ['# mm: shard(None, "hidden")\nh = f(x)\n', SHARD]),
+    "of a token": ("h = f(x)\n", "f(x)", ROWS, 2, ['# mm: shard("hidden")\n', 'shard(None, "hidden")', SHARD]),
+    "of all tokens": (
+        "h = vmap(f)(x)\n",
+        "vmap(f)(x)",
+        ROWS,
+        2,
+        ['# mm: shard(None, "hidden")\n', SHARD, 'shard("hidden")'],
+    ),
+    "examples last": ("h = f(x)\n", "f(x)", ("cut", "rows"), 1, ['# mm: shard("hidden")\n', 'shard("hidden")']),
+    "heads": ("h = f(x)\n", "f(x)", ("rows", "", "cut", ""), 0, [f"# mm: {SHARD}\n"]),
+}
+
+
+@pytest.mark.parametrize("name", SHARDED)
+def test_a_layer_is_cut_where_the_trace_shows_its_dimension(name: str) -> None:
+    text, expression, dims, mapped, (expected, *others) = SHARDED[name]
+    start = text.index(expression)
+    place = {"path": "m.py", "around": (start, start + len(expression)), "dims": dims, "mapped": mapped}
+    cuts = [{"products": 0.5, "places": [[place]]}, {"products": 0.01, "places": [[place]]}]
+    project = HintedProject({"m.py": SourceFile("m.py", text.encode(), "m")}, lambda _: [])
+    found: list[ShardPlace] = []
+    for _ in range(2 * len(others) + 2):
+        found.extend(shard_places(project, cuts, lambda each: each not in found))
+    assert expected in with_hints("m.py", text.encode(), [found[0].hint("hidden", "batch")]).result.decode()
+    texts = [each.hint("hidden", "batch").text for each in found if each.site.around is not None]
+    assert texts[1:] == others, "the call forms of the same"
+    assert "batch" not in found[0].hint("hidden", None).text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", ["equinox", "linen", "nnx"])
+def test_both_parameters_of_a_pair_are_cut(library: str) -> None:
+    put("train.py", HINT.sub("", (ROOT / "examples" / "tutorial" / library / "train.py").read_text()))
+    step = {"entry": "train:train_step", "args": "train:example_arguments"}
+    sizes = ("--model", "2", "--data", "1", "--microbatches", "4")
+    assert "model=2" in suggested(*sizes, "--check", "--apply", **step)
+    assert run("diff", "--strict").exit_code == 0
+    options = ("--entry", step["entry"], "--args", step["args"], "--format", "json", "--no-cache")
+    inputs = json.loads(run("plan", ".", *options).stdout)["traced"]["inputs"]
+    pairs = [each for each in inputs if re.search(r"wide|narrow", each["name"]) and len(each["shape"]) == 2]
+    assert pairs
+    assert {"'model'" in each["spec"] for each in pairs} == {True}
 
 
 @pytest.mark.parametrize(

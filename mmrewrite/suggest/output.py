@@ -209,6 +209,8 @@ def _nothing(suggested: Suggested) -> str:
         advice = "give a number of devices and a --batch that divide each other"
         if suggested.data_axis is None:
             advice = "no value is seen to have the rows of a batch, so all devices are stages; give as many as stages"
+        if suggested.wanted.fixed.model is not None and suggested.model_axis is None:
+            advice = "no dimension of a layer that a model axis may cut has a place for a hint; leave --model out"
         return (
             f"No pipeline of {suggested.layers} layers and {suggested.batch} rows has a mesh of {suggested.devices} "
             f"devices{beside}; {advice}."
