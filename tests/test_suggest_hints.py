@@ -18,10 +18,10 @@ from mmrewrite.source.text import SourceText
 from mmrewrite.suggest.candidates import (
     LineOperations,
     layer_candidates,
-    mapped_lines,
+    mapped_sites,
     parameter_hints,
     row_hints,
-    step_lines,
+    step_sites,
 )
 from mmrewrite.suggest.devices import find_device, read_cluster
 from mmrewrite.suggest.hint_texts import microbatch_arguments, stages_hint
@@ -145,6 +145,33 @@ def step(model, x):
 def example():
     return Model(nnx.Rngs(0)), jnp.ones((16, 8))
 """
+# No comment can stand above these statements alone.
+ONE_LINERS = """\
+\"""Layers as arrays.\"""
+from __future__ import annotations
+import jax, jax.numpy as jnp
+
+def layer(x, w): return x + jnp.tanh(x @ w), None
+def layers(p, x): return jax.lax.scan(layer, x, p)[0]
+def loss(p, x, y): return jnp.mean((layers(p, x) - y) ** 2)
+def train(p, x, y): g = jax.grad(loss)(p, x, y); return p - g
+if True: step = jax.jit(train)
+
+def example():
+    x = jax.random.normal(jax.random.key(0), (16, 8))
+    return 0.1 * jax.random.normal(jax.random.key(1), (4, 8, 8)), x, jnp.sin(x)
+"""
+CALLED = """\
+from mmrewrite import hints
+import jax, jax.numpy as jnp
+
+def layer(x, w): return x + jnp.tanh(x @ w), None
+def layers(p, x): return hints.shard(hints.stages(jax.lax.scan(layer, x, p))[0], "batch")
+def loss(p, x, y): return jnp.mean((layers(p, x) - y) ** 2)
+def train(p, x, y): g = hints.microbatch(jax.grad(loss), count=2, argnum=(1, 2), schedule="1f1b")(p, x, y); return p - g
+# mm: mesh(stage=2, data=2); axes(batch="data")
+if True: step = hints.mjit(jax.jit(train))
+"""
 # Programs, with the lines above which hints belong, without those of a data axis, and what is cut.
 PROGRAMS = {
     "loop": (HEAD + STEP + EXAMPLE, {4: "stages", 11: "mjit", 13: "argnum=(1, 2)"}),
@@ -205,6 +232,15 @@ def test_hints_stand_where_they_belong_and_can_be_taken_away(name: str) -> None:
     again = run("suggest", ".", "--entry", "train:step", "--args", "train:example", *ON)
     assert again.exit_code == 2
     assert "has hints already" in again.output
+
+
+@pytest.mark.family(2)
+def test_hints_are_calls_where_no_comment_can_stand() -> None:
+    file = put("train.py", ONE_LINERS)
+    suggested("--data", "2", "--microbatches", "2", "--apply")
+    head, _, rest = ONE_LINERS.partition("import jax,")
+    assert file.read_text() == head + CALLED + rest[rest.index("\ndef example") :]
+    assert run("diff", "--strict").exit_code == 0
 
 
 @pytest.mark.slow
@@ -319,15 +355,17 @@ def test_what_was_measured_can_be_given_as_a_cluster() -> None:
 )
 def test_rows_are_named_on_what_layers_hand_on(text: str, expected: list[tuple[int, str]]) -> None:
     layers = ast.parse(text).body[-1]
-    assert list(row_hints(SourceText(text, "utf-8", has_bom=False), layers, "batch")) == expected
+    found = row_hints(SourceText(text, "utf-8", has_bom=False), layers, "batch")
+    assert [(site.line, hint) for site, hint in found] == expected
 
 
 def test_rows_are_named_where_all_examples_are() -> None:
     text = "def loss(p, x, y):\n    z = jax.vmap(f)(x)\n    return vmap(f)(z)\ng = grad(loss)(p, a, b)\n"
     source = SourceText(text, "utf-8", has_bom=False)
-    assert mapped_lines(source) == [2, 3]
+    assert [site.line for site in mapped_sites(source)] == [2, 3]
     gradient = ast.parse(text).body[-1]
-    assert list(parameter_hints(source, gradient, {1, 2}, "batch")) == [(1, 'shard(x=("batch",), y=("batch",))')]
+    ((site, hint),) = parameter_hints(source, gradient, {1, 2}, "batch")
+    assert (site.line, hint) == (1, 'shard(x=("batch",), y=("batch",))')
 
 
 # A text, an expression of it, its dimensions, how many `jax.vmap` are around, what becomes of the text, and what the
@@ -395,11 +433,12 @@ def test_both_parameters_of_a_pair_are_cut(library: str) -> None:
         ("def step(x):\n    return x\ncompiled = jit(step)\n", [3]),
         ("class T:\n    def f(self):\n        self.g = jit(self.step)\n", [3]),
         ("def step(x):\n    return x\n", []),
-        ("if x: step = jit(f)\n", []),
+        ("if x: step = jit(f)\n", ["jit(f)"]),
     ],
 )
-def test_what_may_compile_a_step_is_found(text: str, expected: list[int]) -> None:
-    assert step_lines(SourceText(text, "utf-8", has_bom=False), "step") == expected
+def test_what_may_compile_a_step_is_found(text: str, expected: list[int | str]) -> None:
+    found = step_sites(SourceText(text, "utf-8", has_bom=False), "step")
+    assert [each.line if each.around is None else text[slice(*each.around)] for each in found] == expected
 
 
 def test_loops_are_ranked_by_their_operations() -> None:

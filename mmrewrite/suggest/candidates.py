@@ -7,7 +7,7 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from mmrewrite.source.spans import begins_its_line, first_line
+from mmrewrite.source.spans import begins_its_line, first_line, span
 from mmrewrite.source.text import SourceText, parse_quietly
 
 _SIMPLE = ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr | ast.Return
@@ -59,19 +59,46 @@ def _tree(text: str) -> ast.Module:
     return parse_quietly(text)
 
 
-def step_lines(source: SourceText, name: str) -> list[int]:
-    """Lines of the statements that may compile the function `name`, the likeliest first."""
-    found: list[tuple[int, int]] = []
+@dataclass(frozen=True)
+class HintSite:
+    """Where a hint about a statement may stand.
+
+    Attributes:
+        line: The line that the statement begins on.
+        around: Offsets of an expression that a call is written around; None for a comment above the statement.
+    """
+
+    line: int
+    around: tuple[int, int] | None = None
+
+
+def sites(source: SourceText, statement: ast.stmt, directive: str) -> Iterator[HintSite]:
+    """Where a hint about a statement may stand: above it, else around one of its expressions."""
+    if begins_its_line(source, statement):
+        yield HintSite(first_line(statement))
+        return
+    calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    value = [statement.value] if isinstance(statement, ast.Assign | ast.Return) else []
+    wrapped = {"microbatch": [call.func for call in calls], "shard": value}.get(directive, calls)
+    for node in wrapped:
+        if node is not None and not isinstance(node, ast.Tuple):
+            yield HintSite(statement.lineno, span(source, node))
+
+
+def step_sites(source: SourceText, name: str) -> list[HintSite]:
+    """Where the hint may stand that compiles the function `name` for a mesh, the likeliest first."""
+    found: list[tuple[int, int, ast.stmt]] = []
     for statement in statements_of(source):
         targets = statement.targets if isinstance(statement, ast.Assign) else []
         calls = [node for node in ast.walk(statement) if isinstance(statement, _SIMPLE) and isinstance(node, ast.Call)]
         if isinstance(statement, ast.FunctionDef) and statement.name == name and statement.decorator_list:
-            found.append((1, first_line(statement)))
+            found.append((1, first_line(statement), statement))
         elif calls and any(_last_name(target) == name for target in targets):
-            found.append((0, statement.lineno))
+            found.append((0, statement.lineno, statement))
         elif any(_last_name(each) == name for call in calls for each in call.args):
-            found.append((2, statement.lineno))
-    return [line for _, line in sorted(found)]
+            found.append((2, statement.lineno, statement))
+    ordered = sorted(found, key=lambda each: each[:2])
+    return [site for _, _, statement in ordered for site in sites(source, statement, "mjit")]
 
 
 def imported_from(source: SourceText, name: str) -> str | None:
@@ -83,25 +110,24 @@ def imported_from(source: SourceText, name: str) -> str | None:
 
 
 def statements_of(source: SourceText) -> Iterator[ast.stmt]:
-    """The statements of a file that a comment can stand above."""
-    for node in ast.walk(_tree(source.text)):
-        if isinstance(node, ast.stmt) and begins_its_line(source, node):
-            yield node
+    """The statements of a file."""
+    return (node for node in ast.walk(_tree(source.text)) if isinstance(node, ast.stmt))
 
 
-def statement_at(source: SourceText, line: int) -> ast.stmt | None:
-    """The innermost simple statement on a line."""
+def statements_at(source: SourceText, line: int) -> list[ast.stmt]:
+    """The simple statements on a line, the innermost first."""
     around = [each for each in statements_of(source) if each.lineno <= line <= (each.end_lineno or each.lineno)]
-    return next((each for each in reversed(around) if isinstance(each, _SIMPLE)), None)
+    return [each for each in reversed(around) if isinstance(each, _SIMPLE)]
 
 
-def statement_line(source: SourceText, line: int) -> int:
-    """The first line of the definition or the simple statement that a line compiles something in."""
+def compiled_at(source: SourceText, line: int) -> Iterator[HintSite]:
+    """Where the hint may stand about the definition or the simple statement that a line compiles something in."""
     for statement in statements_of(source):
         if isinstance(statement, ast.FunctionDef) and first_line(statement) <= line <= statement.lineno:
-            return first_line(statement)
-    found = statement_at(source, line)
-    return line if found is None else found.lineno
+            yield HintSite(first_line(statement))
+            return
+    for statement in statements_at(source, line):
+        yield from sites(source, statement, "mjit")
 
 
 def top_line(source: SourceText, line: int) -> int:
@@ -164,22 +190,20 @@ def is_in_loop(source: SourceText, statement: ast.stmt) -> bool:
     return False
 
 
-def mapped_lines(source: SourceText) -> list[int]:
-    """Lines of statements whose value is what `jax.vmap` of something, or Equinox's, gives when it is called."""
-    found = []
+def mapped_sites(source: SourceText) -> Iterator[HintSite]:
+    """Where the hint may stand about values that `jax.vmap` of something, or Equinox's, gives when it is called."""
     for statement in statements_of(source):
         value = statement.value if isinstance(statement, ast.Assign | ast.Return) else None
         made = value.func if isinstance(value, ast.Call) else None
         maker = made.func if isinstance(made, ast.Call) else None
         if _last_name(maker) in ("vmap", "filter_vmap"):
-            found.append(statement.lineno)
-    return found
+            yield from sites(source, statement, "shard")
 
 
 def parameter_hints(
     source: SourceText, gradient: ast.stmt, batch: Iterable[object], name: str
-) -> Iterator[tuple[int, str]]:
-    """Lines of the functions that a gradient's statement names, and the hints that their batch has rows first."""
+) -> Iterator[tuple[HintSite, str]]:
+    """Functions that a gradient's statement names, and the hints that their batch has rows first."""
     names = {node.id for node in ast.walk(gradient) if isinstance(node, ast.Name)}
     for statement in statements_of(source):
         if isinstance(statement, ast.FunctionDef) and statement.name in names:
@@ -187,7 +211,7 @@ def parameter_hints(
             known = [parameters[k] for k in batch if isinstance(k, int) and k < len(parameters)]
             if known:
                 layouts = (f'{each}=("{name}",)' for each in sorted(known))
-                yield first_line(statement), f"shard({', '.join(layouts)})"
+                yield HintSite(first_line(statement)), f"shard({', '.join(layouts)})"
 
 
 def _last_name(node: ast.AST | None) -> str | None:
@@ -195,23 +219,23 @@ def _last_name(node: ast.AST | None) -> str | None:
     return found
 
 
-def row_hints(source: SourceText, layers: ast.stmt, name: str) -> Iterator[tuple[int, str]]:
-    """Lines of statements whose value may have the rows of a batch first, and the hint that says so.
+def row_hints(source: SourceText, layers: ast.stmt, name: str) -> Iterator[tuple[HintSite, str]]:
+    """Statements whose value may have the rows of a batch first, and the hint that says so.
 
     Args:
         source: The file.
         layers: The statement that runs all layers in it.
         name: The logical name of rows.
     """
-    value = f'shard("{name}")'
+    valued: ast.stmt | None = layers
     if isinstance(layers, ast.For):
         last = layers.body[-1]
-        if isinstance(last, ast.Assign) and len(last.targets) == 1 and isinstance(last.targets[0], ast.Name):
-            yield last.lineno, value
-    else:
-        yield layers.lineno, value
+        is_one = isinstance(last, ast.Assign) and len(last.targets) == 1 and isinstance(last.targets[0], ast.Name)
+        valued = last if is_one else None
+    if valued is not None:
+        yield from ((site, f'shard("{name}")') for site in sites(source, valued, "shard"))
     # The function that a scan runs, whose first parameter it carries.
     names = {node.id for node in ast.walk(layers) if isinstance(node, ast.Name)}
     for statement in statements_of(source):
         if isinstance(statement, ast.FunctionDef) and statement.name in names and statement.args.args:
-            yield first_line(statement), f'shard({statement.args.args[0].arg}=("{name}",))'
+            yield HintSite(first_line(statement)), f'shard({statement.args.args[0].arg}=("{name}",))'

@@ -118,7 +118,8 @@ def with_hints(path: str, data: bytes, hints: Iterable[NewHint]) -> Rewrite:
     source = SourceText.decode(data)
     own = [hint for hint in hints if hint.path == path]
     by_line: dict[int, list[str]] = {}
-    edits = []
+    # What is written where, and what orders texts at one place.
+    edits: list[tuple[tuple[int, int, int], str]] = []
     name = _free_name(source)
     for hint in own:
         if hint.around is None:
@@ -126,18 +127,19 @@ def with_hints(path: str, data: bytes, hints: Iterable[NewHint]) -> Rewrite:
             continue
         (start, end), (directive, _, arguments) = hint.around, hint.text.partition("(")
         arguments = arguments.removesuffix(")")
-        edits.append(Edit(start, start, f"{name}.{directive}(", (), ()))
-        edits.append(Edit(end, end, f", {arguments})" if arguments else ")", (), ()))
+        # What is around more begins first and ends last.
+        edits.append(((start, 1, -end), f"{name}.{directive}("))
+        edits.append(((end, 0, -start), f", {arguments})" if arguments else ")"))
     if edits:
         offset = [*source.line_starts, len(source.text)][import_line(source) - 1]
         imported = f"from {PACKAGE} import {_NAME}" + ("" if name == _NAME else f" as {name}")
-        edits.append(Edit(offset, offset, f"{imported}{source.newline}", (), ()))
+        edits.append(((offset, 1, -len(source.text)), f"{imported}{source.newline}"))
     for line, texts in sorted(by_line.items()):
         start = source.line_starts[line - 1]
         indent = leading_space(source.line(line))
-        edits.append(Edit(start, start, f"{indent}# mm: {'; '.join(texts)}{source.newline}", (), ()))
-    edits.sort(key=lambda each: each.start)
-    return Rewrite(path, data, source.encode(apply_edits(source.text, edits)), tuple(edits))
+        edits.append(((start, 1, -len(source.text)), f"{indent}# mm: {'; '.join(texts)}{source.newline}"))
+    ordered = tuple(Edit(place, place, text, (), ()) for (place, *_), text in sorted(edits, key=lambda each: each[0]))
+    return Rewrite(path, data, source.encode(apply_edits(source.text, ordered)), ordered)
 
 
 def import_line(source: SourceText) -> int:

@@ -12,17 +12,19 @@ from mmrewrite.directives.vocabulary import DIRECTIVES
 from mmrewrite.results import Rewrite
 from mmrewrite.source.text import SourceText, parse_quietly
 from mmrewrite.suggest.candidates import (
+    HintSite,
     LayerCandidate,
     LineOperations,
+    compiled_at,
     imported_from,
     is_in_loop,
     layer_candidates,
-    mapped_lines,
+    mapped_sites,
     parameter_hints,
     row_hints,
-    statement_at,
-    statement_line,
-    step_lines,
+    sites,
+    statements_at,
+    step_sites,
     top_line,
 )
 from mmrewrite.suggest.hinted import HintedProject, HintTrial, NewHint
@@ -127,9 +129,9 @@ def find_step(project: HintedProject, entry: str) -> CompiledPlace:
     refused: list[str] = []
     for _ in range(5):
         source = project.text(path)
-        for line in step_lines(source, last):
-            mesh = NewHint(path, top_line(source, line), f"mesh({STAGE}=1)")
-            hints = mesh, NewHint(path, line, "mjit")
+        for site in step_sites(source, last):
+            mesh = NewHint(path, top_line(source, site.line), f"mesh({STAGE}=1)")
+            hints = mesh, _at(path, site, "mjit")
             trial = project.tried(hints)
             if trial.accepted:
                 return CompiledPlace(path, hints, trial)
@@ -141,6 +143,10 @@ def find_step(project: HintedProject, entry: str) -> CompiledPlace:
     if refused:
         raise NoPlace("\n".join((f"the step `{last}` cannot be compiled for a mesh", *refused[:_MOST_NAMED])))
     raise NoPlace(f"{path}: no statement compiles `{last}`; write `@jax.jit` above it, and name it in --entry")
+
+
+def _at(path: str, site: HintSite, text: str) -> NewHint:
+    return NewHint(path, site.line, text, site.around)
 
 
 def _file_of(project: HintedProject, module: str) -> str:
@@ -176,11 +182,13 @@ def places(
     refused: list[str] = []
     accepted = 0
     for candidate in [*loops, *others][:_MOST_TRIED]:
-        layers = NewHint(candidate.path, candidate.line, "stages")
-        trial = project.tried((*hints, layers))
-        if not trial.accepted:
+        source = project.text(candidate.path)
+        tried = [_at(candidate.path, site, "stages") for site in sites(source, candidate.statement, "stages")]
+        layers = next((each for each in tried if project.tried((*hints, each)).accepted), None)
+        if layers is None:
             where = f"{candidate.path}:{candidate.line}: {candidate.share:.0%} of the operations"
-            refused += [f"{where}: {_sentence(reason)}" for reason in trial.refused[:1]]
+            reasons = [reason for each in tried[:1] for reason in project.tried((*hints, each)).refused[:1]]
+            refused += [f"{where}: {_sentence(reason)}" for reason in reasons]
             continue
         accepted += 1
         found = HintPlaces(
@@ -206,7 +214,7 @@ def _own(text: str) -> str:
 def _gradient(
     project: HintedProject, step: CompiledPlace, gradients: Sequence[Mapping[str, Any]]
 ) -> tuple[NewHint, str, str, frozenset[object]]:
-    """The statement of the gradient, its hint, what is said of it, and the batch among its arguments."""
+    """The place of the gradient, its hint, what is said of it, and the batch among its arguments."""
     if not gradients:
         raise NoPlace(
             f"{step.path}:{step.hints[-1].line}: the step takes no gradient by `jax.grad`, `jax.value_and_grad` or "
@@ -215,35 +223,42 @@ def _gradient(
     refused: list[str] = []
     for call in gradients:
         path, line = str(call["file"]), int(call["line"])
-        statement = statement_at(project.text(path), line)
-        if statement is None:
-            refused.append(f"{path}:{line}: no comment can stand above this gradient; give it a statement of its own")
-            continue
-        if is_in_loop(project.text(path), statement):
-            refused.append(
-                f"{path}:{line}: a loop of the step takes this gradient again and again; take it once, of the whole "
-                "batch, of which microbatches are made"
-            )
-            continue
-        place = NewHint(path, statement.lineno, "")
-        bare = replace(place, text="microbatch(count=1)")
-        trial = project.tried((*step.hints, bare))
-        known = _arguments(trial.results, path) if trial.accepted else None
-        wanted, said = _recorded(call, known)
-        if known is not None and (wanted is None or wanted == known):
-            return place, bare.text, said, frozenset() if wanted is None else wanted[0]
-        if wanted is None:
-            better = next((match[1] for each in trial.refused if (match := _BETTER.search(each))), None)
-            if better is not None and project.tried((*step.hints, replace(place, text=better))).accepted:
-                return place, better, "batch: what the loss closes over", frozenset()
-            refused += trial.refused
-            continue
-        text = f"microbatch(count=1{_written(wanted, known)})"
-        trial = project.tried((*step.hints, replace(place, text=text)))
-        if trial.accepted:
-            return place, text, said, wanted[0]
-        refused += trial.refused
+        source = project.text(path)
+        for statement in statements_at(source, line):
+            if is_in_loop(source, statement):
+                refused.append(
+                    f"{path}:{line}: a loop of the step takes this gradient again and again; take it once, of the "
+                    "whole batch, of which microbatches are made"
+                )
+                continue
+            for site in sites(source, statement, "microbatch"):
+                place = _at(path, site, "")
+                found = _microbatch(project, step, place, call)
+                if not isinstance(found, tuple):
+                    refused += found
+                    continue
+                return place, *found
     raise NoPlace("\n".join(("the batch cannot be cut into microbatches", *dict.fromkeys(refused))))
+
+
+def _microbatch(
+    project: HintedProject, step: CompiledPlace, place: NewHint, call: Mapping[str, Any]
+) -> tuple[str, str, frozenset[object]] | list[str]:
+    """The hint at a place of a recorded gradient, what is said of it, and the batch; or why there is none."""
+    bare = replace(place, text="microbatch(count=1)")
+    trial = project.tried((*step.hints, bare))
+    known = _arguments(trial.results, place.path) if trial.accepted else None
+    wanted, said = _recorded(call, known)
+    if known is not None and (wanted is None or wanted == known):
+        return bare.text, said, frozenset() if wanted is None else wanted[0]
+    if wanted is None:
+        better = next((match[1] for each in trial.refused if (match := _BETTER.search(each))), None)
+        if better is not None and project.tried((*step.hints, replace(place, text=better))).accepted:
+            return better, "batch: what the loss closes over", frozenset()
+        return list(trial.refused)
+    text = f"microbatch(count=1{_written(wanted, known)})"
+    trial = project.tried((*step.hints, replace(place, text=text)))
+    return (text, said, wanted[0]) if trial.accepted else list(trial.refused)
 
 
 def _arguments(results: Sequence[Rewrite], path: str) -> tuple[frozenset[object], frozenset[object]] | None:
@@ -327,7 +342,9 @@ def _with_the_rest(
             for each in trial.remarks
             if _ANOTHER_STEP in each.reason and each.path in project.files
         }
-        new = [NewHint(path, statement_line(project.text(path), line), "mjit") for path, line in sorted(others)]
+        new = [
+            _at(path, site, "mjit") for path, line in sorted(others) for site in compiled_at(project.text(path), line)
+        ]
         wider = [_with_step(project, found, each) for each in new if each not in found.steps]
         added = next((each for each in wider if project.tried(each.to_trace()).accepted), None)
         if added is None:
@@ -336,17 +353,16 @@ def _with_the_rest(
         trial = project.tried(found.to_trace())
     remarks = tuple(f"{each.path}:{each.line}: {each.reason}" for each in trial.remarks)
     path, statement = found.candidate.path, found.candidate.statement
-    rows = [NewHint(path, line, text) for line, text in row_hints(project.text(path), statement, ROWS)]
+    rows = [_at(path, site, text) for site, text in row_hints(project.text(path), statement, ROWS)]
     files = sorted({path for each in operations for path, _ in each.lines if path in project.files})
     lines = {place for each in operations for place in each.lines}
     for path in files:
-        mapped = mapped_lines(project.text(path))
-        rows += [NewHint(path, line, f'shard("{ROWS}")') for line in mapped if (path, line) in lines]
+        mapped = mapped_sites(project.text(path))
+        rows += [_at(path, site, f'shard("{ROWS}")') for site in mapped if (path, site.line) in lines]
     own = project.text(found.gradient.path)
-    statement_of_gradient = statement_at(own, found.gradient.line)
-    if statement_of_gradient is not None:
+    for statement_of_gradient in statements_at(own, found.gradient.line):
         hints = parameter_hints(own, statement_of_gradient, batch, ROWS)
-        rows += [NewHint(found.gradient.path, line, text) for line, text in hints]
+        rows += [_at(found.gradient.path, site, text) for site, text in hints]
     may = tuple(each for each in dict.fromkeys(rows) if project.tried(replace(found, rows=each).to_trace()).accepted)
     return replace(found, remarks=remarks), may
 
