@@ -44,6 +44,7 @@ class Accelerator:
         efficiency: Part of its peak that products run at.
         reserve: Part of its memory that programs do not get.
         launch: Seconds to issue a program.
+        network: Where the figures of the links are published.
         changed: What was given in place of the record, by name.
         is_measured: Whether the figures of products, memory and launches are those of this machine.
     """
@@ -58,6 +59,7 @@ class Accelerator:
     efficiency: float = 0.55
     reserve: float = 0.06
     launch: float = 60e-6
+    network: str = ""
     changed: frozenset[str] = field(default=frozenset())
     is_measured: bool = False
 
@@ -68,11 +70,11 @@ class Accelerator:
 
     def speed(self, dtype: str) -> float:
         """Operations per second that products of a type are taken to run at."""
-        return self.flops[_KINDS.get(dtype, "f32")] * self.efficiency
+        return self.flops.get(_KINDS.get(dtype, ""), self.flops["f32"]) * self.efficiency
 
     def knows(self, dtype: str) -> bool:
         """Whether there is a figure for products of a type; others are taken to run as those of float32."""
-        return dtype in _KINDS
+        return _KINDS.get(dtype) in self.flops
 
     def link(self, devices: int) -> NetworkLink:
         """What so many neighbouring devices are linked by."""
@@ -157,7 +159,8 @@ def find_device(name: str) -> Accelerator:
         raise ValueError(f"no device is called {name}; {advice}There are: {', '.join(records)}")
     record = records[name]
     links = NetworkLink(record["host"], record["near"], 10e-6), NetworkLink(2**30, record["far"], 20e-6)
-    return Accelerator(name, record["source"], record["flops"], record["memory"], record["bandwidth"], links)
+    figures = record["source"], record["flops"], record["memory"], record["bandwidth"]
+    return Accelerator(name, *figures, links, network=record["network"])
 
 
 def read_cluster(text: str) -> tuple[Accelerator, int | None]:
@@ -184,7 +187,8 @@ def read_cluster(text: str) -> tuple[Accelerator, int | None]:
                 raise ValueError("each of [[links]] has devices, bandwidth and latency")
             rate, wait = _rate("bandwidth", link["bandwidth"]), _seconds("latency", link["latency"])
             read.append(NetworkLink(_whole("devices", link["devices"]), rate, wait))
-        record = dataclasses.replace(record, links=tuple(sorted(read, key=lambda each: each.devices)))
+        links = tuple(sorted(read, key=lambda each: each.devices))
+        record = dataclasses.replace(record, links=links, network="links of --cluster")
     return record, None if "devices" not in content else _whole("devices", content["devices"])
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from mmrewrite.directives.sizes import format_size
 from mmrewrite.suggest.hint_texts import mesh_axes, mesh_hint, microbatch_arguments, stages_hint
 from mmrewrite.suggest.model import TEMPORARY, TEMPORARY_OF_BOTH, PlanChoice, Priced
-from mmrewrite.suggest.search import Plain
+from mmrewrite.suggest.search import ERROR, Plain
 from mmrewrite.suggest.traced import Suggested
 
 _ROWS = 6
@@ -24,6 +24,7 @@ def values(suggested: Suggested) -> dict[str, Any]:
     found, hints, device = suggested.found, suggested.hints, suggested.wanted.device
     return {
         "verdict": found.verdict,
+        "summary": _verdict(suggested),
         "predicted": True,
         "verified": None if hints is None else hints.verified,
         "devices": suggested.devices,
@@ -35,7 +36,9 @@ def values(suggested: Suggested) -> dict[str, Any]:
         "hints": None if found.best is None else _hints(suggested, found.best.choice),
         "places": None
         if hints is None
-        else [{"path": each.path, "line": each.line, "hint": each.text} for each in hints.written],
+        else [
+            {"path": each.path, "line": each.line, "hint": each.text, "around": each.around} for each in hints.written
+        ],
         "patch": None if hints is None else hints.patch.decode(errors="replace"),
         "today": _row(suggested.today),
         "plain": None if found.plain is None else asdict(found.plain),
@@ -44,6 +47,7 @@ def values(suggested: Suggested) -> dict[str, Any]:
         "needs_devices": found.needs,
         "assumed": {
             "source": device.source,
+            "network": device.network,
             "flops": dict(device.flops),
             "memory": device.memory,
             "bandwidth": device.bandwidth,
@@ -59,6 +63,21 @@ def values(suggested: Suggested) -> dict[str, Any]:
 
 def _row(priced: Priced | None) -> dict[str, Any] | None:
     return None if priced is None else asdict(priced)
+
+
+def faster_plan(suggested: Suggested) -> str | None:
+    """That a plan for the devices of the program's mesh is faster by more than the model's error; None if none is."""
+    best, today, wanted = suggested.found.best, suggested.today, suggested.wanted
+    if best is None or today is None or suggested.devices != suggested.today_devices:
+        return None
+    gain = 1 - best.seconds / today.seconds
+    if gain <= ERROR:
+        return None
+    return (
+        f"`{wanted.entry}`: another plan is predicted {gain:.0%} faster on {suggested.devices} {wanted.device.name}: "
+        f"{plan_words(suggested, best.choice)}; `mmrewrite plan --suggest {wanted.device.name} --entry {wanted.entry} "
+        f"--args {wanted.arguments}` has its hints"
+    )
 
 
 def as_text(suggested: Suggested) -> str:
@@ -96,7 +115,7 @@ def _lines(suggested: Suggested, *, patch: bool = True) -> Iterator[str]:
     if hints is not None and patch:
         yield from _patch(suggested).splitlines()
     elif best is not None and suggested.places is None:
-        yield f"The best pipeline on {suggested.devices} devices: {_named(suggested, best.choice)}, {_price(best)}"
+        yield f"The best pipeline on {suggested.devices} devices: {plan_words(suggested, best.choice)}, {_price(best)}"
         yield "What to change in its hints: `count` takes the place of `size`, and their other arguments stay"
         yield from (f"  # mm: {hint}" for hint in _hints(suggested, best.choice))
     yield ""
@@ -105,12 +124,12 @@ def _lines(suggested: Suggested, *, patch: bool = True) -> Iterator[str]:
         return
     yield f"{'Plans':62}  {'step':>8}  {'memory':>10}"
     if today is not None:
-        label = f"today, {suggested.today_devices} devices: {_named(suggested, today.choice)}"
+        label = f"today, {suggested.today_devices} devices: {plan_words(suggested, today.choice)}"
         yield _entry(label, today.seconds, today.memory, device.room, best)
     if plain is not None:
         yield _entry(_plain(plain), plain.seconds, plain.memory, device.room, best)
     for each in ([best] if best is not None else []) + list(found.others[: _ROWS - (best is not None)]):
-        yield _entry(_named(suggested, each.choice), each.seconds, each.memory, device.room, best)
+        yield _entry(plan_words(suggested, each.choice), each.seconds, each.memory, device.room, best)
     yield "Closer than 10 % is a tie. Times are predicted, not measured: no accelerator has confirmed them."
     yield ""
     yield from _assumed(suggested)
@@ -191,7 +210,7 @@ def _verdict(suggested: Suggested) -> str:
         is_asked = found.plain is not None and found.plain.seconds < found.best.seconds
         head = "The pipeline that you ask for" if is_asked else "Pipeline it"
         return (
-            f"{head}: {_named(suggested, found.best.choice)}. About {_seconds(found.best.seconds)} a step "
+            f"{head}: {plan_words(suggested, found.best.choice)}. About {_seconds(found.best.seconds)} a step "
             f"(predicted, not measured){faster}."
         )
     assert found.plain is not None
@@ -233,7 +252,7 @@ def _assumed(suggested: Suggested) -> Iterator[str]:
     yield f"  {device.name}: {speeds} TFLOP/s (--flops), {device.source}{given}"
     if suggested.unknown_types:
         yield f"  products of {', '.join(suggested.unknown_types)}: no figure, taken to run as those of float32"
-    room = f"{_bytes(device.memory)} less {device.reserve:.0%} (--memory)"
+    room = f"{_bytes(device.memory)} less {device.reserve:.0%} (--memory; reserve in --cluster)"
     speed = f"{device.bandwidth / 1e12:.3g} TB/s of memory (--bandwidth)"
     yield f"  x {device.efficiency:g} (--efficiency); {speed}; {room}"
     if device.is_measured:
@@ -241,9 +260,12 @@ def _assumed(suggested: Suggested) -> Iterator[str]:
         yield from (f"    {line}" for line in device.as_toml().splitlines())
     near, far = device.links[0], device.links[-1]
     yield (
-        f"  {near.bandwidth / 1e9:.3g} and {far.bandwidth / 1e9:.3g} GB/s in and between hosts of {near.devices} "
-        f"(--near, --far, --per-host); {device.launch * 1e6:.0f} us to issue a program (--launch)"
+        f"  {near.bandwidth / 1e9:.3g} and {far.bandwidth / 1e9:.3g} GB/s within and between groups of {near.devices} "
+        f"(--near, --far, --per-host)"
     )
+    yield f"  {device.network}"
+    latencies = f"{near.latency * 1e6:.3g} and {far.latency * 1e6:.3g} us for a message there (latency in --cluster)"
+    yield f"  {latencies}; {device.launch * 1e6:.0f} us to issue a program (--launch)"
     yield (
         f"  XLA's temporary bytes: {TEMPORARY} of what a stage keeps, {TEMPORARY_OF_BOTH} on the last, as seen on CPU "
         "devices"
@@ -257,7 +279,8 @@ def _assumed(suggested: Suggested) -> Iterator[str]:
     yield f"Not looked at: {_UNSEEN}"
 
 
-def _named(suggested: Suggested, choice: PlanChoice) -> str:
+def plan_words(suggested: Suggested, choice: PlanChoice) -> str:
+    """A plan in a few words: its mesh, microbatches and schedule."""
     rounds = "" if choice.chunks == 1 else f" ({choice.chunks} chunks)"
     return f"{mesh_axes(suggested, choice)}, {_microbatches(choice.count)}, {choice.schedule}{rounds}"
 
