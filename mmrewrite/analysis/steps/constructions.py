@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from mmrewrite.analysis.steps.plain_steps import PlainStep
 from mmrewrite.project.facts import Facts
@@ -97,8 +97,11 @@ def _may_call(flow: ValueFlow, module: ModuleUses, call: ast.Call) -> bool:
     found = callees(flow, flow.at(module, call))
     if found.unknown and (method is None or _is_given_module(flow, flow.call_at(module, call, None))):
         return True
-    # What a function gives is called, or the method of an object.
-    if any(len(each.path) > 1 or _is_of_object(flow, each) for each in found.definitions):
+    # A function that may have taken an object with it is called, or the method of one.
+    around = [*module.above(call)]
+    if any(
+        len(each.path) > 1 or _is_made_inside(each, around) or _is_of_object(flow, each) for each in found.definitions
+    ):
         return True
     for each in found.outside:
         calls = [step.what for step in each.path if step.kind is By.CALL]
@@ -110,6 +113,15 @@ def _may_call(flow: ValueFlow, module: ModuleUses, call: ast.Call) -> bool:
 
 def _is_made(value: Value) -> bool | None:
     return value.is_made or None
+
+
+def _is_made_inside(value: Value, around: Sequence[ast.AST]) -> bool:
+    """Whether a function is made by another one than those around its call."""
+    if len(value.path) > 1:
+        return True
+    assert isinstance(value.head, ast.AST)
+    holders = (each for each in value.module.above(value.head) if isinstance(each, Function | ast.Lambda))
+    return any(each not in around for each in holders)
 
 
 def _is_of_object(flow: ValueFlow, value: Value) -> bool:
