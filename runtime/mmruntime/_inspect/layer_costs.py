@@ -132,7 +132,7 @@ def _largest_loop(step: Step) -> int:
     return max(loops, key=lambda each: sum(_cost.flops(op.eqn) for op in step.regions[each].ops))
 
 
-def _numbered(first: list[Segment], segments: Segments) -> tuple[list[Stage], list[Segment], dict[int, int]]:
+def _numbered(first: list[Segment], segments: Segments) -> tuple[Sequence[Stage], Sequence[Segment], dict[int, int]]:
     """The stages of a loop, its other programs, and the number of each stage by its submesh."""
     stages, others = pipeline_stages(first, dependencies(first, segments.made_on))
     return stages, others, {stage.forward.submesh: position for position, stage in enumerate(stages)}
