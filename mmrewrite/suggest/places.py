@@ -117,17 +117,22 @@ class CompiledPlace:
     trial: HintTrial
 
 
-def find_step(project: HintedProject, entry: str) -> CompiledPlace:
-    """The step of an entry, as one of a mesh of one device.
+def find_step(project: HintedProject, entry: str, *, anywhere: bool = False) -> CompiledPlace:
+    """The step of an entry, as one of a mesh of one device; with `anywhere`, in other files too if not in its own.
 
     Raises:
         NoPlace: If nothing compiles it, or the codemod refuses each place.
     """
     module, _, name = entry.partition(":")
     last = name.rpartition(".")[2]
-    path = _file_of(project, module)
+    own = _file_of(project, module)
     refused: list[str] = []
-    for _ in range(5):
+    # A script may call a method of what it imports.
+    others = sorted(project.files.keys() - {own}, key=lambda each: (each.count("/"), each)) if anywhere else []
+    left, seen = [own, *others], set[str]()
+    while left:
+        path = left.pop(0)
+        seen.add(path)
         source = project.text(path)
         for site in step_sites(source, last):
             mesh = NewHint(path, top_line(source, site.line), f"mesh({STAGE}=1)")
@@ -137,12 +142,12 @@ def find_step(project: HintedProject, entry: str) -> CompiledPlace:
                 return CompiledPlace(path, hints, trial)
             refused += trial.refused
         origin = imported_from(source, last)
-        if origin is None:
-            break
-        path = _file_of(project, origin)
+        if origin is not None and (path == own or not anywhere):
+            left.insert(0, _file_of(project, origin))
+        left = [each for each in left if each not in seen]
     if refused:
         raise NoPlace("\n".join((f"the step `{last}` cannot be compiled for a mesh", *refused[:_MOST_NAMED])))
-    raise NoPlace(f"{path}: no statement compiles `{last}`; write `@jax.jit` above it, and name it in --entry")
+    raise NoPlace(f"{own}: no statement compiles `{last}`; write `@jax.jit` above it, and name it in --entry")
 
 
 def _at(path: str, site: HintSite, text: str) -> NewHint:
@@ -345,7 +350,7 @@ def _with_the_rest(
         new = [
             _at(path, site, "mjit") for path, line in sorted(others) for site in compiled_at(project.text(path), line)
         ]
-        wider = [_with_step(project, found, each) for each in new if each not in found.steps]
+        wider = [each for step in new if step not in found.steps for each in _with_step(project, found, step)]
         added = next((each for each in wider if project.tried(each.to_trace()).accepted), None)
         if added is None:
             break
@@ -367,9 +372,11 @@ def _with_the_rest(
     return replace(found, remarks=remarks), may
 
 
-def _with_step(project: HintedProject, found: HintPlaces, step: NewHint) -> HintPlaces:
-    """The places with another step; the mesh is made above all of its file."""
-    mesh = found.mesh
-    if step.path == mesh.path:
-        mesh = replace(mesh, line=min(mesh.line, top_line(project.text(step.path), step.line)))
-    return replace(found, mesh=mesh, steps=(*found.steps, step))
+def _with_step(project: HintedProject, found: HintPlaces, step: NewHint) -> Iterator[HintPlaces]:
+    """The places with another step, the mesh above all of its file; or the mesh in that of the step, which is imported."""
+    steps = (*found.steps, step)
+    if step.path != found.mesh.path:
+        yield replace(found, steps=steps)
+    own = [each.line for each in (found.mesh, *steps) if each.path == step.path]
+    line = min(top_line(project.text(step.path), each) for each in own)
+    yield replace(found, mesh=replace(found.mesh, path=step.path, line=line), steps=steps)

@@ -52,7 +52,7 @@ def suggest_hints(
         NoPlace: If no hint may stand anywhere.
         NotRun: If the program cannot be built, imported or traced.
     """
-    step = find_step(project, wanted.entry)
+    step = find_step(project, wanted.entry, anywhere=wanted.runs)
     with phase(f"{wanted.entry}: where hints belong") as tell:
         name, operations, gradients = computed(wanted, paths, rules, step.trial.results, project.files, tell)
     # A script may compile a function under another name.
