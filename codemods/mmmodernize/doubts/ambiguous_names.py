@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 
 from mmmodernize.calls.call_forms import keywords_of
@@ -284,7 +284,7 @@ class _RestsOfNames:
 
 
 @lru_cache(maxsize=4)
-def _rests(names: frozenset[str], modules: frozenset[str]) -> Mapping[str, Set[str]]:
+def _rests(names: frozenset[str], modules: frozenset[str]) -> Mapping[str, set[str]]:
     homes: dict[str, set[str]] = {}
     for name in names:
         parts = name.split(".")
@@ -317,7 +317,7 @@ def _read_of_held(
         is_own = part.attr in context.analysis(OwnMembers).names
         values = context.analysis(HeldModulesInView if is_own else HeldModules)
         held = values.of(module, value) if is_possible else {}
-        home = min(rests.get(rest, frozenset()).intersection(held), default=None)
+        home = min(rests.get(rest, set()).intersection(held), default=None)
         if home is not None:
             return f"{home}.{rest}", home, held[home], part
     return None
