@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
 import itertools
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -17,6 +19,17 @@ from hypothesis import HealthCheck, seed, settings
 import mmruntime as mm
 from mmruntime._commands import compare
 from mmruntime._commands.verify import with_bits
+
+
+@contextlib.contextmanager
+def new_objects_alone() -> Iterator[None]:
+    """A search for garbage looks at what is made in this block: after many tests a look at all takes seconds."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
 
 WIDTH = 4
 SCHEDULES = ("gpipe", "1f1b", "wavefront")

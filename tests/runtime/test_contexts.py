@@ -2,7 +2,6 @@
 
 import contextlib
 import fnmatch
-import gc
 import itertools
 import re
 from pathlib import Path
@@ -16,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 import mmruntime as mm
 from mmruntime import _compat
 from mmruntime._core import switches as _contexts
+from tests.runtime.helpers import new_objects_alone
 
 STATES = {
     mm.autoshard: _contexts.autoshard_enabled,
@@ -413,10 +413,9 @@ def test_a_seed_offset_changes_what_a_step_draws() -> None:
 
 
 def leaks_of(call, *args) -> str:
-    """What `jax.checking_leaks()` says of a call; it looks at all that lives, so that garbage goes first."""
-    gc.collect()
+    """What `jax.checking_leaks()` says of a call; it looks at all that lives."""
     try:
-        with jax.checking_leaks():
+        with new_objects_alone(), jax.checking_leaks():
             call(*args)
     except Exception as error:
         return str(error)

@@ -24,6 +24,7 @@ from tests.runtime.helpers import (
     executables,
     ids,
     layer,
+    new_objects_alone,
     normal,
     on,
     sgd,
@@ -304,6 +305,7 @@ def test_nothing_that_will_be_read_is_donated(trained):
                 assert item.args.count(slot) == 1
 
 
+@new_objects_alone()
 def test_intermediate_arrays_do_not_outlive_the_call():
     step = mm.mjit(adam_step("1f1b", count=4), mesh=stages(NUM_STAGES))
     state, batch = small(adam_state(weights(NUM_STAGES))), small(batches(1)[0])
@@ -439,6 +441,7 @@ def test_results_are_the_callers_own():
             array.delete()
 
 
+@new_objects_alone()
 def test_a_dropped_step_frees_its_programs():
     step = mm.mjit(lambda x: mm.task(jnp.sin, task=on(0))(x), mesh=stages(2))
     step(np.ones(3))
