@@ -127,5 +127,5 @@ def test_each_context_that_may_be_a_mesh_is_named_once() -> None:
 def test_what_is_exact_all_the_same_is_done_where_a_context_stays() -> None:
     result = modernized(PARAMETER.format("")).result.decode()
     assert '    return pjit(f, in_shardings=(P("x"), None), out_shardings=P("x"))' in result
-    assert "from jax.sharding import Mesh\n" in result
+    assert "from jax.sharding import Mesh, PartitionSpec as P\n" in result
     assert "    with m:\n" in result

@@ -15,12 +15,12 @@ from mmrewrite.codemod.meant_tree import MeantTree
 from mmrewrite.codemod.plain_code import plain_code
 from mmrewrite.codemod.refused import SiteRefused
 from mmrewrite.codemod.site import Draft, HintMistake, Insert, Site
-from mmrewrite.directives.calls import HintCall
+from mmrewrite.directives.calls import HintCall, Removal
 from mmrewrite.directives.collect import CommentHints, Hint
 from mmrewrite.engine.comment_places import kept_comments
 from mmrewrite.engine.edits import apply_edits, ordered_edits
 from mmrewrite.engine.hint_importers import HintImporters
-from mmrewrite.engine.hint_imports import removed_imports
+from mmrewrite.engine.hint_imports import Unused, idle_imports, removed_imports
 from mmrewrite.engine.settings import HintSettings
 from mmrewrite.engine.sorted_imports import with_sorted_imports
 from mmrewrite.project.facts import RUNTIME, Facts
@@ -77,11 +77,13 @@ def _checked_edits(draft: Draft, active: Sequence[Hint], importers: HintImporter
     facts, edits = draft.facts, ordered_edits(_edits(draft))
     if not edits:
         return edits
-    edits = with_sorted_imports(facts, edits, draft.width)
+    found = idle_imports(facts, draft.project, apply_edits(facts.source.text, edits))
+    idle = [unused for unused in found if not any(_is_edited(removal, edits) for removal in unused.removals)]
+    edits = with_sorted_imports(facts, ordered_edits((*edits, *_removals(draft, idle))), draft.width)
     starts = {hint.start for hint in active}
     cuts = [_cut(facts, comment, starts) for comment in facts.hints.comments if not starts.isdisjoint(_starts(comment))]
     edits = kept_comments(facts, edits, cuts)
-    _meant(draft, active, importers).check(facts.tree, facts.source, apply_edits(facts.source.text, edits))
+    _meant(draft, active, importers, idle).check(facts.tree, facts.source, apply_edits(facts.source.text, edits))
     return edits
 
 
@@ -89,7 +91,18 @@ def _starts(comment: CommentHints) -> Iterator[int]:
     return (hint.start for hint in comment.hints)
 
 
-def _meant(draft: Draft, active: Sequence[Hint], importers: HintImporters | None) -> MeantTree:
+def _is_edited(removal: Removal, edits: Sequence[Edit]) -> bool:
+    return any(edit.start < removal.end and removal.start < edit.end for edit in edits)
+
+
+def _removals(draft: Draft, idle: Sequence[Unused]) -> Iterator[Edit]:
+    """The edits that take away imports which nothing needs any more."""
+    codemods, hints = _users(draft)
+    for removal in (removal for each in idle for removal in each.removals):
+        yield Edit(removal.start, removal.end, removal.text, codemods, hints)
+
+
+def _meant(draft: Draft, active: Sequence[Hint], importers: HintImporters | None, idle: Sequence[Unused]) -> MeantTree:
     """What the edits of a draft mean."""
     facts, meant = draft.facts, MeantTree()
     starts = {hint.start for hint in active}
@@ -102,7 +115,7 @@ def _meant(draft: Draft, active: Sequence[Hint], importers: HintImporters | None
         if one not in called and one.call.call is None:
             _put_back(meant, one.call)
     gone: set[ast.AST] = set()
-    for unused in removed_imports(facts, importers or HintImporters((), {facts.path: called})):
+    for unused in (*removed_imports(facts, importers or HintImporters((), {facts.path: called})), *idle):
         gone.update(unused.nodes)
         for node in unused.nodes:
             meant.remove(node)
@@ -393,8 +406,12 @@ def _import_edits(draft: Draft) -> Iterator[Edit]:
             continue  # its name was reserved, and no codemod wrote it
         placement = place_import(facts, new, min(lines))
         places.setdefault(placement.offset, []).append((placement, new))
+    for offset, imports in places.items():
+        yield Edit(offset, offset, import_block(facts.source, imports), *_users(draft))
+
+
+def _users(draft: Draft) -> tuple[tuple[str, ...], tuple[HintReference, ...]]:
+    """The codemods and the hints for which imports are edited."""
     users = dict.fromkeys(name for fragment in draft.fragments.values() for name in fragment.names)
     users |= dict.fromkeys(insert.codemod for insert in draft.inserts)
-    hints = tuple(sorted({hint.reference for hint in draft.done}))
-    for offset, imports in places.items():
-        yield Edit(offset, offset, import_block(facts.source, imports), tuple(users), hints)
+    return tuple(users), tuple(sorted({hint.reference for hint in draft.done}))

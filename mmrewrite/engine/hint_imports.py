@@ -1,8 +1,9 @@
-"""Which parts of the imports of `mmrewrite.hints` go away together with the hints."""
+"""Which parts of imports go away together with the hints: of `mmrewrite.hints`, and of what only hinted code used."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -11,10 +12,14 @@ from mmrewrite.codemod.comments import is_for_tools
 from mmrewrite.directives.calls import Removal
 from mmrewrite.engine.hint_importers import HintImporters, listed
 from mmrewrite.project.facts import Facts
+from mmrewrite.project.project import Project
 from mmrewrite.source.brackets import brackets_of, own_comment, without_items, without_listed
+from mmrewrite.source.newer_syntax import parse_any
 from mmrewrite.source.spans import begins_its_line, span
 from mmrewrite.source.text import SourceText
 
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_WORD = re.compile(r"\w+")
 Item = TypeVar("Item", ast.alias, ast.expr)
 
 
@@ -74,6 +79,61 @@ def removed_imports(facts: Facts, importers: HintImporters) -> Iterator[Unused]:
         yield Unused(statement, tuple(mine), tuple(nodes), is_whole)
 
 
+def idle_imports(facts: Facts, project: Project, text: str) -> Iterator[Unused]:
+    """The imports of names that a module reads, and its new text does not, nor another module."""
+    idle = _read_in(facts.tree) - _read_in(parse_any(text)) if not facts.names.is_package else set[str]()
+    own = {found.statement for found in facts.hints.imports}
+    for statement in ast.walk(facts.tree) if idle else ():
+        if not isinstance(statement, ast.Import | ast.ImportFrom) or statement in own:
+            continue
+        first, last = statement.lineno, statement.end_lineno or statement.lineno
+        is_plain = all(isinstance(each, _FUNCTIONS) for each in facts.names.around(statement))
+        if not is_plain or any("#" in facts.source.line(line) for line in range(first, last + 1)):
+            continue
+        gone = [alias for alias in statement.names if _is_idle(facts, project, statement, alias, idle)]
+        if len(gone) == len(statement.names):
+            removals = [_statement(facts, statement)]
+            if first > 1 and removals[0].text != "pass" and facts.source.line(first - 1).endswith(":"):
+                removals += _below(facts.source, last)
+            yield Unused(statement, tuple(removals), (*gone,), is_whole=True)
+        elif gone:
+            yield Unused(
+                statement, tuple(_items(facts.source, statement, statement.names, gone)), (*gone,), is_whole=False
+            )
+
+
+def _read_in(tree: ast.Module) -> set[str]:
+    """The names that code reads, and the words of its strings, but for docstrings without code."""
+    told = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and ">>>" not in str(node.value.value)
+    }
+    found = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:
+            found.update(_WORD.findall(node.value))
+    return found
+
+
+def _is_idle(facts: Facts, project: Project, statement: ast.stmt, alias: ast.alias, idle: Collection[str]) -> bool:
+    local, scope = alias.asname or alias.name.partition(".")[0], facts.names.scopes[statement]
+    if local not in idle or len(scope.bindings.get(local, ())) != 1 or project.starring(facts):
+        return False
+    others = (each for each in project.facts.values() if each is not facts and facts in project.imported(each))
+    return not any(_may_take(other, local) for other in others)
+
+
+def _may_take(other: Facts, local: str) -> bool:
+    """Whether a module may take a name of one that it imports: by an import of it, or as an attribute."""
+    for node in ast.walk(other.tree):
+        if isinstance(node, ast.Attribute) and node.attr == local:
+            return True
+        if isinstance(node, ast.ImportFrom) and any(alias.name == local for alias in node.names):
+            return True
+    return False
+
+
 def _entries(source: SourceText, value: ast.List | ast.Tuple, unused: Sequence[ast.expr]) -> Iterator[Removal]:
     """Remove strings from `__all__`."""
     if len(unused) < len(value.elts):
@@ -116,14 +176,20 @@ def _statement(facts: Facts, statement: ast.stmt) -> Removal:
 
 def _spacing(source: SourceText, first: int, last: int) -> Iterator[Removal]:
     """The blank lines on one side of an import that stood alone between blank lines, so that not both sides stay."""
-    count = len(source.line_starts)
     above = first
     while above > 1 and not source.line(above - 1).strip():
         above -= 1
-    below = last
-    while below < count and not source.line(below + 1).strip():
-        below += 1
-    if below > last and 1 < above < first:
+    below = [*_below(source, last)]
+    if below and 1 < above < first:
         yield Removal(source.line_starts[above - 1], source.line_starts[first - 1], spacing=True)
-    elif below > last and above == 1:
+    elif above == 1:
+        yield from below
+
+
+def _below(source: SourceText, last: int) -> Iterator[Removal]:
+    """The blank lines below a line."""
+    below = last
+    while below < len(source.line_starts) and not source.line(below + 1).strip():
+        below += 1
+    if below > last:
         yield Removal(source.line_end(last), source.line_end(below), spacing=True)

@@ -8,7 +8,7 @@ from mmrewrite.codemod.layout import indent_unit
 from mmrewrite.engine.edits import apply_edits
 from mmrewrite.project.facts import Facts
 from mmrewrite.results import Edit
-from mmrewrite.source.import_order import ImportLines, arranged, import_groups
+from mmrewrite.source.import_order import ImportLines, arranged, import_groups, joined
 from mmrewrite.source.newer_syntax import parse_any
 from mmrewrite.source.text import SourceText
 
@@ -32,10 +32,13 @@ def with_sorted_imports(facts: Facts, edits: Sequence[Edit], width: int) -> tupl
         if not inside or any(edit.end > end or edit.start < start for edit in inside):
             continue
         was = [each for each in old if each.start < end and start < each.end]
-        if any(arranged(each.text, width, unit, newline) != each.text for each in was):
+        if not was:
             continue
-        made = arranged(group.text, width, unit, newline)
-        if made is None or made == group.text or not was:
+        if all(arranged(each.text, width, unit, newline) == each.text for each in was):
+            made = arranged(group.text, width, unit, newline)
+        else:
+            made = joined(group.text, "".join(each.text for each in was), width, unit, newline)
+        if made is None or made == group.text:
             continue
         rest = [edit for edit in edits if edit not in inside]
         codemods = dict.fromkeys(name for edit in inside for name in edit.codemods)

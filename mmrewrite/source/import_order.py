@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -52,7 +53,7 @@ def arranged(text: str, width: int, unit: str, newline: str) -> str | None:
         if isinstance(statement, ast.Import):
             plain |= {(alias.name, alias.asname) for alias in statement.names}
         elif isinstance(statement, ast.ImportFrom):
-            home = "." * statement.level + (statement.module or "")
+            home = _home(statement) or ""
             if statement.names[0].name == "*":
                 # What it binds, an import above it would bind no more.
                 return None
@@ -69,6 +70,60 @@ def arranged(text: str, width: int, unit: str, newline: str) -> str | None:
         found.append((key, _from(home, [f"{alias.name} as {alias.asname}"], width, unit, newline)))
     lines += [line for _, line in sorted(found, key=lambda item: item[0])]  # type: ignore[arg-type, return-value]
     return "".join(f"{line}{newline}" for line in lines)
+
+
+def joined(text: str, was: str, width: int, unit: str, newline: str) -> str:
+    """A group of imports where what is new joins the statement of its module that is there, which keeps its layout.
+
+    `was` is the text of the group before. One with comments stays, which are about lines of it.
+    """
+    if "#" in text:
+        return text
+    old, kept = Counter(map(_home, parse_any(was).body)), {line.strip() for line in was.splitlines()}
+    for home, count in Counter(map(_home, parse_any(text).body)).items():
+        for _ in range(count - max(old[home], 1) if home is not None else 0):
+            source = SourceText(text, "utf-8", has_bom=False)
+            same = [each for each in parse_any(text).body if isinstance(each, ast.ImportFrom) and _home(each) == home]
+            # What is there comes first, and what is new goes into it.
+            same.sort(key=lambda each: source.line(each.lineno).strip() not in kept)
+            (first, *_, last) = ((each, *_lines_of(source, each)) for each in same)
+            made = _with_names(source, first[0], last[0], width, unit, newline)
+            if made is None:
+                break
+            for start, end, new in sorted([(*first[1:], made), (*last[1:], "")], reverse=True):
+                text = text[:start] + new + text[end:]
+    return text
+
+
+def _home(statement: ast.stmt) -> str | None:
+    """The module that a statement imports names of."""
+    return "." * statement.level + (statement.module or "") if isinstance(statement, ast.ImportFrom) else None
+
+
+def _lines_of(source: SourceText, statement: ast.stmt) -> tuple[int, int]:
+    return source.line_starts[statement.lineno - 1], source.line_end(statement.end_lineno or statement.lineno)
+
+
+def _with_names(
+    source: SourceText, statement: ast.ImportFrom, new: ast.ImportFrom, width: int, unit: str, newline: str
+) -> str | None:
+    """An import with the names of another one of its module, None if it has a layout of its own."""
+    lines = source.text[slice(*_lines_of(source, statement))]
+    text = lines + source.text[slice(*_lines_of(source, new))]
+    if any(sign in text for sign in ";*\\"):
+        return None
+    old, home = [*map(_imported, statement.names)], _home(new) or ""
+    names = [*old, *(name for name in map(_imported, new.names) if name not in old)]
+    if old == sorted(old, key=_of_member):
+        names.sort(key=_of_member)
+    is_broken = lines.count(newline) > 1
+    if is_broken and _from(home, old, 0, unit, newline) + newline != lines:
+        return None
+    return _from(home, names, 0 if is_broken else width, unit, newline) + newline
+
+
+def _imported(alias: ast.alias) -> str:
+    return f"{alias.name} as {alias.asname}" if alias.asname is not None else alias.name
 
 
 def _from(home: str, names: Sequence[str], width: int, unit: str, newline: str) -> str:
