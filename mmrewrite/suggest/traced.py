@@ -160,7 +160,9 @@ def trace_layers(
         NotRun: If it cannot be built, imported or traced.
     """
     with _ready(wanted, paths, rules, results) as mirror:
-        document = _document(wanted, mirror, tell, files or {}, *flags)
+        # XLA has no fast products of short floats on CPUs, where the runtime makes others.
+        platform = "cpu" if wanted.device.name == "cpu" else "gpu"
+        document = _document(wanted, mirror, tell, files or {}, "--platform", platform, *flags)
         own = _OwnLines(mirror, files or {})
         for cut in document["cuts"]:
             made = ([own.expression(each) for each in places] for places in cut["places"])

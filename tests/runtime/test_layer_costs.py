@@ -85,3 +85,17 @@ def test_more_layers_than_devices_say_what_to_write(tmp_path, monkeypatch):
     _module(tmp_path, monkeypatch, "costs_of_many", layers=9, width=8, stages=2)
     with pytest.raises(BadEntryPoint, match="9 layers need as many virtual devices"):
         _costs("costs_of_many")
+
+
+def test_products_are_those_of_accelerators(tmp_path, monkeypatch):
+    text = _PROGRAM.replace("jnp.float32", "jnp.bfloat16").format(layers=2, width=16, stages=1, chunks=1)
+    (tmp_path / "costs_of_short_floats.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    for platform, types in (("gpu", {"bfloat16"}), ("cpu", {"bfloat16", "float32"})):
+        names = (
+            FunctionName(name, f"costs_of_short_floats:{it}")
+            for name, it in (("--entry", "step"), ("--args", "example"))
+        )
+        (trace,) = costs(*names, platform=platform, once=True)["traces"]
+        parts = [layer[part]["products"] for layer in trace["layers"] for part in ("forward", "inputs", "weights")]
+        assert {kind for products in parts for kind in products} == types

@@ -125,17 +125,21 @@ def operations(entry: FunctionName, arguments: FunctionName) -> dict[str, Any]:
         return looked_at(entry, arguments, take, alone=True)
 
 
-def costs(entry: FunctionName, arguments: FunctionName, *, once: bool = False) -> dict[str, Any]:
+def costs(entry: FunctionName, arguments: FunctionName, *, platform: str = "gpu", once: bool = False) -> dict[str, Any]:
     """What each layer of a step costs, for two numbers of rows if there are, as JSON values.
 
-    With `once` it is traced for one number, for what does not hang on that.
+    Args:
+        entry: The step.
+        arguments: The function of its arguments, or `-`.
+        platform: The accelerators, as `jax.default_backend()` would name them; they are not needed.
+        once: Whether it is traced for one number of rows, for what does not hang on that.
 
     Raises:
         BadEntryPoint: If the step cannot be imported or traced, or has no layers or no microbatches.
     """
 
     def take(fun: Callable[..., Any], call: Call, mesh: MultiMesh, donate: frozenset[int]) -> dict[str, Any]:
-        return _costs(entry, fun, call, mesh, donate, 1 if once else 2)
+        return _costs(entry, fun, call, mesh, donate, platform, 1 if once else 2)
 
     return looked_at(entry, arguments, take)
 
@@ -146,6 +150,7 @@ def _costs(
     call: Call,
     mesh: MultiMesh,
     donate: frozenset[int],
+    platform: str,
     most: int,
 ) -> dict[str, Any]:
     def tried(trial: LayerTrial, sizes: dict[str, int]) -> Any:
@@ -155,7 +160,7 @@ def _costs(
         with trying_layers(trial):
             return placed_step(fun, call, other, donate)
 
-    found = LayerTrial()
+    found = LayerTrial(platform)
     tried(found, {})
     if len(found.layers) != 1:
         what = "reaches no hint `stages`" if not found.layers else "deals out several loops over layers"
@@ -170,7 +175,7 @@ def _costs(
     traces = []
     for each in counts:
         progress.tell(f"tracing the step with {each} microbatches")
-        made = tried(LayerTrial(each), {axis: count})
+        made = tried(LayerTrial(platform, each), {axis: count})
         loops = [region for region in made.step.regions if region.loop is not None]
         layers = layer_costs(made.step, made.placement, made.segments)
         cuts, astray = layer_cuts(made.step, made.placement, made.segments)
@@ -206,8 +211,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = parser_for("mmruntime._commands.suggest", __doc__)
     parser.add_argument("--operations", action="store_true", help="what is computed on which lines, not what it costs")
     parser.add_argument("--once", action="store_true", help="costs of one number of rows alone")
+    parser.add_argument("--platform", default="gpu", help="gpu, tpu or cpu: what the step would run on")
     options = parser.parse_args(arguments)
-    look = operations if options.operations else functools.partial(costs, once=options.once)
+    look = functools.partial(costs, platform=options.platform, once=options.once)
+    return print_document(options, operations if options.operations else look)
     return print_document(options, look)
 
 

@@ -13,6 +13,7 @@ class LayerTrial:
     """What a trial asks for, and what it finds.
 
     Attributes:
+        platform: Which devices the step would run on, as `jax.default_backend()` names them.
         count: How many microbatches a batch is cut into; None for what the program says.
         layers: The axes over which `stage` deals out layers, and of how many layers, as they are met.
         counts: How many microbatches the program itself asks for, by call of `microbatch`, as they are met.
@@ -20,6 +21,7 @@ class LayerTrial:
         batches: The examples of each batch that is cut.
     """
 
+    platform: str
     count: int | None = None
     layers: set[tuple[str, int]] = field(default_factory=set)
     counts: list[int] = field(default_factory=list)

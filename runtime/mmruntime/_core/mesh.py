@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from mmruntime import _check, _compat
+from mmruntime._core.layer_trial import layer_trial
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -33,7 +34,9 @@ def using(mesh: MultiMesh) -> AbstractContextManager[None]:
 
 
 def current_platform() -> str:
-    """The platform of the devices of the mesh in use, or JAX's default one."""
+    """The platform of the devices of the mesh in use, or JAX's default one; in a trial, the one that it is for."""
+    if (trial := layer_trial()) is not None:
+        return trial.platform
     mesh = current_mesh()
     platform: str = jax.default_backend() if mesh is None else mesh.mesh.devices.flat[0].platform
     return platform
