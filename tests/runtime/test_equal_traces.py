@@ -14,15 +14,17 @@ import mmruntime as mm
 from mmruntime import _compat
 from mmruntime._frontend import task_call
 from mmruntime._frontend.loops.exact_microbatch import trace
-from mmruntime._jaxpr.equal_traces import one_of_equal, same_trace, shared
+from mmruntime._jaxpr.equal import Forms
+from mmruntime._jaxpr.equal_traces import one_of_equal, shared
 from tests.runtime.helpers import normal, on, weights
 
 X = np.ones((2, 4), np.float32)
 TABLE = jnp.ones((2, 4))
 
 
-def traces_of(*functions: Any) -> list[Any]:
-    return [jax.make_jaxpr(function)(X) for function in functions]
+def same_trace(*traces: Any) -> bool:
+    forms = Forms()
+    return len({forms.of_trace(each) for each in traces}) == 1
 
 
 def test_one_line_in_a_loop_gives_one_trace() -> None:

@@ -40,6 +40,7 @@ class Forms:
     def __init__(self) -> None:
         self._on: dict[tuple[Any, ...], _Former] = {}
         self._parts: dict[Shared, Shared] = {}
+        self._traces = _Former({}, self._parts, is_lowered=False)
 
     def of(self, closed: Any, mesh: Mesh) -> Hashable:
         """See `form`."""
@@ -47,6 +48,14 @@ class Forms:
         if devices not in self._on:
             self._on[devices] = _Former({device: index for index, device in enumerate(devices)}, self._parts)
         return _shared(self._on[devices].jaxpr(closed), self._parts)
+
+    def of_trace(self, closed: Any) -> Hashable:
+        """The form of a jaxpr that JAX has yet to differentiate, and that messages speak of.
+
+        Rules of derivatives count, which have to be the same objects, and lines. The names of scopes, which hold a
+        layer's number, and of arguments do not.
+        """
+        return _shared(self._traces.jaxpr(closed), self._parts)
 
 
 class Shared:
@@ -118,9 +127,11 @@ _Known = dict[int, tuple[Any, Hashable]]
 class _Former:
     """Makes forms of jaxprs, with devices by position. What it has made of an object it keeps, with the object."""
 
-    def __init__(self, places: Mapping[Any, int], parts: dict[Shared, Shared]) -> None:
+    def __init__(self, places: Mapping[Any, int], parts: dict[Shared, Shared], *, is_lowered: bool = True) -> None:
         self._places = places
         self._parts = parts
+        # Whether lowering alone reads the jaxprs.
+        self._is_lowered = is_lowered
         self._known: _Known = {}
         # Of parameters that lowering does not read as they are.
         self._lowered: _Known = {}
@@ -145,6 +156,7 @@ class _Former:
                 tuple([fresh(var) for var in eqn.outvars]),
                 self.params(eqn),
                 eqn.ctx,
+                *(() if self._is_lowered else (frozenset(eqn.effects), eqn.source_info.traceback)),
             )
             for eqn in inner.eqns
         ]
@@ -158,10 +170,10 @@ class _Former:
 
     def params(self, eqn: Any) -> Hashable:
         """The form of an equation's parameters."""
-        body = _BODY_ONLY.get(eqn.primitive.name)
+        body = _BODY_ONLY.get(eqn.primitive.name) if self._is_lowered else None
         if body is not None:
             return self._once(eqn.params[body], self.jaxpr, self._known)
-        if eqn.primitive in _compat.LOWERED_IN_PART:
+        if self._is_lowered and eqn.primitive in _compat.LOWERED_IN_PART:
             return self._once(eqn.params, lambda _: self._items(_compat.lowered_params(eqn)), self._lowered)
         return self._once(eqn.params, self._items, self._known)
 
