@@ -18,6 +18,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from jax.experimental.layout import Layout, with_layout_constraint
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import mmruntime as mm
@@ -397,19 +398,41 @@ SCANS = {
     "of rows": jax.vmap(lambda row: jax.lax.scan(lambda c, x: (c * x, c), row, jnp.stack([row] * 4))),
     "in a scan": lambda x: jax.lax.scan(lambda c, _: (scan_of()(c)[0], None), x, None, length=2),
 }
+
+
+def constrained(axis, spec):
+    mesh = jax.make_mesh((1,), (axis,), (AxisType.Auto,), devices=jax.devices()[:1])
+    return lambda x: jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
+
+
+PROGRAMS = SCANS | {
+    "sin": jnp.sin,
+    "twice": lambda x: jnp.sin(jnp.sin(x)),
+    "times zero": lambda x: x * 0.0,
+    "times minus zero": lambda x: x * -0.0,
+    "sum over rows": lambda x: x.sum(0),
+    "sum over columns": lambda x: x.sum(1),
+    "first operand": lambda x: jnp.sin(x) - x,
+    "second operand": lambda x: x - jnp.sin(x),
+    "of another type": lambda x: jnp.sin(x.astype(jnp.bfloat16)),
+    "cut over x": constrained("x", P("x")),
+    "cut over x, by columns": constrained("x", P(None, "x")),
+    "cut over y": constrained("y", P("y")),
+    "called": lambda x: jax.jit(jnp.sin)(x) + jax.nn.relu(x),
+}
 ONES = jnp.ones((4, 4))
 
 
-def test_scans_that_differ_have_other_digests():
-    found = {name: digest_of(fun, ONES) for name, fun in SCANS.items()}
+def test_programs_that_differ_have_other_digests():
+    found = {name: digest_of(fun, ONES) for name, fun in PROGRAMS.items()}
     assert None not in found.values(), found
     assert len(set(found.values())) == len(found), found
 
 
-def test_scans_have_the_same_digests_in_another_process():
+def test_programs_have_the_same_digests_in_another_process():
     source = (
-        "from tests.runtime.test_program_cache import ONES, SCANS, digest_of\n"
-        "print(*[digest_of(fun, ONES) for fun in SCANS.values()])"
+        "from tests.runtime.test_program_cache import ONES, PROGRAMS, digest_of\n"
+        "print(*[digest_of(fun, ONES) for fun in PROGRAMS.values()])"
     )
     run = subprocess.run(
         [sys.executable, "-c", source],
@@ -419,7 +442,7 @@ def test_scans_have_the_same_digests_in_another_process():
         check=True,
         timeout=300,
     )
-    assert run.stdout.split() == [digest_of(fun, ONES) for fun in SCANS.values()]
+    assert run.stdout.split() == [digest_of(fun, ONES) for fun in PROGRAMS.values()]
 
 
 def lowered_text(fun, *args):

@@ -2,6 +2,6 @@
 
 `ir` is the step that passes take and give. What a primitive does to dimensions and to sums is said once, in
 `primitives`. `rewrite` says which equations are needed and renames variables, `inline` opens calls, `trace_equations`
-makes equations of a function. `equal`, `content` and `digest` compare programs, `flops` costs them, `wide_results`
-keeps short floats from being rounded before they are added up.
+makes equations of a function. `equal` compares programs, `content` names them, `flops` costs them, `wide_results` keeps
+short floats from being rounded before they are added up.
 """

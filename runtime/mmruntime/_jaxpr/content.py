@@ -1,7 +1,6 @@
 """Digests that name a program by its content: two programs with one digest compute the same, in any process.
 
-`digest` names canonical forms for what may be out of date, and takes the word of a `repr` for it. Here every value is
-of a type on a short list, and spelled out in full; anything else has no digest.
+Every value is of a type on a short list, and spelled out in full; anything else has no digest.
 """
 
 from __future__ import annotations

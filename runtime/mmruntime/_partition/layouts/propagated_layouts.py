@@ -22,7 +22,6 @@ from mmruntime import _compat
 from mmruntime._compat import Var
 from mmruntime._core.whole_file import write_whole
 from mmruntime._jaxpr.content import ContentDigests
-from mmruntime._jaxpr.digest import digest
 from mmruntime._jaxpr.equal import Forms, layout
 from mmruntime._partition.layouts.mesh_axes import Plain
 from mmruntime._partition.layouts.propagate import Found, propagate
@@ -79,8 +78,7 @@ class PropagatedLayouts:
 
     def _path(self, folder: Path, program: Hashable, further: Hashable, mesh: Mesh) -> Path | None:
         """The file of an entry, given a program's form; None if the program cannot be named."""
-        name = self.contents.of(program, mesh.devices.flat[0].platform) or digest(program)
-        entry = None if name is None else digest((_versions(), name, further))
+        entry = self.contents.of((_versions(), program, further), mesh.devices.flat[0].platform)
         return None if entry is None else folder / f"{entry}.json"
 
 
