@@ -29,10 +29,12 @@ class Editor:
         self.messages: list[str] = []
         self._news = asyncio.Event()
         self.texts: dict[str, str] = {}
+        self.edited: dict[str, str] = {}
         self.versions: dict[str, int] = {}
         self.client.feature(types.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)(partial(self._publish))
         self.client.feature(types.WINDOW_SHOW_MESSAGE)(lambda params: self.messages.append(params.message))
         self.client.feature(types.CLIENT_REGISTER_CAPABILITY)(lambda params: None)
+        self.client.feature(types.WORKSPACE_APPLY_EDIT)(partial(self._apply))
         self.run(self._start(capabilities))
 
     def run(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
@@ -40,6 +42,29 @@ class Editor:
             return await asyncio.wait_for(coroutine, _LONGEST)
 
         return self._loop.run(limited())
+
+    def _apply(self, params: types.ApplyWorkspaceEditParams) -> types.ApplyWorkspaceEditResult:
+        """Take the edit of a command: the files are then as `edited` says."""
+        self.edited = self.after(types.CodeAction(title="", edit=params.edit))
+        return types.ApplyWorkspaceEditResult(applied=True)
+
+    async def command(self, action: types.CodeAction) -> None:
+        """Run the command of an action to its end."""
+        assert action.command is not None
+        params = types.ExecuteCommandParams(action.command.command, action.command.arguments)
+        await self.client.workspace_execute_command_async(params)
+
+    def start(self, coroutine: Coroutine[Any, Any, _Result]) -> asyncio.Task[_Result]:
+        """Begin to ask, and go on."""
+        return self._loop.get_loop().create_task(coroutine)
+
+    def end(self, task: asyncio.Task[_Result]) -> _Result:
+        """The answer to what was asked, however long it takes."""
+
+        async def ended() -> _Result:
+            return await task
+
+        return self._loop.run(ended())
 
     def _publish(self, params: types.PublishDiagnosticsParams) -> None:
         self.published[params.uri] = params

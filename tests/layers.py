@@ -44,7 +44,8 @@ MAY_IMPORT = {
     "mmrewrite.cli.libcst_tool": ("libcst .results .project .codemod .engine .files"),
     "mmrewrite.cli.config": ".directives .files",
     "mmrewrite.lsp": (
-        "pygls lsprotocol mmrewrite .results .source .directives .project .codemod .engine .files .plan .cli.config"
+        "pygls lsprotocol mmrewrite .results .source .directives .project .codemod .engine .files .plan .suggest "
+        ".cli.config"
     ),
     "mmrewrite.cli": (
         "click pygls mmrewrite .results .tracking .source .directives .codemod .engine "

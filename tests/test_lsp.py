@@ -166,6 +166,54 @@ def test_a_hint_is_rewritten_with_its_program_and_no_other(editor: Editor, folde
     assert run(editor.actions("model.py", 7)) == []
 
 
+LAYERS = """\
+import jax, jax.numpy as jnp
+
+def loss_fn(p, x):
+    for w in p:
+        x = jnp.tanh(x @ w)
+    return jnp.mean(x ** 2)
+
+@jax.jit
+def step(p, x):
+    g = jax.grad(loss_fn)(p, x)
+    return jax.tree.map(lambda a, b: a - 0.1 * b, p, g)
+
+def example():
+    return [jax.ShapeDtypeStruct((8192, 8192), jnp.float32)] * 16, jax.ShapeDtypeStruct((65536, 8192), jnp.float32)
+"""
+SETTINGS = """\
+[tool.mmrewrite.suggest]
+entry = "train:step"
+args = "train:example"
+device = "h100"
+devices = 8
+"""
+
+
+@pytest.mark.family(3)
+def test_a_pipeline_is_suggested_for_a_step(editor: Editor, folder: Path) -> None:
+    run = editor.run
+    run(editor.open("train.py", LAYERS))
+    refactorings = [types.CodeActionKind.RefactorRewrite.value]
+    assert run(editor.actions("train.py", 3, refactorings)) == []
+    (action,) = run(editor.actions("train.py", 8, refactorings))
+    assert action.title == "Suggest a pipeline"
+    assert action.disabled is not None
+    assert 'entry = "MODULE:step"' in action.disabled.reason
+    put(str(folder / "pyproject.toml"), SETTINGS)
+    run(editor.open("train.py", LAYERS))
+    (action,) = run(editor.actions("train.py", 8, refactorings))
+    assert action.disabled is None
+    # Other questions are answered meanwhile.
+    task = editor.start(editor.command(action))
+    assert run(editor.hover("train.py", 3)) is None
+    editor.end(task)
+    text = editor.edited["train.py"]
+    assert "# mm: stages\n    for w in p:\n" in text and "# mm: microbatch(" in text, editor.messages
+    assert "".join(line for line in text.splitlines(True) if "# mm: " not in line) == LAYERS
+
+
 def test_a_hover_says_what_is_known_and_what_is_not(editor: Editor, folder: Path) -> None:
     run = editor.run
     run(editor.open("train.py", PIPELINE))

@@ -1,15 +1,20 @@
 """Plans of a step, compared by the model of their costs."""
 
+import hashlib
 import time
+from pathlib import Path
 
 import pytest
 
+from mmrewrite.files.cache_folder import VARIABLE, cache_folder
 from mmrewrite.suggest.costs import Layer, Line, TensorCut
 from mmrewrite.suggest.devices import find_device
+from mmrewrite.suggest.kept import KIND, keep_suggestion
 from mmrewrite.suggest.model import CostModel, PlanChoice
 from mmrewrite.suggest.output import as_text
 from mmrewrite.suggest.search import FixedChoices, find_plans, named
 from mmrewrite.suggest.traced import Suggested, Wanted
+from tests.command import PIPELINE, put, run
 
 # Heads and the width of an MLP.
 CUTS = TensorCut(12, 0.33, 0.33, 0.4), TensorCut(4096, 0.66, 0.66, 0.5)
@@ -103,6 +108,25 @@ def test_what_fits_nowhere_is_said() -> None:
 def test_an_unknown_device_names_the_nearest() -> None:
     with pytest.raises(ValueError, match="did you mean h100"):
         find_device("H100")
+
+
+def test_a_faster_plan_is_told_until_a_source_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "cache"))
+    file = put("train.py", PIPELINE)
+    folder = cache_folder(KIND)
+    assert folder is not None
+    step, sources = ("train:step", "train:example"), {"train.py": hashlib.sha256(file.read_bytes()).hexdigest()}
+    keep_suggestion(folder, step, sources, "another plan is faster")
+    assert "another plan is faster" in run("check").stderr
+    for output_format in ("html", "markdown"):
+        assert "another plan is faster" in run("check", "--format", output_format).stdout
+    assert "another plan" not in run("check", "-q").stderr + run("check", "--no-cache").stderr
+    file.write_text(f"{PIPELINE}# changed\n")
+    assert "another plan" not in run("check").stderr
+    file.write_text(PIPELINE)
+    keep_suggestion(folder, step, sources, None)
+    assert "another plan" not in run("check").stderr
 
 
 @pytest.mark.parametrize(

@@ -175,6 +175,8 @@ def check(out: str | None, **options: Any) -> None:
     if out is None:
         session.show_rewrites("check", shows_patch=True)
         session.print_messages("would change")
+        for sentence in () if session.options.quiet else session.suggestions():
+            session.say(sentence)
         session.exit(changes_matter=True, found=session.refused)
     from mmrewrite.mirror.build import NotBuilt, check_place, stale
 
@@ -305,7 +307,7 @@ def plan(
 
 @cli.command(short_help="Write the hints of a program without any.")
 @source_options
-@click.option("--entry", metavar="MODULE:STEP", required=True, help="The compiled step.")
+@click.option("--entry", metavar="MODULE:STEP", help="The compiled step.")
 @click.option("--args", "arguments", metavar="MODULE:FUNCTION", help="Function that returns the step's arguments.")
 @click.option("--run", "runs", is_flag=True, help="In place of --args: run the module until it calls the step.")
 @device_options
@@ -322,7 +324,7 @@ def plan(
 @click.option("--check", "checks", is_flag=True, help="Run `verify` and `plan --memory` on virtual devices.")
 @limit_options
 def suggest(
-    entry: str,
+    entry: str | None,
     arguments: str | None,
     runs: bool,
     batch: int | None,
@@ -344,11 +346,17 @@ def suggest(
     The verdict comes first: a pipeline, with the patch of its hints, or plain `jax.jit`, or that nothing fits.
     Times are predicted. Writes nothing without --apply.
     """
-    from mmrewrite.cli.suggest import device_of, suggest_and_show
+    from mmrewrite.cli.suggest import configured, device_of, suggest_and_show
     from mmrewrite.mirror.limits import program_limits
     from mmrewrite.suggest.search import FixedChoices
     from mmrewrite.suggest.traced import RUN, Wanted
 
+    known = configured(options)
+    entry = entry or known.get("entry")
+    if arguments is None and not runs:
+        arguments, runs = known.get("args"), known.get("run", False)
+    if entry is None:
+        raise click.UsageError("Which step? Give --entry MODULE:STEP, or `entry` in [tool.mmrewrite.suggest].")
     if runs == (arguments is not None):
         raise click.UsageError("Give --args, the function that returns the step's arguments, or --run.")
     if runs and checks:

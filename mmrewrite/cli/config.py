@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,7 @@ class Config:
         width: The line length of the project's formatter.
         target_jax: The oldest JAX that modernized code must run on.
         jaxtyping: Whether every task takes its layouts from jaxtyping annotations.
+        suggest: What `suggest` is about where its options do not say so: `SUGGEST_KEYS`.
     """
 
     folder: Path
@@ -70,12 +71,15 @@ class Config:
     width: int = DEFAULT_WIDTH
     target_jax: str | None = None
     jaxtyping: bool = False
+    suggest: Mapping[str, Any] = field(default_factory=dict)
 
 
 _LISTS = ("include", "exclude", "select", "ignore")
 # A version of JAX.
 VERSION = re.compile(r"\d+(\.\d+){1,3}")
-KEYS = (*_LISTS, "out", "axes", "target-jax", "jaxtyping", "per-file-ignores")
+KEYS = (*_LISTS, "out", "axes", "target-jax", "jaxtyping", "per-file-ignores", "suggest")
+# Of the table `suggest`, with what their values are.
+SUGGEST_KEYS = {"entry": str, "args": str, "run": bool, "device": str, "devices": int, "cluster": str}
 
 
 def read_config(start: Path, named: Path | None = None) -> Config:
@@ -198,11 +202,7 @@ def _check_name(tool: dict[str, Any], path: Path) -> None:
 
 
 def _config(path: Path, table: dict[str, Any], prefix: str, width: int) -> Config:
-    for key in table:
-        if key not in KEYS:
-            from mmrewrite.directives.vocabulary import nearest
-
-            raise ConfigError(f"{path}: {prefix} has no key `{key}`{nearest(key, KEYS)}")
+    _check_keys(path, prefix, table, KEYS)
     lists = {key: _strings(path, f"`{key}`", table.get(key, [])) for key in _LISTS}
     out = table.get("out")
     for name in (*lists["include"], *([out] if isinstance(out, str) else [])):
@@ -229,6 +229,14 @@ def _config(path: Path, table: dict[str, Any], prefix: str, width: int) -> Confi
         raise ConfigError(
             f'{path}: `per-file-ignores` must be a table of patterns such as "tests/**" = ["NAME"], not {ignores!r}'
         )
+    suggest = table.get("suggest", {})
+    if not isinstance(suggest, dict):
+        raise ConfigError(f"{path}: `suggest` must be a table such as [tool.mmrewrite.suggest], not {suggest!r}")
+    _check_keys(path, "`suggest`", suggest, SUGGEST_KEYS)
+    for key, value in suggest.items():
+        if type(value) is not SUGGEST_KEYS[key]:
+            kinds = {str: "a text in quotes", bool: "true or false", int: "a number"}
+            raise ConfigError(f"{path}: suggest.{key} must be {kinds[SUGGEST_KEYS[key]]}, not {value!r}")
     per_file = tuple((key, _strings(path, f'per-file-ignores."{key}"', value)) for key, value in ignores.items())
     return Config(
         path.parent,
@@ -238,8 +246,17 @@ def _config(path: Path, table: dict[str, Any], prefix: str, width: int) -> Confi
         target_jax=target,
         jaxtyping=jaxtyping,
         per_file_ignores=per_file,
+        suggest=suggest,
         **lists,
     )
+
+
+def _check_keys(path: Path, what: str, table: Iterable[str], known: Collection[str]) -> None:
+    for key in table:
+        if key not in known:
+            from mmrewrite.directives.vocabulary import nearest
+
+            raise ConfigError(f"{path}: {what} has no key `{key}`{nearest(key, known)}")
 
 
 def _strings(path: Path, what: str, value: object) -> tuple[str, ...]:

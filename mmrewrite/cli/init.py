@@ -166,6 +166,13 @@ def _lines(found: _Found, head: str, prefix: str) -> Iterator[str]:
     yield '# Codemods that must not write into some files; "all" is every codemod.'
     yield f"# [{prefix}per-file-ignores]"
     yield '# "experiments/**" = ["all"]'
+    yield ""
+    yield "# What `mmrewrite suggest` is about, on the command line and in editors."
+    yield f"# [{prefix}suggest]"
+    yield '# entry = "train:train_step"'
+    yield '# args = "train:example_arguments"'
+    yield '# device = "h100"'
+    yield "# devices = 8"
 
 
 def _array(items: Iterable[str]) -> str:

@@ -310,6 +310,7 @@ class Session:
             mirror.changes if mirror is not None else (),
             self.plan if self.has_plan else None,
             self._evidence(),
+            self.suggestions() if self.has_plan and self.options.output_format in _SHOWING_PLANS else (),
         )
         self.show(command, report)
 
@@ -353,6 +354,15 @@ class Session:
             if own and others and section.title != UNREACHED:
                 stands = f", in the {'steps' if len(steps) > 1 else 'step'} {', '.join(steps)}" if steps else ""
                 yield f"{', '.join(map(style.one_line, sorted(own)))}: runs on {style.one_line(section.title)}{stands}"
+
+    def suggestions(self) -> tuple[str, ...]:
+        """What `plan --suggest` found of the programs of this run, where their sources are still as they were."""
+        from mmrewrite.files.cache_folder import cache_folder
+        from mmrewrite.suggest.kept import KIND, kept_suggestions
+
+        folder = cache_folder(KIND) if self.caches else None
+        paths = [result.path for result in self.results]
+        return () if folder is None or not os.path.isdir(folder) else tuple(kept_suggestions(folder, paths, load_file))
 
     def keep_trace(self, planned: Planned) -> None:
         """Keep what a trace says about bytes, for hovers of the language server."""

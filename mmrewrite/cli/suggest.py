@@ -6,20 +6,25 @@ import contextlib
 import dataclasses
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
+from mmrewrite.cli.config import ConfigError, read_config
 from mmrewrite.cli.session import CHANGES, Session
 from mmrewrite.cli.source_options import SourceOptions
 from mmrewrite.cli.terminal.output import say
 from mmrewrite.codemod.registry import Registry
+from mmrewrite.files.cache_folder import cache_folder
 from mmrewrite.files.patch import patch_of
 from mmrewrite.files.walk import read_file
 from mmrewrite.mirror.child_process import NotRun
 from mmrewrite.source.file import SourceFile
 from mmrewrite.suggest.devices import Accelerator, find_device, read_cluster
 from mmrewrite.suggest.hinted import HintedProject
+from mmrewrite.suggest.kept import KIND, keep_suggestion
+from mmrewrite.suggest.output import faster_plan
 from mmrewrite.suggest.places import NoPlace
 from mmrewrite.suggest.traced import Suggested, Wanted, suggest
 from mmrewrite.suggest.unhinted import suggest_hints
@@ -49,6 +54,26 @@ def device_of(options: dict[str, Any], *, needed: bool) -> tuple[Accelerator, in
     return record, devices or count
 
 
+def configured(options: dict[str, Any]) -> Mapping[str, Any]:
+    """What `suggest` is about by the configuration, which also says for what devices if the options do not.
+
+    Raises:
+        click.UsageError: If the configuration cannot be read.
+    """
+    named = options.get("config")
+    try:
+        config = read_config(Path.cwd(), Path(named) if named else None)
+    except ConfigError as error:
+        raise click.UsageError(f"{error}.") from None
+    if options["cluster"] is None:
+        options["devices"] = options["devices"] or config.suggest.get("devices")
+    if options["device"] is None and options["cluster"] is None:
+        options["device"] = config.suggest.get("device")
+        cluster = config.suggest.get("cluster")
+        options["cluster"] = None if cluster is None else str(config.folder / cluster)
+    return config.suggest
+
+
 def _text(path: str) -> str:
     return read_file(path).decode("utf-8-sig")
 
@@ -60,6 +85,12 @@ def compare_plans(wanted: Wanted, options: Mapping[str, Any]) -> NoReturn:
     session = Session(SourceOptions(**options))
     with _failing(session), session.progress.phase(f"plan --suggest: {wanted.entry}") as tell:
         suggested = suggest(wanted, session.paths, session.rules, session.results, tell)
+    folder = cache_folder(KIND) if session.caches else None
+    if folder is not None:
+        # A cache that cannot be written is none.
+        with contextlib.suppress(OSError):
+            step = wanted.entry, wanted.arguments
+            keep_suggestion(folder, step, suggested.sources, faster_plan(suggested))
     _show(session, suggested)
     session.print_messages("would change")
     session.exit(found=suggested.found.verdict == "nothing")

@@ -26,13 +26,13 @@ class Request:
         buffers: The text of each open file, by its absolute path.
         units: What a column counts.
         fresh: Whether to look again which files there are.
-        path: The file that `describe` and `rewrite` are about.
+        path: The file that `describe`, `rewrite` and `step` are about.
         line: Its line, from 1.
         others: The open files that are of the run of another folder.
         large: The open files that are too large to be looked at while somebody types.
     """
 
-    kind: Literal["check", "describe", "rewrite"]
+    kind: Literal["check", "describe", "rewrite", "step"]
     folder: str
     walks: bool
     buffers: Mapping[str, str]
@@ -94,10 +94,18 @@ class RegionRewrite:
 
 
 @dataclass(frozen=True)
+class StepOnLine:
+    """A step of a file without hints, by name; `why_not` says what to write before a pipeline can be suggested."""
+
+    name: str
+    why_not: str | None
+
+
+@dataclass(frozen=True)
 class Failed:
     """The worker could not answer, in a sentence."""
 
     message: str
 
 
-Answer = CheckedWorkspace | RegionRewrite | Failed | str | None
+Answer = CheckedWorkspace | RegionRewrite | StepOnLine | Failed | str | None

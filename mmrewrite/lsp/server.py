@@ -16,11 +16,22 @@ from typing import TYPE_CHECKING, Any, cast
 
 from mmrewrite import __version__
 from mmrewrite.codemod.registry import Registry
-from mmrewrite.lsp.answers import LARGEST, Answer, CheckedWorkspace, Failed, RegionRewrite, Request, ShownProblem
+from mmrewrite.files.walk import load_file
+from mmrewrite.lsp.answers import (
+    LARGEST,
+    Answer,
+    CheckedWorkspace,
+    Failed,
+    RegionRewrite,
+    Request,
+    ShownProblem,
+    StepOnLine,
+)
 from mmrewrite.lsp.completion import AxisNames, offers
 from mmrewrite.lsp.connection import Connection
 from mmrewrite.lsp.positions import Position, Units, offset_at, position_at, replace_range
-from mmrewrite.source.text import SourceText
+from mmrewrite.lsp.suggestion import NotSuggested, SuggestionProcess, suggested_hints
+from mmrewrite.source.text import SourceText, encode_buffer
 
 if TYPE_CHECKING:
     from lsprotocol import types
@@ -32,6 +43,8 @@ PAUSE = 0.15
 # Seconds after which to look again which files there are, if the client reports no changes of files.
 STALE = 2.0
 
+# The command that looks for a pipeline, and what it is called.
+SUGGEST, SUGGEST_TITLE = "mmrewrite.suggest", "Suggest a pipeline"
 # What may come before something to complete in a hint.
 _TRIGGERS = [" ", ":", ";", "(", "[", ",", "=", '"', "'"]
 # Characters of a line before the cursor that completion looks at.
@@ -66,6 +79,7 @@ class Server:
         self._watches = False
         self._task: asyncio.Task[None] | None = None
         self._said: set[str] = set()
+        self._suggestion = SuggestionProcess()
 
     # Open files
 
@@ -132,6 +146,7 @@ class Server:
         if self._task is not None:
             self._task.cancel()
         self._worker.close()
+        self._suggestion.close()
 
     # Diagnostics
 
@@ -282,6 +297,9 @@ class Server:
                 if isinstance(answer, RegionRewrite) and buffer.version == version and answer not in seen:
                     seen.append(answer)
                     found += self._rewrite(answer)
+            answer = await self._ask("step", buffer, params.range.start.line + 1)
+            if isinstance(answer, StepOnLine):
+                found += self._suggest(answer, buffer)
         return found
 
     def _fixes(self, buffer: _Buffer, wanted: types.Range) -> Iterator[types.CodeAction]:
@@ -300,16 +318,64 @@ class Server:
                 edit=self._edit({buffer.path: [edit]}),
             )
 
+    def _refused(self, title: str, reason: str) -> Iterator[types.CodeAction]:
+        """An action that is there and cannot be chosen, for clients that can say why."""
+        from lsprotocol import types
+
+        capabilities = self._protocol.client_capabilities.text_document
+        if capabilities and capabilities.code_action and capabilities.code_action.disabled_support:
+            disabled = types.CodeActionDisabled(reason=reason)
+            yield types.CodeAction(title=title, kind=types.CodeActionKind.RefactorRewrite, disabled=disabled)
+
+    def _suggest(self, step: StepOnLine, buffer: _Buffer) -> Iterator[types.CodeAction]:
+        from lsprotocol import types
+
+        if step.why_not is not None:
+            yield from self._refused(SUGGEST_TITLE, step.why_not)
+            return
+        command = types.Command(SUGGEST_TITLE, SUGGEST, arguments=[self._folder_of(buffer.path)])
+        yield types.CodeAction(title=SUGGEST_TITLE, kind=types.CodeActionKind.RefactorRewrite, command=command)
+
+    async def suggest(self, folder: str) -> None:
+        """Look for a pipeline in a process of its own, and have the client write its hints."""
+        from lsprotocol import types
+
+        unsaved = [
+            buffer.path
+            for buffer in self._buffers.values()
+            if encode_buffer(buffer.source.text) != load_file(buffer.path)
+        ]
+        if unsaved:
+            self._tell(f"{unsaved[0]}: save it first; the program is traced from the disk")
+            return
+        self._tell("looking for a pipeline: the step is traced, which takes from seconds to minutes")
+        try:
+            document = await self._suggestion.run(folder)
+            files = {each["path"]: load_file(os.path.join(folder, each["path"])) for each in document["places"]}
+            hinted = suggested_hints(document, {path: data for path, data in files.items() if data is not None})
+        except NotSuggested as problem:
+            self._tell(str(problem))
+            return
+        edits = {}
+        for result in hinted:
+            source = SourceText.decode(result.original)
+            edits[os.path.join(folder, result.path)] = [
+                types.TextEdit(
+                    range=self._range(*(position_at(source, at, self._units) for at in (edit.start, edit.end))),
+                    new_text=edit.text,
+                )
+                for edit in result.edits
+            ]
+        label = types.ApplyWorkspaceEditParams(edit=self._edit(edits), label=SUGGEST_TITLE)
+        await self._protocol.workspace_apply_edit_async(label)
+        self._tell(document["summary"])
+
     def _rewrite(self, answer: RegionRewrite) -> Iterator[types.CodeAction]:
         from lsprotocol import types
 
         kind = types.CodeActionKind.RefactorRewrite
         if answer.refused is not None:
-            capabilities = self._protocol.client_capabilities.text_document
-            supported = capabilities and capabilities.code_action and capabilities.code_action.disabled_support
-            if supported:
-                disabled = types.CodeActionDisabled(reason=answer.refused)
-                yield types.CodeAction(title="Rewrite this hint", kind=kind, disabled=disabled)
+            yield from self._refused("Rewrite this hint", answer.refused)
             return
         edits = {
             path: [types.TextEdit(range=self._range(start, end), new_text=text) for start, end, text in changes]
@@ -404,13 +470,20 @@ class Server:
         return types.Range(start=types.Position(*start), end=types.Position(*end))
 
     def _say(self, message: str) -> None:
-        """Show a message, once."""
+        """Show an error, once."""
         if message not in self._said:
-            from lsprotocol import types
-
             self._said.add(message)
-            kind = types.MessageType.Error
-            self._protocol.window_show_message(types.ShowMessageParams(type=kind, message=f"mmrewrite: {message}"))
+            self._show(message, is_error=True)
+
+    def _tell(self, message: str) -> None:
+        """Show what became of a command."""
+        self._show(message, is_error=False)
+
+    def _show(self, message: str, *, is_error: bool) -> None:
+        from lsprotocol import types
+
+        kind = types.MessageType.Error if is_error else types.MessageType.Info
+        self._protocol.window_show_message(types.ShowMessageParams(type=kind, message=f"mmrewrite: {message}"))
 
 
 def make_server() -> LanguageServer:
@@ -444,6 +517,7 @@ def make_server() -> LanguageServer:
     ):
         # pygls marks what it is given, and a bound method cannot be marked.
         protocol.feature(method, options)(partial(handler))
+    protocol.command(SUGGEST)(partial(server.suggest))
     return protocol
 
 

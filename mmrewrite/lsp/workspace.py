@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -11,15 +12,25 @@ from pathlib import Path
 from mmrewrite.cli.config import Config, ignored_codemods, read_config, selected_codemods
 from mmrewrite.codemod.products import old_names
 from mmrewrite.codemod.registry import Registry
+from mmrewrite.directives.carrier import may_have_hints
 from mmrewrite.directives.vocabulary import DIRECTIVES
 from mmrewrite.engine.rewrite import rewrite_project
 from mmrewrite.engine.settings import HintSettings
 from mmrewrite.files.cache_folder import cache_folder
 from mmrewrite.files.select import Rules, Selection, select_files, source_file
 from mmrewrite.files.walk import SUFFIXES, load_file, shown
-from mmrewrite.lsp.answers import LARGEST, CheckedWorkspace, RegionRewrite, Request, Severity, ShownProblem
+from mmrewrite.lsp.answers import (
+    LARGEST,
+    CheckedWorkspace,
+    RegionRewrite,
+    Request,
+    Severity,
+    ShownProblem,
+    StepOnLine,
+)
 from mmrewrite.lsp.completion import axis_names
 from mmrewrite.lsp.positions import Position, Units, position_at
+from mmrewrite.lsp.suggestion import MISSING
 from mmrewrite.plan.line_facts import line_facts
 from mmrewrite.plan.read_placement import may_place, read_regions
 from mmrewrite.plan.sites import SourceLine
@@ -28,7 +39,10 @@ from mmrewrite.plan.traced_bytes import KIND, traces_of
 from mmrewrite.project.facts import SourceFile
 from mmrewrite.results import HintReference, Rewrite
 from mmrewrite.source.failure import is_bug
-from mmrewrite.source.text import SourceError, SourceText, encode_buffer
+from mmrewrite.source.functions import COMPILERS, is_jit_decorator
+from mmrewrite.source.names import read_names
+from mmrewrite.source.spans import first_line
+from mmrewrite.source.text import SourceError, SourceText, encode_buffer, parse_quietly
 
 _PLACE_IN_MESSAGE = re.compile(r"\(line (\d+), column (\d+)\)")
 _LINK = re.compile(r"^See (https://\S+?)[.,]?(?:\s|$)", re.MULTILINE)
@@ -96,6 +110,20 @@ class Workspace:
             (result.path, hint.line, hint.column) for result in changed for edit in result.edits for hint in edit.hints
         }
         return RegionRewrite(edits, len(hints))
+
+    def step(self, request: Request) -> StepOnLine | None:
+        """The compiled step on a line of a file without hints; None if there is none."""
+        sources = self._sources(request)
+        data = sources.load(request.path)
+        name = None if data is None or may_have_hints(data) else _compiled_on(data, request.line)
+        if name is None:
+            return None
+        known = sources.config.suggest
+        about = str(known.get("entry", "")).rpartition(":")[2].rpartition(".")[2]
+        is_told = ("args" in known or known.get("run")) and ("device" in known or "cluster" in known)
+        if about != name or not is_told:
+            return StepOnLine(name, MISSING.format(step=name))
+        return StepOnLine(name, None)
 
     def describe(self, request: Request) -> str | None:
         """What is known about the hints of a line, as Markdown; None if it has none."""
@@ -242,6 +270,26 @@ def _problems(result: Rewrite, units: Units) -> Iterator[ShownProblem]:
         start, end = at(refusal.line, refusal.column), end_of(refusal.line, refusal.column)
         hint = None if refusal.hint is None else at(refusal.hint.line, refusal.hint.column)
         yield ShownProblem(start, end, refusal.reason, severity, refusal.codemod, _link(refusal.codemod), hint=hint)
+
+
+def _compiled_on(data: bytes, line: int) -> str | None:
+    """The name of the function that a line compiles: its definition with decorators, or an assignment."""
+    try:
+        tree = parse_quietly(SourceText.decode(data).text)
+    except (SourceError, SyntaxError):
+        return None
+    names = read_names(tree, "", is_package=False)
+    for statement, scope in names.scopes.items():
+        if not first_line(statement) <= line:
+            continue
+        if isinstance(statement, ast.FunctionDef) and line <= statement.lineno:
+            if any(is_jit_decorator(names, each, scope) for each in statement.decorator_list):
+                return statement.name
+        elif isinstance(statement, ast.Assign) and line <= (statement.end_lineno or 0):
+            made, target = statement.value, statement.targets[0]
+            if isinstance(made, ast.Call) and names.resolve(made.func, scope) in COMPILERS:
+                return getattr(target, "attr", getattr(target, "id", None))
+    return None
 
 
 def _why_not(results: Iterable[Rewrite], path: str) -> Iterator[str]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
+import contextlib
 import os
 import re
 from collections import defaultdict
@@ -12,12 +11,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mmrewrite.directives.sizes import format_size
-from mmrewrite.files.cache_folder import keep_in, kept, kept_name, names_kept
+from mmrewrite.files.source_records import changed_source, keep_record, modules_of, records_of
 from mmrewrite.results import Rewrite
 from mmrewrite.source.text import SourceText
 
 KIND = "traces"
-_MOST = 50
 _PLACE = re.compile(r"^(?>.*? at )(.+?)(?: as rewritten)?:(\d+)$")
 
 
@@ -84,7 +82,7 @@ class TracedBytes:
 
     def changed_source(self, load: Callable[[str], bytes | None]) -> str | None:
         """The first module of the program whose bytes are others now, None if all are the same."""
-        return next((path for path, known in self.sources.items() if _hash(load(path)) != known), None)
+        return changed_source(self.sources, load)
 
 
 def traced_bytes(
@@ -111,7 +109,7 @@ def traced_bytes(
     return TracedBytes(
         step,
         arguments,
-        {os.path.realpath(path): known for path, known in sources.items() if path.endswith(".py")},
+        modules_of(sources),
         tuple(
             SubmeshBytes(row["number"], tuple(row["devices"]), row["state_bytes"], row["activation_bytes"])
             for row in document["submeshes"]
@@ -153,24 +151,14 @@ def keep(folder: str, traced: TracedBytes) -> None:
     Raises:
         OSError: If the folder cannot be written.
     """
-    name = kept_name(json.dumps([traced.step, traced.arguments, sorted(traced.sources)]).encode())
-    keep_in(folder, name, json.dumps(asdict(traced)).encode(), _MOST)
+    keep_record(folder, (traced.step, traced.arguments), asdict(traced))
 
 
 def traces_of(folder: str, path: str) -> Iterator[TracedBytes]:
     """The traces in a folder of programs that have a file, the newest first. What cannot be read is passed over."""
-    try:
-        names = names_kept(folder)
-    except OSError:
-        return
-    for name in names:
-        try:
-            # The newest is the one that was traced last, not the one that was looked at last.
-            traced = _read(json.loads(kept(folder, name, is_used=False) or b""))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            continue
-        if path in traced.sources:
-            yield traced
+    for record in records_of(folder, path):
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+            yield _read(record)
 
 
 def _read(content: Any) -> TracedBytes:
@@ -191,10 +179,6 @@ def _read(content: Any) -> TracedBytes:
         int(content["transfers"]),
         int(content["transferred"]),
     )
-
-
-def _hash(data: bytes | None) -> str:
-    return "none" if data is None else hashlib.sha256(data).hexdigest()
 
 
 def _count(number: int, word: str) -> str:

@@ -11,7 +11,7 @@ import math
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mmrewrite.files.select import Rules
@@ -114,6 +114,7 @@ class Suggested:
         model_axis: The axis that layers are cut over within; None if there is nothing to cut, or no name for it.
         model_names: The logical names of what is cut.
         uncut: What could be cut, had it a place for a hint: a sentence each.
+        sources: The hash of each file of the program that was traced.
     """
 
     wanted: Wanted
@@ -137,6 +138,7 @@ class Suggested:
     model_axis: str | None = None
     model_names: tuple[str, ...] = ()
     uncut: tuple[str, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
 
 
 class NotTraced(NotRun):
@@ -163,6 +165,7 @@ def trace_layers(
         # XLA has no fast products of short floats on CPUs, where the runtime makes others.
         platform = "cpu" if wanted.device.name == "cpu" else "gpu"
         document = _document(wanted, mirror, tell, files or {}, "--platform", platform, *flags)
+        document["sources"] = dict(mirror.hashes)
         own = _OwnLines(mirror, files or {})
         for cut in document["cuts"]:
             made = ([own.expression(each) for each in places] for places in cut["places"])
@@ -386,6 +389,7 @@ def compared(wanted: Wanted, document: Mapping[str, Any]) -> Suggested:
         tuple(model.unknown_types()),
         model_axis=model_axis,
         model_names=tuple(model_names),
+        sources=document["sources"],
     )
 
 

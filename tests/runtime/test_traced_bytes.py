@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mmrewrite.files import source_records
 from mmrewrite.files.cache_folder import VARIABLE
 from mmrewrite.lsp.answers import Request
 from mmrewrite.lsp.workspace import Workspace
@@ -110,7 +111,7 @@ class TestHovers:
 
 
 def test_the_newest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traced_bytes, "_MOST", 3)
+    monkeypatch.setattr(source_records, "_MOST", 3)
     for number in range(5):
         traced = traced_bytes.TracedBytes(f"a:f{number}", "a:g", {"/a.py": "0"}, (), (), 0, 0)
         traced_bytes.keep(str(tmp_path), traced)

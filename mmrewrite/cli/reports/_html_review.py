@@ -171,13 +171,14 @@ def _main(report: RewriteReport, planned: Planned | None) -> Iterator[str]:
     if left:
         yield section("Left on purpose", [bullets(left)], "left")
     if planned is not None:
-        yield section("What runs where", _plan(planned, any(result.refusals for result in report.results)), "plan")
+        yield section("What runs where", _plan(report, planned), "plan")
     yield section("Evidence", verified(evidence_of(report), changed=bool(changed)), "verified")
 
 
-def _plan(planned: Planned, has_refusals: bool) -> Iterator[str]:
+def _plan(report: RewriteReport, planned: Planned) -> Iterator[str]:
+    yield from (f'<p class="box care">{inline(sentence)}</p>' for sentence in report.suggestions)
     if not planned.sections:
-        yield f"<p>{nothing_planned(refused=has_refusals)}</p>"
+        yield f"<p>{nothing_planned(refused=any(result.refusals for result in report.results))}</p>"
     elif planned.traced is None:
         yield f'<p class="box care">{inline(UNTRACED)}</p>'
     yield from (section_html(each, number, 3) for number, each in enumerate(planned.sections))

@@ -29,6 +29,7 @@ class RewriteReport:
         mirror: The path of each generated file that `build` would change, its content and the new one; None is no file.
         plan: Makes the plan of the rewritten program, for the formats that show it; None where there is none to show.
         evidence: The JSON document of `verify`, if the user gave one.
+        suggestions: A sentence for each program for which another plan is predicted faster.
     """
 
     command: str
@@ -43,6 +44,7 @@ class RewriteReport:
     mirror: tuple[tuple[str, bytes | None, bytes | None], ...] = ()
     plan: Callable[[], Planned] | None = None
     evidence: Mapping[str, Any] | None = None
+    suggestions: tuple[str, ...] = ()
 
     @property
     def verb(self) -> str:

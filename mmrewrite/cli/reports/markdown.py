@@ -130,7 +130,7 @@ def _planned(report: RewriteReport) -> list[str]:
     if planned is None or not planned.sections:
         return []
     untraced = [] if planned.traced is not None else [_text(UNTRACED)]
-    return ["#### What runs where", *untraced, *map(_section, planned.sections)]
+    return ["#### What runs where", *map(_text, report.suggestions), *untraced, *map(_section, planned.sections)]
 
 
 def _section(section: PlanSection) -> str:
