@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import os
 import sys
@@ -30,6 +31,7 @@ class Editor:
         self._news = asyncio.Event()
         self.texts: dict[str, str] = {}
         self.edited: dict[str, str] = {}
+        self.commands: list[dict[str, Any]] = []
         self.versions: dict[str, int] = {}
         self.client.feature(types.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)(partial(self._publish))
         self.client.feature(types.WINDOW_SHOW_MESSAGE)(lambda params: self.messages.append(params.message))
@@ -48,10 +50,9 @@ class Editor:
         self.edited = self.after(types.CodeAction(title="", edit=params.edit))
         return types.ApplyWorkspaceEditResult(applied=True)
 
-    async def command(self, action: types.CodeAction) -> None:
-        """Run the command of an action to its end."""
-        assert action.command is not None
-        params = types.ExecuteCommandParams(action.command.command, action.command.arguments)
+    async def command(self, number: int) -> None:
+        """Run one of the commands that the last answer offered to its end."""
+        params = types.ExecuteCommandParams(self.commands[number]["command"], self.commands[number]["arguments"])
         await self.client.workspace_execute_command_async(params)
 
     def start(self, coroutine: Coroutine[Any, Any, _Result]) -> asyncio.Task[_Result]:
@@ -145,6 +146,8 @@ class Editor:
             context=types.CodeActionContext(diagnostics=[], only=None if only is None else list(only)),
         )
         found = await self.client.text_document_code_action_async(params)
+        # This client takes an action that has a command for a command, and makes a text of that.
+        self.commands = [ast.literal_eval(each.command) for each in found or [] if isinstance(each, types.Command)]
         return [each for each in found or [] if isinstance(each, types.CodeAction)]
 
     async def complete(self, name: str, line: int, character: int) -> dict[str, str]:

@@ -159,7 +159,7 @@ MAY_IMPORT = {
     "mmruntime._old_jax": "jax numpy ._compat",
     "mmruntime.flax": "jax numpy flax optax ._check ._compat ._core ._frontend ._execution ._step",
     "mmruntime.orbax": "jax orbax ._processes",
-    "mmruntime._commands": "jax numpy ml_dtypes .schedules ._core ._inspect ._step",
+    "mmruntime._commands": "jax numpy ml_dtypes .schedules ._compat ._core ._inspect ._step",
     "mmruntime.compat": "._core ._step ._old_jax",
     "mmruntime.test_util": "jax numpy absl ._core ._step",
     "mmruntime": "._core ._frontend ._step",

@@ -373,7 +373,7 @@ def _with_the_rest(
 
 
 def _with_step(project: HintedProject, found: HintPlaces, step: NewHint) -> Iterator[HintPlaces]:
-    """The places with another step, the mesh above all of its file; or the mesh in that of the step, which is imported."""
+    """The places with another step, the mesh above all of its file or in that of the step."""
     steps = (*found.steps, step)
     if step.path != found.mesh.path:
         yield replace(found, steps=steps)

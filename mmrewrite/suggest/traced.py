@@ -306,7 +306,8 @@ def _document(
     modules = [text.partition(":")[0] for text in (wanted.entry, wanted.arguments)]
     roots = [root for module in modules if (root := mirror.root(module)) is not None]
     what = f"--entry {wanted.entry}: the process that traces it"
-    arguments = [wanted.entry, wanted.arguments, *flags]
+    # A program without hints has been run on one device.
+    arguments = [wanted.entry, wanted.arguments, *flags, *(["--one-device"] if files else [])]
     document, details = run_module(
         "_commands.suggest", arguments, roots, environment(_VIRTUAL), what, wanted.limits, tell
     )

@@ -11,6 +11,8 @@ from jax._src.core import trace_state_clean
 
 log = logging.getLogger("mmruntime")
 
+_DEVICE_FUNCTIONS = ("devices", "local_devices", "device_count", "local_device_count")
+
 
 def at_top_level() -> bool:
     """Whether no JAX transformation is tracing right now."""
@@ -22,6 +24,26 @@ def backends_started() -> bool:
     from jax._src import xla_bridge  # noqa: PLC0415  (private: asking a public function would start them)
 
     return bool(xla_bridge.backends_are_initialized())
+
+
+def hide_other_devices() -> Callable[[], None]:
+    """Have the program see one device, however many there are; what is returned shows all of them again."""
+    from jax._src import xla_bridge  # noqa: PLC0415  (it may not be imported before the backends' settings are made)
+
+    known = [(module, name, getattr(module, name)) for module in (jax, xla_bridge) for name in _DEVICE_FUNCTIONS]
+    for module, name, original in known:
+
+        def shown(*args: Any, _original: Callable[..., Any] = original, **kwargs: Any) -> Any:
+            found = _original(*args, **kwargs)
+            return min(found, 1) if isinstance(found, int) else found[:1]
+
+        setattr(module, name, shown)
+
+    def show() -> None:
+        for module, name, original in known:
+            setattr(module, name, original)
+
+    return show
 
 
 def platform_started() -> str | None:
