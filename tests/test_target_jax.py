@@ -100,6 +100,7 @@ def test_the_target_has_what_is_written(target: str) -> None:
     assert too_new == {}
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("target", TARGETS)
 def test_what_is_written_is_not_gone(target: str) -> None:
     assert {name for name in written(target) if name in old_names() and old_names()[name].is_gone} == set()

@@ -320,7 +320,7 @@ def test_a_script_whose_results_depend_on_where_it_runs():
     assert "NotImplementedError: one device only" in result.stdout
 
 
-@pytest.mark.family(2)
+@pytest.mark.slow
 def test_mixed_precision_is_judged_in_float64_throughout():
     Path("train.py").write_text(MIXED.replace("SCALE", "1"))
     result = run("train.py")
@@ -385,7 +385,6 @@ def example():
 """
 
 
-@pytest.mark.family(2)
 def test_mistakes_in_short_types_are_found():
     Path("train.py").write_text(PLANTED)
     result = run("train.py", "--format", "json")
