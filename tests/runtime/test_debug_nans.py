@@ -132,6 +132,7 @@ FORMS = {
 }
 
 
+@pytest.mark.family(4)
 @pytest.mark.parametrize("layer", FORMS, ids=lambda layer: layer.__name__)
 def test_a_step_raises_where_jax_does_and_names_the_first_equation(layer, capsys) -> None:
     last, kind, primitive, gradients = FORMS[layer]
@@ -186,6 +187,7 @@ def accumulated(loss, how, schedule):
     return {"microbatch": microbatch, "loop": loop, "scan": scan, "none": jax.value_and_grad(loss)}[how]
 
 
+@pytest.mark.family(5)
 @pytest.mark.parametrize("donate", [(), (0,)], ids=["keep", "donate"])
 @pytest.mark.parametrize(
     ("how", "schedule", "mesh"),
