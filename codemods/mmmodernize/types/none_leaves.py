@@ -3,73 +3,39 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from mmmodernize.meshes.partition_specs import TREE_MAPS, parts_of
+from mmmodernize.sites.shared_flow import SharedFlow
 from mmmodernize.sites.site import ModernizeContext
 from mmrewrite.project.uses import ModuleUses
-from mmrewrite.source.names import Scope
+from mmrewrite.values.value import ANY_ITEM, Access, By, Display, Value
 
 
 def may_hold_none(context: ModernizeContext, module: ModuleUses, tree: ast.expr) -> bool:
-    """Whether `None` is written in `tree`, in a value of its name, or in a function of the project that returns it.
+    """Whether `None` is written in `tree`, or in what it is made of in view.
 
     Parameters and values from libraries show nothing.
     """
-    return _Search(context).in_tree(module, tree)
+    flow = context.analysis(SharedFlow)
+
+    def parts(value: Value) -> Iterator[Value]:
+        head, path = value.head, value.path
+        if isinstance(head, Display) and not path:
+            yield from (part for _, part, _ in head.entries)
+        elif isinstance(head, ast.Name | ast.Attribute) and not path:
+            # What is put into it later.
+            yield value.done(ANY_ITEM)
+        elif isinstance(head, ast.AST) and not path:
+            yield from (value._replace(head=part) for part in parts_of(head))
+        elif head in TREE_MAPS and path[0].kind is By.CALL and (function := path[0].what.first()) is not None:
+            yield function.done(Access(By.CALL, flow.no_arguments))
+
+    return True in flow.may(Value(module, tree), _is_none, also=parts).answers
 
 
-class _Search:
-    def __init__(self, context: ModernizeContext) -> None:
-        self.context = context
-        self.seen: set[object] = set()
-
-    def in_tree(self, module: ModuleUses, node: ast.AST) -> bool:
-        if node in self.seen:
-            return False
-        self.seen.add(node)
-        if isinstance(node, ast.Constant):
-            return node.value is None
-        if isinstance(node, ast.Name):
-            return self._in_name(module, node.id, module.scope_of(node))
-        if isinstance(node, ast.Call):
-            return self._in_call(module, node)
-        return any(self.in_tree(module, part) for part in parts_of(node))
-
-    def _in_name(self, module: ModuleUses, name: str, scope: Scope) -> bool:
-        owner = scope.owner(name)
-        if owner is None or (owner.node, name) in self.seen:
-            return False
-        self.seen.add((owner.node, name))
-        values = [binding.value for binding in owner.bindings[name] if binding.kind != "import" and binding.value]
-        if any(self.in_tree(module, value) for value in values):
-            return True
-        return any(
-            self.in_tree(module, node.value)
-            for node in ast.walk(owner.node)
-            if isinstance(node, ast.Assign)
-            and any(_is_part_of(target, name) for target in node.targets)
-            and module.scope_of(node.value).owner(name) is owner
-        )
-
-    def _in_call(self, module: ModuleUses, call: ast.Call) -> bool:
-        scope = module.scope_of(call)
-        found = module.facts.names.resolve(call.func, scope)
-        if found == "builtins.dict":
-            return any(self.in_tree(module, part) for part in (*call.args, *(k.value for k in call.keywords)))
-        if found in TREE_MAPS and call.args and isinstance(call.args[0], ast.Lambda):
-            return self.in_tree(module, call.args[0].body)
-        place = self.context.project.definition(found, module.facts) if found is not None else None
-        if place is None or not isinstance(place[1].node, ast.FunctionDef):
-            return False
-        other = self.context.modules.get(place[0].path) or ModuleUses(place[0])
-        returned = (node.value for node in ast.walk(place[1].node) if isinstance(node, ast.Return) and node.value)
-        return any(self.in_tree(other, value) for value in returned)
-
-
-def _is_part_of(target: ast.expr, name: str) -> bool:
-    """Whether `target` is a part of `name`: an element, an attribute, or a part of these."""
-    if not isinstance(target, ast.Subscript | ast.Attribute):
+def _is_none(value: Value) -> bool | None:
+    """Whether this is `None`; None where others are behind it."""
+    if isinstance(value.head, ast.arg):
         return False
-    while isinstance(target, ast.Subscript | ast.Attribute):
-        target = target.value
-    return isinstance(target, ast.Name) and target.id == name
+    return True if isinstance(value.head, ast.Constant) and value.head.value is None and not value.path else None
