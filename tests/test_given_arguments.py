@@ -168,6 +168,13 @@ def test_a_module_is_followed_to_the_parameter_that_it_may_be(name: str) -> None
     assert {item.line for item in (*result.refusals, *result.left)} == marked
 
 
+def test_an_object_of_a_class_of_a_file_that_is_not_given_is_looked_at() -> None:
+    read = {"./a.py": b"class Base: ...\nclass C(Base): ...\n"}
+    source = b"from flax import nnx\nfrom a import C\n\nc = C()\nc.layers = [nnx.Linear(2, 2, rngs=nnx.Rngs(0))]\n"
+    (result,) = modernize_project(source_files({"b.py": source}), REGISTRY, load=read.get)
+    assert (result.failure, result.changed) == (None, False)
+
+
 @pytest.mark.parametrize("made", ["C().f", "functools.partial(C.f, C())", "functools.partial(C().f)"])
 def test_a_method_is_followed_from_where_it_was_read_into_other_files(made: str) -> None:
     sources = {

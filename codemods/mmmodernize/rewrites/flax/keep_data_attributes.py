@@ -17,7 +17,8 @@ is written, by `append`, through a name, or as the result or the argument of a f
 
 To check: nothing else; where Flax finds another container with data it raises, and names the attribute.
 
-Refused: an attribute that is another constant at first, and data later. A container whose items are made by functions
+Refused: an attribute that is another constant at first, and data later; a container that comes as a part of something,
+as in `self.count, self.layers = make()`. A container whose items are made by functions
 that cannot be seen is left alone and reported.
 See https://flax.readthedocs.io/en/latest/guides/pytree.html
 """
@@ -33,14 +34,19 @@ from mmmodernize.sites.shared_flow import SharedFlow
 from mmmodernize.sites.site import Location, ModernizeContext
 from mmmodernize.types.nnx_modules import is_nnx_module
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.source.annotations import parsed_annotation
 from mmrewrite.values.flow import FoundValues, ValueFlow
 from mmrewrite.values.stores import Store
+from mmrewrite.values.targets import of_target
 from mmrewrite.values.value import ANY_ITEM, By, Own, Value, attribute
 
 _NNX = "flax.nnx."
 _CONTAINERS = (ast.List, ast.Tuple, ast.Dict, ast.ListComp, ast.DictComp, ast.GeneratorExp)
 # Functions that make a container of the items of another.
 _COPIES = frozenset(f"builtins.{name}()" for name in ("dict", "list", "reversed", "sorted", "tuple"))
+_ITEMS = ([By.ITEM], [By.ELEMENT], [By.REST])
+# What containers are called in annotations.
+_HOLDERS = frozenset(("dict", "list", "mapping", "sequence", "tuple"))
 # Functions that make arrays, which Flax takes for data as well.
 _ARRAYS = ("jax.numpy.", "jax.random.")
 # Containers may hold others, so deep.
@@ -64,9 +70,9 @@ class KeepDataAttributes(ModernizeCodemod):
             constant = _constant_at_first(context, name, store)
             if constant is not None:
                 yield Location(module, constant)
-            value = _assigned(context, name, store)
-            if value is not None and _holds(context, name, store, value) is not False:
-                yield Location(module, value)
+            place = _assigned(context, name, store)
+            if place is not None and _holds(context, name, store) is not False:
+                yield Location(module, place)
 
     def rewrite(self) -> None:
         """Wrap one container."""
@@ -82,10 +88,16 @@ class KeepDataAttributes(ModernizeCodemod):
             self._mark()
             return
         kinds = [
-            _holds(site.context, name, store, site.node)
+            _holds(site.context, name, store)
             for name, store in site.context.analysis(SharedFlow).stores.in_module(site.module)
             if _assigned(site.context, name, store) is site.node
         ]
+        if True in kinds and isinstance(site.node, ast.Attribute) and isinstance(site.node.ctx, ast.Store):
+            text = site.text(site.node)
+            self.refuse(
+                f"since Flax 0.12 a list with variables, modules or arrays is marked, or raises; take `{text}` to a "
+                f"name here, and write `{text} = nnx.data(...)` with that below"
+            )
         if True not in kinds:
             site.leave("since Flax 0.12 a list with variables, modules or arrays is written `nnx.data([...])`")
         self._mark()
@@ -101,33 +113,46 @@ class KeepDataAttributes(ModernizeCodemod):
 
 
 def _assigned(context: ModernizeContext, name: str, store: Store) -> ast.expr | None:
-    """What a method of a module assigns to an attribute of `self`, None if that is declared or cannot be wrapped."""
+    """What a method of a module assigns to an attribute of `self`, None if that is declared or a constant.
+
+    Of a part of something, as in `self.count, self.layers = make()`, it is the attribute.
+    """
     value = _assigned_to(context, name, store)
+    if value is None and isinstance(store.node, ast.Attribute) and _is_of_module(context, name, store):
+        taken = of_target(store.module, store.node)
+        return store.node if taken is not None and taken.path else None
     return None if isinstance(value, ast.Constant) else value
 
 
 def _assigned_to(context: ModernizeContext, name: str, store: Store) -> ast.expr | None:
     """What a method of a module assigns to an attribute of `self`, also a constant; None if that is declared."""
+    return context.analysis(SharedFlow).source_of(store) if _is_of_module(context, name, store) else None
+
+
+def _is_of_module(context: ModernizeContext, name: str, store: Store) -> bool:
+    """Whether a place sets an attribute of a module that is not declared as data or static."""
     owner, module = _owner(context, store)
     if owner is None or not is_nnx_module(context.analysis(SharedFlow), module, owner):
-        return None
+        return False
     for part in owner.body:
         if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name) and part.target.id == name:
             declared = part.annotation.value if isinstance(part.annotation, ast.Subscript) else part.annotation
             # As in `layers: nnx.Data[list]`.
             if (context.analysis(SharedFlow).full_name(module, declared) or "").startswith(_NNX):
-                return None
-    return store.value or context.analysis(SharedFlow).source_of(store)
+                return False
+    return True
 
 
 def _owner(context: ModernizeContext, store: Store) -> tuple[ast.ClassDef | None, ModuleUses]:
     """The class whose attribute a place sets: that around the method, or that of the object."""
     if store.holder is not None or (isinstance(store.target, ast.Name) and store.target.id in ("self", "cls")):
         return store.holder, store.module
-    flow = context.analysis(SharedFlow)
-    made = flow.must(Value(store.module, store.target), lambda value: value.head if value.is_made else None)
-    home = next((each for each in flow.modules if made in each.parents), store.module)
-    return (made if isinstance(made, ast.ClassDef) else None), home
+    made = context.analysis(SharedFlow).must(Value(store.module, store.target), _class_of)
+    return made or (None, store.module)
+
+
+def _class_of(value: Value) -> tuple[ast.ClassDef, ModuleUses] | None:
+    return (value.head, value.module) if value.is_made and isinstance(value.head, ast.ClassDef) else None
 
 
 def _constant_at_first(context: ModernizeContext, name: str, store: Store) -> ast.Constant | None:
@@ -171,17 +196,43 @@ def _is_function(node: ast.AST) -> bool:
     return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Module)
 
 
-def _holds(context: ModernizeContext, name: str, store: Store, value: ast.expr) -> bool | None:
+def _holds(context: ModernizeContext, name: str, store: Store) -> bool | None:
     """Whether a container holds modules or variables; None if some item is made by a function out of view."""
     flow = context.analysis(SharedFlow)
-    start = Value(store.module, value)
-    if not flow.may(start, lambda each: _is_container(flow, each)).answers:
+    start = next((each for each in flow.stored(store, (), None) if isinstance(each, Value)), None)
+    if start is not None and flow.may(start.done(ANY_ITEM), lambda each: _is_declared(flow, each)).answers:
+        return True
+    if start is None or not flow.may(start, lambda each: _is_container(flow, each)).answers:
         return False
     owner, home = _owner(context, store)
     assert owner is not None
     attributes = Value(home, Own(owner, is_class=False), (attribute(name), ANY_ITEM))
     kinds = {kind for each in (start.done(ANY_ITEM), attributes) for kind in _kinds(context, each, 0)}
     return True if True in kinds else None if None in kinds else False
+
+
+def _is_declared(flow: ValueFlow, value: Value) -> bool | None:
+    """Whether a value is an item of a parameter of modules by annotation, as `list[nnx.Linear]`, or that of `*`."""
+    if not isinstance(value.head, ast.arg) or [step.kind for step in value.path] not in _ITEMS:
+        return None
+    annotation, module, above = value.head.annotation, value.module, value.module.parents[value.head]
+    parsed = parsed_annotation(annotation) if annotation is not None else None
+    if annotation is None or parsed is None:
+        return None
+    scope = module.scope_of(annotation)
+    types = [each for each in ast.walk(parsed) if isinstance(each, ast.Name | ast.Attribute)]
+    names = [module.facts.names.resolve(each, scope) or "" for each in types]
+    words = {ast.unparse(each).rpartition(".")[2].lower() for each in types}
+    is_rest = isinstance(above, ast.arguments) and value.head is above.vararg
+    if "callable" in words or (not is_rest and words.isdisjoint(_HOLDERS)):
+        return None
+    found = [flow.class_at(module, each, scope) for each in types]
+    is_of_modules = any(each is not None and is_nnx_module(flow, *each) for each in found)
+    return is_of_modules or any(map(_is_class_of_nnx, names)) or None
+
+
+def _is_class_of_nnx(name: str) -> bool:
+    return name.startswith(_NNX) and name.rpartition(".")[2][:1].isupper()
 
 
 def _is_container(flow: ValueFlow, value: Value) -> bool | None:
@@ -204,8 +255,7 @@ def _kinds(context: ModernizeContext, items: Value, depth: int) -> Iterator[bool
         head = value.head
         is_call = [step.kind for step in value.path] == [By.CALL]
         if isinstance(head, str) and is_call:
-            is_of_nnx = head.startswith(_NNX) and head.rpartition(".")[2][:1].isupper()
-            yield True if is_of_nnx else None if head.startswith(_ARRAYS) else False
+            yield True if _is_class_of_nnx(head) else None if head.startswith(_ARRAYS) else False
         elif isinstance(head, ast.ClassDef) and is_call:
             yield is_nnx_module(flow, value.module, head)
     for each in found.unknown:

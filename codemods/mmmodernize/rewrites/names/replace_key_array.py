@@ -23,6 +23,7 @@ from typing import ClassVar
 
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.names.name_index import old_names
+from mmmodernize.sites.site import OldNameSite
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import Scope
 
@@ -54,6 +55,11 @@ class ReplaceKeyArray(ModernizeCodemod):
     """Replaces the name in annotations and in what is used for them."""
 
     names: ClassVar[tuple[str, ...]] = (*_KEYS, *_ARRAYS)
+
+    def __init__(self, site: OldNameSite) -> None:
+        super().__init__(site)
+        # Aliases, each looked at once: one may stand in its own type, as in `Tree = Union[Key, List["Tree"]]`.
+        self._aliases: set[ast.expr] = set()
 
     def rewrite(self) -> None:
         """Replace the name, or report the use."""
@@ -105,6 +111,9 @@ class ReplaceKeyArray(ModernizeCodemod):
         owner = module.scope_of(target).owner(target.id) if isinstance(target, ast.Name) else None
         if owner is None or not isinstance(target, ast.Name) or owner.kind not in ("module", "function"):
             return False
+        if target in self._aliases:
+            return True
+        self._aliases.add(target)
         others = (
             self._uses_elsewhere(module, f"{module.facts.names.name}.{target.id}") if owner.kind == "module" else []
         )
