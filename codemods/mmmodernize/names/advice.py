@@ -17,6 +17,8 @@ _INTERNAL = (
 )
 _XLA_CLIENT = "it was internal; devices are `jax.devices()`, executables `jax.jit(f).lower(...).compile()`"
 
+_COMPILED = "; their class is `type(jax.jit(lambda: None))`"
+
 _MAPS = "write the function anew with `jax.shard_map` or `jax.vmap`"
 _CONFIG = "import `jax`, and write `jax.config`"
 _WITH_FLAGS = (
@@ -50,6 +52,19 @@ ADVICE = {
     "jax.experimental.attrs": "write `jax.new_ref` for state",
     "jax.experimental.x64_context": "write `jax.enable_x64(True)` and `jax.enable_x64(False)`",
     "jax.experimental.shard_map": "it was internal to `shard_map`, which is `jax.shard_map` today",
+    "jax.interpreters.pxla.device_put": (
+        "write `[jax.device_put(shard, device) for shard, device in zip(x, devices)]`, with `x` for each shard where "
+        "it has `replicate=True`"
+    ),
+    "jax.interpreters.xla.device_put": "write `jax.device_put(x, device)`, which this gave as a tuple",
+    "jax.interpreters.xla.abstractify": "write `jax.typeof(x)`, or `jax.extend.core.valid_jaxtype(x)` to test for it",
+    **{
+        f"jax.lib.xla_{module}.{name}": f"write `type(jax.{wrapper}(lambda: None))`"
+        for module in ("client", "extension")
+        for name, wrapper in (("PjitFunction", "jit"), ("PmapFunction", "pmap"))
+    },
+    **dict.fromkeys(("jax.interpreters.xla.xe", "jax.interpreters.xla.xc"), _XLA_CLIENT + _COMPILED),
+    "jax.experimental.export.export": "write `jax.export.export`, where `lowering_platforms=` is `platforms=`",
     "jax.interpreters.ad": _INTERNAL,
     "jax.interpreters.batching": _INTERNAL,
     "jax.interpreters.partial_eval": _INTERNAL,
@@ -79,7 +94,7 @@ ADVICE = {
     "jax.numpy.NINF": "write `-jax.numpy.inf`",
     "jax.numpy.PZERO": "write `0.0`",
     "jax.numpy.NZERO": "write `-0.0`",
-    "jax.random.shuffle": "write `jax.random.permutation`",
+    "jax.random.shuffle": "write `jax.random.permutation(key, x, independent=True)`",
     "jax.random.KeyArray": "write `jax.Array`",
     "jax.random.PRNGKeyArray": "write `jax.Array`",
     "flax.experimental.nnx": "write `flax.nnx`",

@@ -38,8 +38,10 @@ _MOVES = {
     ("jax.core", "jax.extend.core", "0.9.0"): "mapped_aval unmapped_aval",
     ("jax.core", "jax.extend.core", "0.10.0"): (
         "AbstractToken DebugInfo DropVar Effect Effects TraceTag check_jaxpr concrete_or_error find_top_trace gensym "
-        "get_opaque_trace_state jaxprs_in_params new_jaxpr_eqn no_effects primal_dtype_to_tangent_dtype "
-        "set_current_trace subjaxprs take_current_trace valid_jaxtype"
+        "get_opaque_trace_state jaxprs_in_params new_jaxpr_eqn no_effects nonempty_axis_env_DO_NOT_USE "
+        "primal_dtype_to_tangent_dtype set_current_trace subjaxprs take_current_trace "
+        "unsafe_am_i_under_a_jit_DO_NOT_USE unsafe_am_i_under_a_vmap_DO_NOT_USE unsafe_get_axis_names_DO_NOT_USE "
+        "valid_jaxtype"
     ),
     ("jax.core", "jax.extend.core.primitives", "0.4.27"): "call_p closed_call_p",
     ("jax.core", "jax.errors", "0.4.13"): (
@@ -54,12 +56,25 @@ _MOVES = {
         "StoreException WrappedFun cache merge_linear_aux transformation transformation_with_aux"
     ),
     ("jax.interpreters.ad", "jax.extend.core.primitives", "0.4.27"): "custom_lin_p",
+    ("jax.interpreters.ad", "jax.extend", "0.4.19"): "source_info_util",
+    ("jax.core", "jax.extend", "0.4.19"): "source_info_util",
+    ("jax.ad", "jax.interpreters.ad", "0.4.13"): (
+        "JVPTrace JVPTracer UndefinedPrimal Zero add_jaxvals add_jaxvals_p add_tangents defbilinear defjvp defjvp2 "
+        "deflinear deflinear2 get_primitive_transpose instantiate_zeros is_undefined_primal jvp linearize "
+        "primitive_jvps primitive_transposes zeros_like_aval"
+    ),
     ("jax.interpreters.ad", "jax", "0.4.13"): "config",
     ("jax.interpreters.batching", "jax", "0.4.13"): "Array",
     ("jax.interpreters.batching", "jax.numpy", "0.4.13"): "moveaxis",
+    ("jax.interpreters.batching", "jax.interpreters.ad", "0.4.13"): "Zero",
     ("jax.interpreters.partial_eval", "jax.extend.core", "0.4.27"): "Jaxpr",
     ("jax.interpreters.partial_eval", "jax", "0.4.13"): "config",
     ("jax.interpreters.xla", "jax.core", "0.4.13"): "ShapedArray",
+    ("jax.interpreters.xla", "jax", "0.4.13"): "Device",
+    ("jax.xla", "jax", "0.4.13"): "Device",
+    ("jax.interpreters.pxla", "jax.extend.core", "0.4.17"): "array_types",
+    ("jax.experimental.pjit", "jax.sharding", "0.4.13"): "NamedSharding",
+    ("jax.profiler", "jax.profiler", "0.4.13"): "StepTraceContext:StepTraceAnnotation TraceContext:TraceAnnotation",
     ("jax.abstract_arrays", "jax.core", "0.4.13"): "ShapedArray",
     ("jax.lib.xla_bridge", "jax", "0.4.13"): "default_backend",
     ("jax.lib.xla_bridge", "jax.extend.backend", "0.4.33"): "get_backend",
@@ -71,6 +86,13 @@ _MOVES = {
     ("jax", "jax.api_util", "0.4.13"): "flatten_fun_nokwargs",
     ("jax", "jax.tree_util", "0.4.13"): "treedef_is_leaf",
     ("jax", "jax.core", "0.4.13"): "ShapedArray",
+    ("jax", "functools", "0.4.13"): "partial",
+    ("jax.util", "functools", "0.4.13"): "partial",
+    ("jax.core", "functools", "0.4.13"): "partial",
+    ("jax.lax", "functools", "0.4.13"): "partial",
+    ("jax.util", "math", "0.4.13"): "prod",
+    ("jax.core", "math", "0.4.13"): "prod",
+    ("jax.lax", "math", "0.4.13"): "prod",
     ("jax", "jax", "0.7.2"): "ArrayRef:Ref array_ref:new_ref",
     ("jax.ref", "jax", "0.7.2"): "ArrayRef:Ref array_ref:new_ref",
     ("jax.experimental", "jax", "0.7.2"): "MutableArray:Ref mutable_array:new_ref",
@@ -143,6 +165,7 @@ _IMPORTED = {
     "jax.extend.core.primitives": ("jex_primitives",),
     "jax.extend.linear_util": ("lu", "linear_util"),
     "jax.extend.random": ("jex_random",),
+    "jax.extend.source_info_util": ("source_info_util", "jex_source_info_util"),
     "jax.ffi": ("ffi", "jax_ffi"),
     "jax.experimental.pallas": ("pl", "pallas"),
 }
@@ -209,6 +232,8 @@ class MoveNames(ModernizeCodemod):
     def spelled(self, new: str) -> str:
         """The text for a new name, from an import of its own where `import jax` does not import its module."""
         home, _, own = new.rpartition(".")
+        if new in _IMPORTED:
+            return self.site.draft.imports.member(home, own, _IMPORTED[new])
         if home not in _IMPORTED:
             return self.site.spell(new)
         site = self.site

@@ -1,9 +1,11 @@
-"""Write `x.at[...]` for the functions of `jax.ops` that updated arrays, and `jnp.isin` for `jnp.in1d`.
+"""Write `x.at[...]` for the functions of `jax.ops` that updated arrays, `jnp.isin` for `jnp.in1d`, and `permutation`.
 
     jax.ops.index_add(x, idx, y)
     jnp.in1d(x, y)
+    jax.random.shuffle(key, x)
     ->  x.at[idx].add(y)
     ->  jnp.isin(jnp.ravel(x), y)
+    ->  jax.random.permutation(key, x, independent=True)
 
 What the source does not show to be an array of JAX goes through `jnp.asarray`, as it did in the functions. Their other
 arguments stay, by name.
@@ -21,7 +23,7 @@ from collections.abc import Sequence
 from typing import ClassVar, NoReturn
 
 from mmmodernize.codemod import ModernizeCodemod
-from mmmodernize.edits.arguments import value_start
+from mmmodernize.edits.arguments import append_argument, value_start
 from mmmodernize.names.name_index import old_names
 from mmmodernize.types.value_classes import ValueClasses
 from mmrewrite.source.brackets import arguments_of, call_brackets, text_before
@@ -32,6 +34,7 @@ _METHODS = {
 }
 _PARAMETERS = ("x", "idx", "y", "indices_are_sorted", "unique_indices")
 _IN1D = "jax.numpy.in1d"
+_SHUFFLE = "jax.random.shuffle"
 _OF_ISIN = {"ar1": "element", "ar2": "test_elements"}
 _PRIMARY = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
 
@@ -39,7 +42,7 @@ _PRIMARY = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
 class ReplaceArrayFunctions(ModernizeCodemod):
     """Replaces calls."""
 
-    names: ClassVar[tuple[str, ...]] = (*_METHODS, _IN1D)
+    names: ClassVar[tuple[str, ...]] = (*_METHODS, _IN1D, _SHUFFLE)
 
     def rewrite(self) -> None:
         """Replace one call."""
@@ -50,6 +53,8 @@ class ReplaceArrayFunctions(ModernizeCodemod):
             self._refuse()
         if self.use.name == _IN1D:
             self._write_isin(call)
+        elif self.use.name == _SHUFFLE:
+            self._write_permutation(call)
         else:
             self._write_at(call, _METHODS[self.use.name])
 
@@ -68,6 +73,12 @@ class ReplaceArrayFunctions(ModernizeCodemod):
             if keyword.arg in _OF_ISIN:
                 site.rename_keyword(keyword, _OF_ISIN[keyword.arg])
         site.replace(self.use.node, site.spell("jax.numpy.isin"))
+
+    def _write_permutation(self, call: ast.Call) -> None:
+        if any(each.arg is None for each in call.keywords):
+            self._refuse()
+        append_argument(self.site, call, "independent=True")
+        self.site.replace(self.use.node, self.site.spell("jax.random.permutation"))
 
     def _write_at(self, call: ast.Call, method: str) -> None:
         """Put the array before, and the index between, what is left of the call."""
