@@ -176,6 +176,11 @@ def test_strings_where_others_are_asked_for_one_of_them(statement: str) -> None:
     assert not told_in_a_loop(statement)
 
 
+@pytest.mark.parametrize("text", ["'tree_map'", "log('there is no tree_map: use another')"])
+def test_prose_is_not_asked_for(text: str) -> None:
+    assert not reports(f"{HEAD}def f(name, log):\n    {text}\n    return getattr(jax, name)\n")
+
+
 def test_a_text_that_is_put_together_before_a_table_is_asked() -> None:
     text = f"{HEAD}def f(kind):\n    name = 'tree_%s' % kind\n    return vars(jax)[name]\n"
     assert any(line == text.count("\n") for line, _ in reports(text))

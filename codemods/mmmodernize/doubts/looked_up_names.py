@@ -146,7 +146,8 @@ def _of_strings(
     """Strings of a module that is seen to ask one of JAX or its libraries for names, of which no part is written."""
     homes = passed.homes.intersection(homes_asked(module, asked, ()))
     for node in module.strings if homes else ():
-        for word in words_of(node):
+        # What stands alone, as a docstring does, is no value that can be asked for.
+        for word in () if isinstance(module.parents.get(node), ast.Expr) else words_of(node):
             full = _old_name(homes, word, names)
             if full is not None:
                 home = full.removesuffix(f".{word}")
@@ -208,10 +209,11 @@ def takes_full_names(module: ModuleUses, call: ast.Call) -> bool:
 def words_of(string: ast.Constant) -> Sequence[str]:
     """The words of a string that may be a list of names."""
     text = str(string.value)
-    return text.replace(",", " ").split() if len(text) < _LONG else ()
+    words = text.replace(",", " ").split() if len(text) < _LONG else []
+    return words if all(word.replace(".", "_").isidentifier() and word[-1] != "." for word in words) else ()
 
 
-# Longer texts are prose, and no list of names.
+# Longer texts are prose, and no list of names, as are those with other signs.
 _LONG = 400
 
 

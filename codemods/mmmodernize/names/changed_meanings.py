@@ -97,6 +97,14 @@ CHANGED_MEANINGS = (
         "gives the function `jax.Array`s for NumPy arrays; apply `np.asarray` there",
     ),
     ChangedMeaning(
+        ("jax.pure_callback",),
+        "jax",
+        "0.6.0",
+        'raises under `jax.vmap` without `vmap_method=`; "sequential" is what it did',
+        keyword="vmap_method=None",
+        beside=("vectorized",),
+    ),
+    ChangedMeaning(
         ("jax.numpy.unique",),
         "jax",
         "0.4.24",

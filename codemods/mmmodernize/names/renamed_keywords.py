@@ -17,6 +17,7 @@ SOFTMAX = tuple(
 CHECKPOINT = ("jax.checkpoint", "jax.remat", "jax.ad_checkpoint.checkpoint", "jax.ad_checkpoint.remat")
 CLIP, SOLVE = "jax.numpy.clip", "jax.scipy.linalg.solve"
 RESHAPE, BETA = "jax.numpy.reshape", "jax.scipy.special.beta"
+CALLBACK = "jax.pure_callback"
 # It is `numpy.save`, with the arguments that the release of NumPy has.
 SAVE = "jax.numpy.save"
 
@@ -33,6 +34,8 @@ OTHERS: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(SOFTMAX, frozenset(("initial",))),
     **dict.fromkeys(CHECKPOINT, frozenset(("concrete",))),
     SAVE: frozenset(("fix_imports",)),
+    # What it does not know it passes on to the function.
+    CALLBACK: frozenset(("vectorized",)),
 }
 # The old keywords of each function that this codemod is about.
 OLD_KEYWORDS: Mapping[str, frozenset[str]] = {

@@ -4,18 +4,21 @@
     jnp.quantile(x, 0.5, interpolation="nearest")
     jax.scipy.linalg.solve(a, b, sym_pos=True)
     jnp.save(file, x, fix_imports=False)
+    jax.pure_callback(f, shape, x, vectorized=False)
     ->  jnp.clip(x, min=0, max=1)
     ->  jnp.quantile(x, 0.5, method="nearest")
     ->  jax.scipy.linalg.solve(a, b, assume_a="pos")
     ->  jnp.save(file, x)
+    ->  jax.pure_callback(f, shape, x, vmap_method="sequential")
 
 `jnp.save` is `numpy.save`, where `fix_imports` is gone since NumPy 2.5. It was about arrays of Python objects.
 
 To check: nothing; the functions compute the same.
 
-Refused: `initial=` of `softmax`, which has no successor, `concrete=True` of `jax.checkpoint`, `fix_imports` by place,
-keywords that `static_argnames` of `jax.jit` has too, and values that are not written out where the new keyword has
-others; a `target-jax` without the new keyword. Reported: `**`, which may hide one, in a file that names one.
+Refused: `initial=` of `softmax`, which has no successor, `concrete=True` of `jax.checkpoint`, `vectorized=True` of
+`jax.pure_callback`, of which `vmap_method=` has two kinds, `fix_imports` by place, keywords that `static_argnames` of
+`jax.jit` has too, and values that are not written out where the new keyword has others; a `target-jax` without the new
+keyword. Reported: `**`, which may hide one, in a file that names one.
 See https://docs.jax.dev/en/latest/changelog.html
 """
 
@@ -31,6 +34,7 @@ from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import make_positional, remove_keyword
 from mmmodernize.names.renamed_keywords import (
     BETA,
+    CALLBACK,
     CHECKPOINT,
     CLIP,
     OLD_KEYWORDS,
@@ -46,7 +50,7 @@ from mmrewrite.project.uses import ModuleUses
 
 # `a`, `x` and `y` are keywords of many functions, and old in `clip` and `beta` alone.
 _HERE = re.compile(
-    rb"\b(?:(?:a_min|a_max|interpolation|newshape|sym_pos|initial|concrete|fix_imports|clip\s*\(\s*a)\s*=|(?:beta|save)\s*\()"
+    rb"\b(?:(?:a_min|a_max|interpolation|newshape|sym_pos|initial|concrete|fix_imports|vectorized|clip\s*\(\s*a)\s*=|(?:beta|save)\s*\()"
 )
 
 
@@ -61,6 +65,7 @@ class RenameKeywords(ModernizeCodemod):
     changed_in: ClassVar = {
         CLIP: ("jax", "0.10.0", "stops"),
         SOLVE: ("jax", "0.4.21", "stops"),
+        CALLBACK: ("jax", "0.6.0", "stops"),
         RESHAPE: ("jax", "0.6.0", "stops"),
         BETA: ("jax", "0.4.36", "stops"),
         **dict.fromkeys(QUANTILES, ("jax", "0.9.0", "stops")),
@@ -75,6 +80,7 @@ class RenameKeywords(ModernizeCodemod):
         b"sym_pos",
         b"initial",
         b"concrete",
+        b"vectorized",
         b"clip",
         b"save",
     )
@@ -112,6 +118,8 @@ class RenameKeywords(ModernizeCodemod):
             make_positional(site, keyword)
         elif self.use.name == SOLVE:
             self._rewrite_sym_pos(keyword)
+        elif self.use.name == CALLBACK:
+            self._rewrite_vectorized(keyword)
         elif keyword.arg == "initial":
             self.refuse(
                 "`initial=` of softmax is gone since JAX 0.6.0; leave it out if `where=` keeps an element of each row",
@@ -146,6 +154,17 @@ class RenameKeywords(ModernizeCodemod):
         if not isinstance(keyword.value, ast.Constant) or not isinstance(keyword.value.value, bool):
             self.refuse('`sym_pos=` is `assume_a="pos"` today, or "gen"; write which', keyword)
         self.site.replace(keyword, 'assume_a="pos"' if keyword.value.value else 'assume_a="gen"')
+
+    def _rewrite_vectorized(self, keyword: ast.keyword) -> None:
+        if not isinstance(keyword.value, ast.Constant) or keyword.value.value is not False:
+            self.refuse(
+                "`vectorized=` of `jax.pure_callback` is gone since JAX 0.6.0, and is passed to the function; where "
+                'it is true write `vmap_method="expand_dims"`, with which what is not mapped has a leading dimension of '
+                '1, or "broadcast_all", with which that is repeated; where it is false, "sequential"',
+                keyword,
+            )
+        self.site.needs("0.4.34", "`vmap_method=` of `jax.pure_callback`")
+        self.site.replace(keyword, 'vmap_method="sequential"')
 
     def _drop_concrete(self, keyword: ast.keyword) -> None:
         if not isinstance(keyword.value, ast.Constant) or keyword.value.value is not False:

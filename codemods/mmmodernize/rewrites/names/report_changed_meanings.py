@@ -57,6 +57,12 @@ _TOLD: dict[str, tuple[str, str, str]] = {
     ),
     "cost": ("jax", "0.4.38", "`cost_analysis()` gives the dictionary itself and no list; leave the `[0]` out"),
     "device": ("jax", "0.4.31", "`device` of an array is a property; write `x.device`"),
+    "bind": (
+        "jax",
+        "0.9.2",
+        "`get_bind_params` gives the parameters alone, with `subfuns` among them; write "
+        "`bind_params = primitive.get_bind_params(params)` and `primitive.bind(*args, **bind_params)`",
+    ),
     "client": ("jax", "0.10.0", "devices of a CPU are called `cpu:0` and no more `TFRT_CPU_0`"),
     "protocol": (
         "jax",
@@ -99,6 +105,7 @@ class ReportChangedMeanings(ModernizeCodemod):
 
     extra_markers: ClassVar[tuple[bytes, ...]] = (
         *(b".addressable_", b".global_shards", b".device_buffers", b".device()", b"cost_analysis", b"TFRT_CPU"),
+        b"get_bind_params",
         *(
             b"__jax_array__",
             b"initialize_carry",
@@ -168,7 +175,7 @@ class ReportChangedMeanings(ModernizeCodemod):
             if path.is_certain:
                 self.refuse(text + path.told, path.node)
             site.leave(text + path.told)
-        if kind in ("cost", "attention", "stopping"):
+        if kind in ("cost", "bind", "attention", "stopping"):
             self.refuse(text)
         site.leave(text)
 
@@ -182,7 +189,18 @@ _REGISTER = "register"
 _CLASS_TESTS = frozenset(("isinstance", "issubclass", "assertIsInstance", "assertNotIsInstance"))
 _CARRY = "initialize_carry"
 Kind = Literal[
-    "shards", "cost", "device", "client", "protocol", "names", "attention", "frozen", "carry", "path", "stopping"
+    "shards",
+    "cost",
+    "device",
+    "bind",
+    "client",
+    "protocol",
+    "names",
+    "attention",
+    "frozen",
+    "carry",
+    "path",
+    "stopping",
 ]
 
 
@@ -270,10 +288,12 @@ def _kind(context: ModernizeContext, module: ModuleUses, node: ast.AST) -> Kind 
         return "frozen" if _asks_for_frozen(module, node.args[0]) else None
     if len(node.args) > 2 and classes.of(module, node.func) in _ATTENTIONS:
         return "attention"
-    if isinstance(node.func, ast.Attribute) and node.func.attr == "update":
-        holder = module.parents.get(node)
-        is_unpacked = isinstance(holder, ast.Assign) and isinstance(holder.targets[0], ast.Tuple)
-        return "stopping" if is_unpacked and classes.of(module, node.func.value) == _STOPPING else None
+    holder = module.parents.get(node)
+    if isinstance(holder, ast.Assign) and isinstance(holder.targets[0], ast.Tuple | ast.List):
+        if called == "get_bind_params" and len(holder.targets[0].elts) == 2:
+            return "bind"
+        if isinstance(node.func, ast.Attribute) and called == "update":
+            return "stopping" if classes.of(module, node.func.value) == _STOPPING else None
     return None
 
 

@@ -1,11 +1,15 @@
 """Keep tests for tuples true of a `PartitionSpec`, which was a tuple in older JAX and is none today.
 
     if isinstance(spec, tuple):
+    sharding = NamedSharding(mesh, ())
     ->  if isinstance(spec, (tuple, PartitionSpec)):
+    ->  sharding = NamedSharding(mesh, PartitionSpec())
 
-This is done in modules that use `PartitionSpec`, if the project uses names that were gone before specs changed, such as
-`jax.experimental.maps` and `pjit`: newer code means what the test says today, so in newer code tests and comparisons
-of what is seen to be a spec are reported.
+A `NamedSharding` took `None` and `()` for an empty spec before JAX 0.6, and raises for them today.
+
+Tests are extended in modules that use `PartitionSpec`, if the project uses names that were gone before specs changed,
+such as `jax.experimental.maps` and `pjit`: newer code means what the test says today, so in newer code tests and
+comparisons of what is seen to be a spec are reported.
 
 To check: the test means a spec where it said tuple.
 
@@ -17,6 +21,7 @@ See https://docs.jax.dev/en/latest/jax.sharding.html for the class.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -32,6 +37,8 @@ _OF_ANY_AGE = frozenset(("move_names", "report_old_names"))
 # Names of these homes were gone when a spec still was a tuple.
 _OLDER = ("jax.experimental.", "jax.interpreters.", "jax.random.", "jax.tree_")
 _NEWER = frozenset(("jax.experimental.shard_map.shard_map", "jax.experimental.mesh_utils.make_mesh"))
+_NO_SPEC = re.compile(rb",\s*(?:spec\s*=\s*)?(?:None|\(\s*\))\s*[,)]")
+_NAMED = frozenset(("jax.NamedSharding", "jax.sharding.NamedSharding"))
 # Attributes that hold names of axes, sizes or types, but no spec.
 _OTHERS = frozenset(("axes", "axis_names", "dims", "names", "shape", "shape_tuple"))
 
@@ -42,8 +49,17 @@ class KeepSpecTuples(ModernizeCodemod):
     changed_in: ClassVar = {"": ("jax", "0.6.1", "changes")}
 
     @classmethod
+    def may_be_in(cls, data: bytes) -> bool:
+        """Tests are in files with other sites alone."""
+        return b"NamedSharding" in data and _NO_SPEC.search(data) is not None
+
+    @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
-        """The tests and comparisons in a module that uses specs, in a project for an older JAX."""
+        """Shardings without a spec; tests and comparisons in modules with specs, in a project for an older JAX."""
+        for use in module.uses(_NAMED):
+            spec = _empty_spec(module.parents.get(use.node))
+            if spec is not None:
+                yield Location(module, spec)
         if not any(True for _ in module.uses(SPECS)):
             return
         is_old = context.analysis(_Age).is_old
@@ -55,6 +71,9 @@ class KeepSpecTuples(ModernizeCodemod):
     def rewrite(self) -> None:
         """Extend the classes of a test."""
         site, node = self.site, self.site.node
+        if isinstance(node, ast.Constant | ast.Tuple):
+            site.replace(node, f"{site.spell('jax.sharding.PartitionSpec')}()")
+            return
         if _is_tuple_only(site.module, node):
             self.refuse("a `PartitionSpec` is no tuple today and has no such operation; use `tuple(spec)`")
         if not isinstance(node, ast.Call):
@@ -78,6 +97,18 @@ class _Age:
         older = {name for name in context.owners if name.startswith(_OLDER) and name not in _NEWER}
         older = {name for name in older if context.owners[name] not in _OF_ANY_AGE} | PJIT
         self.is_old = any(True for module in context.modules.values() for _ in module.uses(older))
+
+
+def _empty_spec(call: ast.AST | None) -> ast.expr | None:
+    """The `None` or `()` that a `NamedSharding` is given for a spec."""
+    if not isinstance(call, ast.Call):
+        return None
+    given = [*call.args[1:2], *(each.value for each in call.keywords if each.arg == "spec")]
+    match given[:1]:
+        case [ast.Constant(value=None) as spec] | [ast.Tuple(elts=[]) as spec]:
+            return spec
+        case _:
+            return None
 
 
 def _is_test(module: ModuleUses, node: ast.AST) -> bool:
