@@ -8,6 +8,7 @@ from fixture_files import FIXTURES, hint_cases, source_files
 
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import rewrite_project
+from mmrewrite.source.line_breaking import fit
 
 ruff = pytest.importorskip("ruff")
 
@@ -94,3 +95,56 @@ def test_formatted_programs_stay_formatted(tmp_path: Path) -> None:
     formatted = changed - unformatted(before)
     assert len(formatted) > 100
     assert unformatted(after) & formatted == OTHERWISE
+
+
+AROUND = {
+    "below a bracket": (
+        """y = mm.task(Block(
+    4,
+    name="b",
+), task=t)(x)
+""",
+        """y = mm.task(
+    Block(
+        4,
+        name="b",
+    ),
+    task=t,
+)(x)
+""",
+    ),
+    "below what follows a bracket": (
+        """y = mm.task(Block(4,
+                  name="b"), task=t)(x)
+""",
+        """y = mm.task(
+    Block(4,
+          name="b"),
+    task=t,
+)(x)
+""",
+    ),
+    "from further to the right": (
+        """y = mm.mjit(partial(
+            step, model=model
+        ), mesh=mesh)
+""",
+        """y = mm.mjit(
+    partial(
+        step, model=model
+    ),
+    mesh=mesh,
+)
+""",
+    ),
+    "text over lines": ('y = mm.task(make("""a\nb"""), task=t)(x)\n',) * 2,
+    "no call of ours": ("y = make(Block(\n    4,\n), task=t)(x)\n",) * 2,
+}
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("hugged", "expected"), AROUND.values(), ids=AROUND)
+def test_a_call_around_several_lines_has_a_line_for_each_argument(hugged: str, expected: str) -> None:
+    assert fit(hugged, "mm", WIDTH, "    ", "\n") == expected
+    assert fit(expected, "mm", WIDTH, "    ", "\n") == expected
+    assert fit(hugged.replace("\n", "\r\n"), "mm", WIDTH, "    ", "\r\n") == expected.replace("\n", "\r\n")

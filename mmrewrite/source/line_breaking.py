@@ -14,8 +14,6 @@ from mmrewrite.source.newer_syntax import parse_any
 from mmrewrite.source.text import SourceText
 
 _TAB_COLUMNS = 4
-# With what `wrap` puts around it, a statement of one line has so many at most.
-_LINES_OF_ONE = 3
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ def fit(code: str, runtime: str | None, width: int, unit: str, newline: str) -> 
     while True:
         source = SourceText(code, "utf-8", has_bom=False)
         long = {number for number in range(1, len(source.line_starts) + 1) if _columns(source.line(number)) > width}
-        if (not long and (runtime is None or len(source.line_starts) <= _LINES_OF_ONE)) or not _parses(code):
+        if (not long and (runtime is None or newline not in code.rstrip())) or not _parses(code):
             return code
         unbroken = _unbroken(source, runtime, width)
         brackets = next(
