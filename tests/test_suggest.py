@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
+from command import PIPELINE, put, run
 
 from mmrewrite.files.cache_folder import VARIABLE, cache_folder
 from mmrewrite.suggest.costs import Layer, Line, TensorCut
@@ -13,8 +14,7 @@ from mmrewrite.suggest.kept import KIND, keep_suggestion
 from mmrewrite.suggest.model import CostModel, PlanChoice
 from mmrewrite.suggest.output import as_text
 from mmrewrite.suggest.search import FixedChoices, find_plans, named
-from mmrewrite.suggest.traced import Suggested, Wanted
-from tests.command import PIPELINE, put, run
+from mmrewrite.suggest.traced import Suggested, Wanted, model_axis_of
 
 # Heads and the width of an MLP.
 CUTS = TensorCut(12, 0.33, 0.33, 0.4), TensorCut(4096, 0.66, 0.66, 0.5)
@@ -82,6 +82,28 @@ def test_a_model_axis_can_be_held() -> None:
     assert found.best is not None
     assert (found.best.choice.model, found.best.choice.data) == (2, 2)
     assert not [each for each in found.others if each.choice.model != 2]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "axes", "astray", "expected"),
+    [
+        ({"hidden": "model", "batch": "data"}, {"stage": 2, "model": 2}, ["batch"], ("model", {"hidden": 4})),
+        ({"hidden": None}, {"stage": 2}, [], ("model", {"hidden": 4})),
+        ({"hidden": "tensor"}, {"stage": 2, "tensor": 4}, [], ("tensor", {"hidden": 4})),
+        ({"hidden": "model", "words": "model"}, {"stage": 2, "model": 2}, ["words"], (None, {})),
+        ({"hidden": "model"}, {"stage": 2, "model": 2}, ["hidden"], (None, {})),
+        ({"hidden": "model"}, {"stage": 2, "model": 3}, [], (None, {})),
+        ({"hidden": "data"}, {"stage": 2, "data": 2}, [], (None, {})),
+        ({"hidden": ["model", "data"]}, {"stage": 2, "model": 2}, [], (None, {})),
+        ({}, {"stage": 2}, [], (None, {})),
+    ],
+)
+def test_an_axis_is_free_if_all_that_it_cuts_may_be_cut(
+    pairs: dict[str, object], axes: dict[str, int], astray: list[str], expected: object
+) -> None:
+    cuts = [{"names": ["hidden"], "divides": 8}, {"names": ["hidden"], "divides": 12}, {"names": [], "divides": 5}]
+    document = {"cuts": cuts, "astray": astray, "logical_axes": list(pairs.items()), "today": {"axes": axes}}
+    assert model_axis_of(document, ("stage", "data")) == expected
 
 
 @pytest.mark.slow

@@ -350,7 +350,7 @@ def compared(wanted: Wanted, document: Mapping[str, Any]) -> Suggested:
     row_name = row_name_of(document)
     cut = next((str(device) for name, device in pairs if name == row_name and device in axes), None)
     data_axis = None if row_name is None else cut or "data"
-    model_axis, model_names = _model_axis(document, (document["axis"], data_axis))
+    model_axis, model_names = model_axis_of(document, (document["axis"], data_axis))
     taken = (document["axis"], data_axis, model_axis)
     held = {name: size for name, size in axes.items() if name not in taken and size > 1}
     width = math.prod(held.values())
@@ -394,21 +394,20 @@ def compared(wanted: Wanted, document: Mapping[str, Any]) -> Suggested:
     )
 
 
-def _model_axis(document: Mapping[str, Any], others: Collection[str | None]) -> tuple[str | None, dict[str, int]]:
+def model_axis_of(document: Mapping[str, Any], others: Collection[str | None]) -> tuple[str | None, dict[str, int]]:
     """The axis that cuts may be made over, and the names of these with what its size must divide.
 
     None where the axis is also that of a name which is no cut, or its size today divides none.
     """
     pairs = {str(name): device for name, device in document["logical_axes"]}
     names = {name: size for name, size in name_divides(document).items() if name in pairs}
-    axes = {axis for name in names if (axis := pairs[name]) is not None}
-    axis = axes.pop() if len(axes) == 1 else "model"
-    sharing = {name for name, device in pairs.items() if device == axis}
-    today = document["today"]["axes"].get(axis, 1)
-    fits = all(size % today == 0 for size in names.values())
-    if axes or not names or axis in others or not isinstance(axis, str) or not sharing <= names.keys() or not fits:
+    axes = [pairs[name] for name in names if pairs[name] is not None]
+    axis = axes[0] if axes else "model"
+    if not names or not isinstance(axis, str) or axis in others or any(each != axis for each in axes):
         return None, {}
-    return axis, names
+    is_shared = any(device == axis and name not in names for name, device in pairs.items())
+    today = document["today"]["axes"].get(axis, 1)
+    return (None, {}) if is_shared or any(size % today for size in names.values()) else (axis, names)
 
 
 def _against(model: CostModel, best: Priced | None) -> Priced | None:

@@ -170,15 +170,15 @@ def _costs(
     platform: str,
     most: int,
 ) -> dict[str, Any]:
-    def tried(trial: LayerTrial, sizes: dict[str, int]) -> Any:
+    def tried(take: Callable[..., Any], trial: LayerTrial, sizes: dict[str, int]) -> Any:
         axes = {**dict.fromkeys(mesh.axis_names, 1), **sizes}
         other = MultiMesh(axis_sizes=tuple(axes.values()), axis_names=tuple(axes), logical_axes=mesh.logical_axes)
         other.context.registrations = list(mesh.context.registrations)
         with trying_layers(trial):
-            return placed_step(fun, call, other, donate)
+            return take(fun, call, other, donate)
 
     found = LayerTrial(platform)
-    tried(found, {})
+    tried(traced_step, found, {})
     if len(found.layers) != 1:
         what = "reaches no hint `stages`" if not found.layers else "deals out several loops over layers"
         raise BadEntryPoint(f"{entry}: the step {what}; plans are compared for one loop over layers")
@@ -192,10 +192,9 @@ def _costs(
     traces = []
     for each in counts:
         progress.tell(f"tracing the step with {each} microbatches")
-        made = tried(LayerTrial(platform, each), {axis: count})
+        made = tried(placed_step, LayerTrial(platform, each), {axis: count})
         loops = [region for region in made.step.regions if region.loop is not None]
         layers = layer_costs(made.step, made.placement, made.segments)
-        cuts, astray = layer_cuts(made.step, made.placement, made.segments)
         if len(layers) != count:
             raise BadEntryPoint(
                 f"{entry}: {count} layers make {len(layers)} stages; plans are compared for layers that follow each "
@@ -211,6 +210,7 @@ def _costs(
                 "schedule": schedule if isinstance(schedule, str) else getattr(schedule, "name", schedules.AUTO),
             }
         )
+    cuts, astray = layer_cuts(made.step, made.placement, made.segments)
     rounds, placement = min(found.rounds, key=str)
     return {
         "axis": axis,

@@ -159,8 +159,8 @@ class RenameKeywords(ModernizeCodemod):
         if not isinstance(keyword.value, ast.Constant) or keyword.value.value is not False:
             self.refuse(
                 "`vectorized=` of `jax.pure_callback` is gone since JAX 0.6.0, and is passed to the function; where "
-                'it is true write `vmap_method="expand_dims"`, with which what is not mapped has a leading dimension of '
-                '1, or "broadcast_all", with which that is repeated; where it is false, "sequential"',
+                'it is true write `vmap_method="expand_dims"`, with which what is not mapped has a leading dimension '
+                'of 1, or "broadcast_all", with which that is repeated; where it is false, "sequential"',
                 keyword,
             )
         self.site.needs("0.4.34", "`vmap_method=` of `jax.pure_callback`")
