@@ -186,8 +186,8 @@ SETTINGS = """\
 [tool.mmrewrite.suggest]
 entry = "train:step"
 args = "train:example"
-device = "h100"
-devices = 8
+device = "l40s"
+devices = 16
 """
 
 
