@@ -265,8 +265,3 @@ def _by_last_part() -> Mapping[str, Sequence[str]]:
     for name in sorted(held_functions()):
         found.setdefault(name.rpartition(".")[2], []).append(name)
     return found
-
-
-def _rests_on(name: str, rest: str, homes: Collection[str]) -> bool:
-    """Whether a full name is that of one of some modules and the rest."""
-    return name.endswith(f".{rest}") and name.removesuffix(f".{rest}") in homes

@@ -45,8 +45,7 @@ _TAKE_FILES = {
     **dict.fromkeys(("json.load", "pickle.load", "csv.reader", "csv.writer", "csv.DictReader", "csv.DictWriter"), 0),
     **dict.fromkeys(("json.dump", "pickle.dump"), 1),
 }
-# What is none whatever it holds, and what gives none.
-_NO_MESHES = (ast.Constant, ast.JoinedStr, ast.Compare, ast.UnaryOp, ast.Lambda, ast.Tuple, ast.List, ast.Dict, ast.Set)
+# Where values end that may be one.
 _MAY_BE_ONE = (ast.BinOp, ast.Subscript, ast.Await, ast.Starred, ast.AugAssign)
 
 

@@ -183,14 +183,6 @@ def old_flags() -> Mapping[str, OldPart]:
 
 
 @functools.cache
-def switched_flags() -> Mapping[str, tuple[str, str, str]]:
-    """Flags of another default today: the release, the default before, and since then."""
-    return {
-        row["flag"]: (row["since"], row["was"], row["is"]) for _, _, row in _rows() if "flag" in row and "is" in row
-    }
-
-
-@functools.cache
 def changed_places() -> Mapping[str, tuple[ChangedPlaces, ...]]:
     """The changes of arguments by position, the last first, by the full name of what is called."""
     found: dict[str, list[ChangedPlaces]] = {}
