@@ -94,14 +94,12 @@ def _may_call(flow: ValueFlow, module: ModuleUses, call: ast.Call) -> bool:
         # What is not seen may be an optimizer, too, which has no `apply`.
         if owner.answers or (method.attr == "apply" and owner.unknown):
             return True
-    found = callees(flow, flow.at(module, call))
-    if found.unknown and (method is None or _is_given_module(flow, flow.call_at(module, call, None))):
+    found, arguments = callees(flow, flow.at(module, call)), flow.call_at(module, call, None)
+    if found.unknown and (method is None or _is_given_module(flow, arguments)):
         return True
-    # A function that may have taken an object with it is called, or the method of one.
+    # A function that may have taken an object with it is called, or one of a class that is given an object.
     around = [*module.above(call)]
-    if any(
-        len(each.path) > 1 or _is_made_inside(each, around) or _is_of_object(flow, each) for each in found.definitions
-    ):
+    if any(_is_made_inside(each, around) or _is_in_class(flow, each, arguments) for each in found.definitions):
         return True
     for each in found.outside:
         calls = [step.what for step in each.path if step.kind is By.CALL]
@@ -124,12 +122,13 @@ def _is_made_inside(value: Value, around: Sequence[ast.AST]) -> bool:
     return any(each not in around for each in holders)
 
 
-def _is_of_object(flow: ValueFlow, value: Value) -> bool:
-    """Whether a function is a method that is given its object."""
+def _is_in_class(flow: ValueFlow, value: Value, arguments: CallArguments) -> bool:
+    """Whether a function is a method that is given its object, or another one in a class that is given a module."""
     if not isinstance(value.head, Function) or not isinstance(value.module.parents[value.head], ast.ClassDef):
         return False
     marks = {flow.full_name(value.module, each) for each in value.head.decorator_list}
-    return marks.isdisjoint(("builtins.staticmethod", "builtins.classmethod"))
+    is_method = marks.isdisjoint(("builtins.staticmethod", "builtins.classmethod"))
+    return is_method or _is_given_module(flow, arguments)
 
 
 def _is_given_module(flow: ValueFlow, call: CallArguments, *, is_called: bool = False) -> bool:

@@ -1,0 +1,71 @@
+"""Steps for one device that only make modules, and those that call one."""
+
+from __future__ import annotations
+
+import pytest
+from fixture_files import source_files
+
+from mmrewrite.codemod.registry import Registry
+from mmrewrite.engine.rewrite import rewrite_project
+
+pytestmark = pytest.mark.quick
+
+HEAD = """\
+import jax
+import jax.numpy as jnp
+from flax import nnx
+# mm: mesh(stage=2)
+class Model(nnx.Module):
+    def __init__(self, rngs):
+        self.layers = [nnx.Linear(2, 2, rngs=rngs) for _ in range(2)]
+    def __call__(self, x):
+        for layer in self.layers:  # mm: stages
+            x = layer(x)
+        return x
+    @classmethod
+    def create(cls, rngs):
+        return cls(rngs)
+    @staticmethod
+    def run(model, x):
+        return model(x)
+def make(rngs):
+    return Model(rngs)
+def run(model, x):
+    return model(x)
+@nnx.jit  # mm: mjit
+def step(model, x):
+    return model(x)
+@nnx.jit
+def init(rngs, x):
+    return {}
+"""
+MAKE = [
+    "Model(rngs)",
+    "make(rngs)",
+    "Model.create(rngs)",
+    "nnx.state(Model(rngs))",
+    "[Model(rngs) for _ in range(2)]",
+    "nnx.split(make(rngs))",
+    "Model(rngs), jnp.zeros((2,)).astype(int)",
+]
+CALL = [
+    "Model(rngs)(x)",
+    "make(rngs)(x)",
+    "run(Model(rngs), x)",
+    "Model.run(Model(rngs), x)",
+    "Model.create(rngs)(x)",
+    "[run][0](Model(rngs), x)",
+    "[Model(rngs)][0](x)",
+    "{'a': make(rngs)}['a'](x)",
+    "jax.vmap(Model(rngs))(x)",
+    "(lambda model: model(x))(Model(rngs))",
+    "getattr(Model(rngs), '__call__')(x)",
+]
+
+
+@pytest.mark.parametrize(("result", "is_called"), [*((each, False) for each in MAKE), *((each, True) for each in CALL)])
+def test_a_step_that_makes_modules(result: str, is_called: bool) -> None:
+    text = HEAD.replace("return {}", f"return {result}")
+    (found,) = rewrite_project(source_files({"main.py": text.encode()}), Registry(), load={}.get)
+    assert found.failure is None
+    assert any("`init` reaches a task" in each.reason for each in found.refusals) == is_called, found.refusals
