@@ -274,13 +274,15 @@ def _read_later(
     if depth == 0 or _is_compiled(facts, function):
         return None
     for call in flow.calls_of(module, function)[0]:
-        own = {*ast.walk(call.node)} if call.node is not None else set()
-        for parameter in origins.intersection(all_arguments(function.args)):
+        for parameter in (each for each in all_arguments(function.args) if each in origins):
             for passed in of_parameter(module, function, parameter, call, None):
-                if call.node is not None and isinstance(passed, Value) and passed.head in own and not passed.path:
+                node = passed.expression if isinstance(passed, Value) else None
+                # A default is not of the call.
+                own = {*ast.walk(call.node)} if call.node is not None else set()
+                if isinstance(passed, Value) and node is not None and call.node is not None and node in own:
                     home = passed.module
-                    around = home.statement_of(call.node), passed.head
-                    if _read_later(project, home.facts, *around, own, depth - 1) is not None:
+                    around = home.statement_of(call.node)
+                    if _read_later(project, home.facts, around, node, own, depth - 1) is not None:
                         return 0
     return None
 
