@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import jax
-import numpy as np
 from jax.core import Tracer
 
 from mmruntime import _compat
@@ -40,28 +39,9 @@ class Scan:
 
     @classmethod
     def of(cls, eqn: Any) -> Scan:
-        """Read an equation.
-
-        Operands are counted by rank, since JAX 0.12 keeps the counts in other parameters than 0.10: a sliced or stacked
-        value has one dimension less in the body.
-        """
-        body, _ = _compat.split(eqn.params["jaxpr"])
-        num_slices = sum(
-            np.ndim(inner.aval) != np.ndim(outer.aval) for inner, outer in zip(body.invars, eqn.invars, strict=True)
-        )
-        num_carry = sum(
-            np.ndim(inner.aval) == np.ndim(outer.aval) for inner, outer in zip(body.outvars, eqn.outvars, strict=True)
-        )
-        num_consts = len(body.invars) - num_slices - num_carry
-        parameters = eqn.params
-        return cls(
-            parameters["jaxpr"],
-            num_consts,
-            num_carry,
-            parameters["length"],
-            parameters["reverse"],
-            parameters["unroll"],
-        )
+        """Read an equation."""
+        params = eqn.params
+        return cls(params["jaxpr"], *_compat.scan_counts(eqn), params["length"], params["reverse"], params["unroll"])
 
     def operands(self, values: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
         """The operands of the equation as constants, carry and sliced arrays."""
