@@ -132,6 +132,13 @@ class Step:
         for region in self.regions:
             yield from region.ops
 
+    def read_behind(self, index: int) -> set[Var]:
+        """The variables that regions behind one read, or that the step returns."""
+        later = self.regions[index + 1 :]
+        found = {atom for atom in self.outvars if is_var(atom)}
+        found.update(var for region in later for op in region.ops for var in op.reads())
+        return found.union(*(region.slices.values() for region in later))
+
     def float_types(self) -> set[Any]:
         """The types of all floats and complex numbers that it takes or computes, those of inner jaxprs included."""
         variables: list[Any] = [*self.invars, *self.constants]

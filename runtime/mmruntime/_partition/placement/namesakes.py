@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from mmruntime._compat import Var
 from mmruntime._jaxpr.ir import Op, Step
+from mmruntime._jaxpr.rewrite import needed
 
 # A key in the user's name of an input: the argument, ['w'], [0] or .kernel; for a part of a stack its layers, in any
 # dimension, as [0:2] or [:, 0:2].
@@ -65,9 +66,7 @@ def read_before(step: Step, ends: Callable[[Op], bool]) -> set[Var]:
     found: set[Var] = set()
     for region in reversed(step.regions):
         found.update(result for total, result in region.sums if total in found)
-        for op in reversed(region.ops):
-            if ends(op) or not found.isdisjoint(op.writes()):
-                found.update(op.reads())
+        _, found = needed(region.ops, found, ends)
         found.update(stacked for piece, stacked in region.slices.items() if piece in found)
     return found
 

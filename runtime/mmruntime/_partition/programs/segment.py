@@ -97,7 +97,7 @@ def segment(step: Step, placement: Placement, by_task: Collection[int] = ()) -> 
     by_region = []
     for index, region in enumerate(step.regions):
         levels = _levels(region, placement, index in by_task)
-        _sink(region, placement, levels, set(_needed_later(step, index)), index in by_task)
+        _sink(region, placement, levels, step.read_behind(index), index in by_task)
         groups: dict[tuple[int, int, int], list[Op]] = defaultdict(list)
         for op in region.ops:
             for where in placement.of[op]:
@@ -232,14 +232,6 @@ def _sink(
 def _is_of_task_of(op: Op, users: Iterable[Op]) -> bool:
     """Whether all readers of an equation belong to its own task, as where the call of a task was opened."""
     return op.task is not None and all(user.task is not None and user.task.name == op.task.name for user in users)
-
-
-def _needed_later(step: Step, index: int) -> Iterable[Var]:
-    for region in step.regions[index + 1 :]:
-        for op in region.ops:
-            yield from op.reads()
-        yield from region.slices.values()
-    yield from (atom for atom in step.outvars if is_var(atom))
 
 
 def connect(step: Step, segments: Segments) -> Segments:

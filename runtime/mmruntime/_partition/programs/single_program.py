@@ -67,7 +67,7 @@ def whole_function(step: Step, in_mesh_axes: Callable[[Op], Any]) -> Callable[..
     """
     reads, writes = borders(step)
     pieces = [
-        (region, _Block(step, region, in_mesh_axes, _needed_after(step, index)))
+        (region, _Block(step, region, in_mesh_axes, step.read_behind(index) | {result for _, result in region.sums}))
         for index, region in enumerate(step.regions)
     ]
 
@@ -81,15 +81,6 @@ def whole_function(step: Step, in_mesh_axes: Callable[[Op], Any]) -> Callable[..
         return [env[var] for var in writes]
 
     return run
-
-
-def _needed_after(step: Step, index: int) -> set[Var]:
-    """Variables that are read behind a region, or summed up in it."""
-    needed = {atom for atom in step.outvars if is_var(atom)}
-    needed |= {result for _, result in step.regions[index].sums}
-    for region in step.regions[index + 1 :]:
-        needed |= {var for op in region.ops for var in op.reads()} | set(region.slices.values())
-    return needed
 
 
 class _Block:
