@@ -16,16 +16,11 @@ from mmruntime._core import progress
 from mmruntime._core.mesh import using
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.registry import registrations
-from mmruntime._core.switches import fast_path_enabled, settings_in_words
-from mmruntime._execution.checked_runner import CheckedRunner
+from mmruntime._core.switches import fast_path_enabled
 from mmruntime._execution.compile import Compiled, compile_program
 from mmruntime._execution.donation import owned_slots
 from mmruntime._execution.run import Runner, StepRunner, WholeRunner, outputs_of
-from mmruntime._execution.run_across import AcrossRunner
 from mmruntime._execution.stacked_runner import StackedRunner, StackLayouts, lay_out_stacks
-from mmruntime._execution.step_agreement import StepAgreement
-from mmruntime._execution.transfers.across import AcrossTransport
-from mmruntime._execution.transfers.channels import channel, chosen
 from mmruntime._execution.transfers.own_parts import processes
 from mmruntime._frontend.labels import argument_name, name_trace
 from mmruntime._jaxpr.ir import Step, is_scalar
@@ -54,8 +49,6 @@ from mmruntime._partition.stacks.cut_stacks import Stacks, cut_stacks
 from mmruntime._partition.sums.delay_sums import DelayedSums, delay_sums, split_by_program
 from mmruntime._partition.sums.pack_sums import pack_sums
 from mmruntime._partition.tracing.trace import trace
-from mmruntime._processes.group import group_of
-from mmruntime._step.fingerprint import fingerprint
 from mmruntime._step.outside_of_steps import explain_errors_about
 from mmruntime._step.signature import (
     Call,
@@ -113,7 +106,7 @@ class Plan:
             return True
         var, home = self.step.invars[value.position], self.program.inputs[value.position]
         # Over several processes a scalar that nothing reads may tell one call from another.
-        told = is_scalar(var) and isinstance(self.compiled.transport, AcrossTransport)
+        told = is_scalar(var) and self.runner.group is not None
         return home is not None or told or bool(self.program.scalars.get(var)) or var in self.step.outvars
 
     def input_layouts(self) -> list[NamedSharding]:
@@ -226,20 +219,21 @@ def make_plan(
             compiled = compile_program(program, shardings, owned)
             runner = (WholeRunner if whole and not kinds else Runner)(step, program, compiled, shardings, donated)
         else:
-            transport = chosen()
-            settings = f"{settings_in_words()}\ntransport: {transport}"
-            parts = fingerprint(label, names, step, placement, shardings, program, settings)
-            group = group_of(members)
-            agreement = StepAgreement(label, names, parts, group, step, program, shardings)
-            if to_run and jax.process_index() in members:
-                agreement.reach([part for k, leaf in enumerate(call.leaves) for part in layouts.parts_of(k, leaf)])
-            compiled = compile_program(program, shardings, owned, AcrossTransport(channel(transport)))
-            runner = AcrossRunner(label, names, agreement, step, program, compiled, shardings, donated)
+            from mmruntime._step.several_processes import runner_across  # noqa: PLC0415  (most steps run in one)
+
+            parts = (
+                [part for k, leaf in enumerate(call.leaves) for part in layouts.parts_of(k, leaf)] if to_run else None
+            )
+            compiled, runner = runner_across(
+                label, names, members, step, placement, program, shardings, donated, owned, parts
+            )
         if step.premises:
             from mmruntime._execution.premise_runner import PremiseRunner  # noqa: PLC0415  (few steps have any)
 
             runner = PremiseRunner(runner, step.premises, waits=bool(kinds))
         if kinds:
+            from mmruntime._execution.checked_runner import CheckedRunner  # noqa: PLC0415  (few are checked)
+
             results = {
                 part: f"result{jax.tree_util.keystr(path)}"
                 for value, (path, _) in zip(stacks.outputs, paths(out_tree), strict=True)
