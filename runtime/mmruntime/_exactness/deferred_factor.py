@@ -22,9 +22,8 @@ import numpy as np
 from mmruntime import _compat
 from mmruntime._core.accumulators import accumulator_type
 from mmruntime._exactness.lattice import AbstractValue, Kind
-from mmruntime._exactness.rules.control import CALLS
 from mmruntime._exactness.rules.equation import shape_of
-from mmruntime._jaxpr.inline import inlined
+from mmruntime._jaxpr.inline import CALLS, inlined
 from mmruntime._jaxpr.primitives import linear_in
 
 # How a value depends on the factor: not at all; it is zero, so in every way; it is the factor times what does not; it

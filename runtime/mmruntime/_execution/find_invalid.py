@@ -15,6 +15,7 @@ import numpy as np
 
 from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
+from mmruntime._jaxpr.inline import CALLS
 from mmruntime._jaxpr.ir import Op, Step
 from mmruntime._partition.layouts.shard import Shardings
 from mmruntime._partition.pipeline.instructions import RunInstruction
@@ -306,9 +307,8 @@ def _opened(eqn: Any, operands: Sequence[Any]) -> Inside | None:
     if name == "cond":
         branch = params["branches"][int(np.clip(operands[0], 0, len(params["branches"]) - 1))]
         return lambda by, causes, place: by.body(branch, operands[1:], _moved(causes, 1), place)[1]
-    is_call = eqn.primitive in (_compat.jit_p, _compat.remat_p)
-    body = params["jaxpr"] if is_call else params.get("call_jaxpr")
-    if body is None or not _compat.is_jaxpr(body) or len(_compat.split(body)[0].invars) != len(operands):
+    body = params.get(CALLS.get(name))
+    if body is None:
         return None
     return lambda by, causes, place: by.body(body, operands, causes, place)[1]
 

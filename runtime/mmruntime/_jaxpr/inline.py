@@ -10,6 +10,37 @@ from mmruntime._compat import Atom, Var, is_var
 from mmruntime._core.marks import is_marked
 from mmruntime._jaxpr.ir import Op
 
+# Where a call has its jaxpr.
+CALLS = {
+    **dict.fromkeys(("jit", "pjit", "checkpoint", "remat2", "remat", "eval_jaxpr"), "jaxpr"),
+    **dict.fromkeys(("closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"), "call_jaxpr"),
+    "custom_vjp_call_jaxpr": "fun_jaxpr",
+}
+
+
+def body_of_call(eqn: Any) -> tuple[Any, list[Any]] | None:
+    """The body of an equation that computes its one inner jaxpr and no more; derivatives were taken before."""
+    name = eqn.primitive.name
+    return _compat.split(eqn.params[CALLS[name]]) if name in CALLS else None
+
+
+def fresh(jaxpr: Any) -> tuple[list[Var], list[Any], list[Any]]:
+    """The arguments, equations and results of an open jaxpr, in variables of their own.
+
+    JAX keeps traces, so that one jaxpr object may be the body of several equations.
+    """
+    env: dict[Any, Any] = {var: _compat.new_var(var.aval) for var in (*jaxpr.invars, *jaxpr.constvars)}
+    env |= {var: _compat.new_var(var.aval) for eqn in jaxpr.eqns for var in eqn.outvars if is_var(var)}
+    eqns = [
+        eqn.replace(
+            invars=[env[atom] if is_var(atom) else atom for atom in eqn.invars],
+            outvars=[env[var] if is_var(var) else var for var in eqn.outvars],
+        )
+        for eqn in jaxpr.eqns
+    ]
+    outs = [env[atom] if is_var(atom) else atom for atom in jaxpr.outvars]
+    return [env[var] for var in jaxpr.invars], eqns, outs
+
 
 def open_calls(op: Op) -> list[Op]:
     """The equations of a call, and of calls inside it; the equation itself if it is no call."""

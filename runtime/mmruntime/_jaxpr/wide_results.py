@@ -21,9 +21,8 @@ import jax.numpy as jnp
 from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
 from mmruntime._core.accumulators import accumulator_type
-from mmruntime._jaxpr.inline import inlined
-from mmruntime._jaxpr.ir import abstract
 from mmruntime._jaxpr.primitives import MOVES
+from mmruntime._jaxpr.trace_equations import trace_equations
 
 # Pass on float32 from these operands on; all of them together, so that the others are converted.
 _PASSES = {
@@ -177,10 +176,7 @@ class _Widening:
         return self._traced(lambda value: jax.lax.convert_element_type(value, jnp.float32), [atom], like)
 
     def _traced(self, compute: Callable[..., Any], operands: Sequence[Atom], like: Any) -> Var:
-        traced, consts = _compat.split(jax.make_jaxpr(compute)(*map(abstract, operands)))
-        assert not consts, "what is traced reads its operands only"
-        out = _compat.new_var(traced.outvars[0].aval)
-        eqns = inlined(traced, operands, [out], traced.eqns[0])
+        out, eqns = trace_equations(compute, operands)
         if like is not None:
             eqns = [each.replace(source_info=like.source_info, ctx=like.ctx) for each in eqns]
         self.eqns += eqns

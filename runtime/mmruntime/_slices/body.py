@@ -24,7 +24,7 @@ import numpy as np
 
 from mmruntime import _compat
 from mmruntime._compat import Var, is_var
-from mmruntime._jaxpr.inline import inlined
+from mmruntime._jaxpr.inline import CALLS, inlined
 from mmruntime._jaxpr.ir import Op, Region, Step, at_line
 from mmruntime._jaxpr.primitives import is_constraint
 from mmruntime._jaxpr.trace_equations import trace_equations
@@ -131,30 +131,18 @@ class _Slicer:
         """
         eqn = op.eqn
         name = eqn.primitive.name
-        body = None
-        if eqn.primitive is _compat.jit_p or eqn.primitive is _compat.remat_p:
-            body = eqn.params["jaxpr"]
-        elif name in (
-            "closed_call",
-            "core_call",
-            "eval_jaxpr",
-            "custom_jvp_call",
-            "custom_vjp_call",
-            "custom_vjp_call_jaxpr",
-        ):
-            body = next((eqn.params[key] for key in ("call_jaxpr", "fun_jaxpr", "jaxpr") if key in eqn.params), None)
-        elif name == "scan" and self._is_of_layers(eqn):
+        if name == "scan" and self._is_of_layers(eqn):
             yield from self._turns(op)
             return
-        elif name == "split" and (joined := self._value(eqn.invars[0]).axis(eqn.params["axis"])) and joined.is_joined:
+        if name == "split" and (joined := self._value(eqn.invars[0]).axis(eqn.params["axis"])) and joined.is_joined:
             yield from self._parts(op)
             return
-        if body is None:
+        if name not in CALLS:
             for atom in eqn.invars:
                 yield from self._stack(atom)
             yield op
             return
-        inner, captured = self._body(body)
+        inner, captured = self._body(eqn.params[CALLS[name]])
         for new in inlined(inner, [*captured, *eqn.invars], eqn.outvars, eqn):
             yield from self._opened(replace(op, call=op.call or eqn, callers=(eqn, *op.callers), eqn=new))
 

@@ -9,21 +9,10 @@ from mmruntime import _compat
 from mmruntime._exactness.lattice import ANY, FREE, ZERO, AbstractValue, Kind, Reason, Shards, join_outer
 from mmruntime._exactness.rules.equation import Equation, NoRule, NotProved, Place, Scale, is_inexact, rule, shape_of
 from mmruntime._exactness.rules.shards import check_devices, decided_on_devices, joined_on_devices
+from mmruntime._jaxpr.inline import CALLS
 
-# Where a call's jaxpr is. Derivative rules of custom functions have been used, or are not needed, where they are met.
-# A name says nothing about values; a task's may depend on the microbatch.
-CALLS = {
-    "jit": "jaxpr",
-    "pjit": "jaxpr",
-    "closed_call": "call_jaxpr",
-    "core_call": "call_jaxpr",
-    "checkpoint": "jaxpr",
-    "remat2": "jaxpr",
-    "remat": "jaxpr",
-    "custom_jvp_call": "call_jaxpr",
-    "custom_vjp_call": "call_jaxpr",
-    "custom_vjp_call_jaxpr": "fun_jaxpr",
-}
+# Rules of derivatives have been used, or are not needed, where calls are met. A name says nothing about values: that of
+# a task may depend on the microbatch.
 _DERIVATIVES = (
     "jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd", "fwd_jaxpr_thunk", "bwd", "out_trees", "symbolic_zeros", "num_consts",
     "policy", "prevent_cse", "differentiated", "name",

@@ -19,9 +19,9 @@ from mmruntime._core.submesh import axis_pairs
 from mmruntime._core.task import Task
 from mmruntime._core.warn import warn
 from mmruntime._frontend.constraint import constraint_p, may_be_mapped
+from mmruntime._jaxpr.inline import body_of_call, fresh
 from mmruntime._jaxpr.ir import Step, is_tiny
 from mmruntime._jaxpr.primitives import ENTRY_BY_ENTRY, Factor, factors
-from mmruntime._partition.placement.locations import body_of_call, fresh
 
 # What people call the dimension of examples.
 _OF_EXAMPLES = re.compile(r"batch|example|sample|^(b|n|data|dp|rows?)$", re.IGNORECASE)

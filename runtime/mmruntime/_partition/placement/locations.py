@@ -9,7 +9,7 @@ from typing import Any
 
 from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
-from mmruntime._jaxpr.inline import inlined
+from mmruntime._jaxpr.inline import body_of_call, inlined
 from mmruntime._jaxpr.ir import Op, is_tiny, num_bytes, num_elements
 
 # Where a value is: the number of a submesh, or any other object for values that lie together somewhere; None for values
@@ -57,44 +57,6 @@ def gathers(eqn: Any) -> bool:
 def arrays_of(atoms: Iterable[Atom]) -> list[Var]:
     """The variables that are worth a place: all but scalars and the like."""
     return [atom for atom in atoms if is_var(atom) and not is_tiny(atom)]
-
-
-def body_of_call(eqn: Any) -> tuple[Any, list[Any]] | None:
-    """The body of an equation that computes its one inner jaxpr and no more; derivatives were taken before."""
-    for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
-        body = eqn.params.get(name)
-        if body is None or not _compat.is_jaxpr(body) or eqn.primitive is _compat.scan_p:
-            continue
-        inner, consts = _compat.split(body)
-        fits = len(inner.invars) == len(eqn.invars) and len(inner.outvars) == len(eqn.outvars)
-        known = ("jit", "pjit", "closed_call", "eval_jaxpr", "core_call", "checkpoint", "remat2", "remat")
-        if fits and (eqn.primitive.name in known or eqn.primitive.name.startswith("custom_")):
-            return inner, consts
-    return None
-
-
-def fresh(jaxpr: Any) -> tuple[list[Var], list[Any], list[Any]]:
-    """The arguments, equations and results of an open jaxpr, in variables of their own.
-
-    JAX keeps traces, so that one jaxpr object may be the body of several equations.
-    """
-    env: dict[Var, Var] = {var: _compat.new_var(var.aval) for var in (*jaxpr.invars, *jaxpr.constvars)}
-    eqns = []
-    for eqn in jaxpr.eqns:
-        for var in eqn.outvars:
-            if is_var(var):
-                env[var] = _compat.new_var(var.aval)
-        eqns.append(
-            eqn.replace(
-                invars=[env[atom] if is_var(atom) else atom for atom in eqn.invars],
-                outvars=[env[var] if is_var(var) else var for var in eqn.outvars],
-            )
-        )
-    return (
-        [env[var] for var in jaxpr.invars],
-        eqns,
-        [env[atom] if is_var(atom) else atom for atom in jaxpr.outvars],
-    )
 
 
 class Locations:

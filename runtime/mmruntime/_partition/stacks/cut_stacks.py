@@ -22,11 +22,10 @@ from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.task import Task
-from mmruntime._jaxpr.inline import inlined
+from mmruntime._jaxpr.inline import body_of_call, fresh, inlined
 from mmruntime._jaxpr.ir import Op, Region, Step
 from mmruntime._jaxpr.primitives import Factor
 from mmruntime._jaxpr.trace_equations import trace_equations
-from mmruntime._partition.placement.locations import body_of_call, fresh
 from mmruntime._partition.stacks.dimension_ties import local_params, ties
 from mmruntime._partition.stacks.find_stacks import StackCut, StackCuts, WholeStack, find_stacks
 from mmruntime._partition.tracing.trace import remove_dead_code
