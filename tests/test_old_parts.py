@@ -379,6 +379,11 @@ MEANINGS = {
     "keep_auto_axes": ['mesh = jax.make_mesh((2,), ("x",))'],
     "keep_data_attributes": ["class Alpha(nnx.Module):\n  def __init__(self): self.layers = [nnx.Linear(1, 1)]"],
     "keep_frozen_dicts": ["v = variables.unfreeze()"],
+    "keep_nnx_leaves": [
+        "l = jax.tree.leaves([nnx.Linear(1, 1)])",
+        "n = {nnx.Param(x): 1}",
+        "e = nnx.Param(x) == nnx.Param(y)",
+    ],
     "keep_nnx_optimizers": ["o = nnx.Optimizer(model, tx)"],
     "keep_spec_tuples": [
         't = isinstance(P("x"), tuple)',

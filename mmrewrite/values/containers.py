@@ -55,6 +55,21 @@ def display_of(value: Value) -> Display:
     return Display([entry(None, part) for part in node.elts], is_mapping=False, is_loose=isinstance(node, ast.Set))
 
 
+def parts_of(value: Value) -> Iterator[Value]:
+    """What may be in a value that is a container, but for keys: what is written, and what is put into it later."""
+    head = value.head
+    if value.path:
+        return
+    if isinstance(head, ast.Tuple | ast.List | ast.Set | ast.Dict | Display):
+        yield from (part for _, part, _ in (head if isinstance(head, Display) else display_of(value)).entries)
+    elif isinstance(head, ast.ListComp | ast.SetComp | ast.GeneratorExp):
+        yield value._replace(head=head.elt)
+    elif isinstance(head, ast.DictComp):
+        yield value._replace(head=head.value)
+    elif isinstance(head, ast.Name | ast.Attribute):
+        yield value.done(ANY_ITEM)
+
+
 def of_display(flow: ValueFlow, value: Value, display: Display) -> _Found:
     """What is taken of values side by side."""
     holder = value.module.parents.get(value.head) if isinstance(value.head, _MUTABLE) else None

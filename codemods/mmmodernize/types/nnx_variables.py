@@ -49,7 +49,7 @@ class NnxVariables:
         is_declared = self._classes.of(module, node) in VARIABLES
         if is_declared and not annotated:
             return True
-        found = self._flow.may(Value(module, node), self._kind, by_name=True)
+        found = self._flow.may(Value(module, node), self.kind, by_name=True)
         kinds = {"annotated"} if annotated else {"annotated", "plain", "layer"}
         if annotated and self._partitions:
             kinds.add("layer")
@@ -74,9 +74,10 @@ class NnxVariables:
         return any(True for module in self._modules.values() for _ in module.uses((_PARTITIONING,)))
 
     def _is_annotated_one(self, value: Value) -> bool | None:
-        return None if self._kind(value) is None and not _is_in_place(value) else True
+        return None if self.kind(value) is None and not _is_in_place(value) else True
 
-    def _kind(self, value: Value) -> str | None:
+    def kind(self, value: Value) -> str | None:
+        """Whether a value is a variable, and how it was made; None where others are behind it, or it is none."""
         steps = [step.kind for step in value.path]
         if steps == [By.CALL]:
             if not isinstance(value.head, str | ast.ClassDef):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from mmmodernize.meshes.partition_specs import TREE_MAPS, parts_of
+from mmmodernize.meshes.partition_specs import TREE_MAPS
 from mmmodernize.sites.shared_flow import SharedFlow
 from mmmodernize.sites.site import ModernizeContext
 from mmrewrite.project.uses import ModuleUses
-from mmrewrite.values.value import ANY_ITEM, Access, By, Display, Value
+from mmrewrite.values.containers import parts_of
+from mmrewrite.values.value import Access, By, Value
 
 
 def may_hold_none(context: ModernizeContext, module: ModuleUses, tree: ast.expr) -> bool:
@@ -20,15 +21,9 @@ def may_hold_none(context: ModernizeContext, module: ModuleUses, tree: ast.expr)
     flow = context.analysis(SharedFlow)
 
     def parts(value: Value) -> Iterator[Value]:
-        head, path = value.head, value.path
-        if isinstance(head, Display) and not path:
-            yield from (part for _, part, _ in head.entries)
-        elif isinstance(head, ast.Name | ast.Attribute) and not path:
-            # What is put into it later.
-            yield value.done(ANY_ITEM)
-        elif isinstance(head, ast.AST) and not path:
-            yield from (value._replace(head=part) for part in parts_of(head))
-        elif head in TREE_MAPS and path[0].kind is By.CALL and (function := path[0].what.first()) is not None:
+        yield from parts_of(value)
+        path = value.path
+        if value.head in TREE_MAPS and path and path[0].kind is By.CALL and (function := path[0].what.first()):
             yield function.done(Access(By.CALL, flow.no_arguments))
 
     return True in flow.may(Value(module, tree), _is_none, also=parts).answers

@@ -32,7 +32,7 @@ from mmrewrite.project.uses import ModuleUses
 from mmrewrite.values.annotations import annotations_of, class_of_annotation
 from mmrewrite.values.arguments import given
 from mmrewrite.values.callees import given_functions
-from mmrewrite.values.containers import display_of
+from mmrewrite.values.containers import parts_of
 from mmrewrite.values.flow import MOST_VALUES, ValueFlow
 from mmrewrite.values.functions import results_of
 from mmrewrite.values.value import (
@@ -165,10 +165,9 @@ class PossibleArrays:
             case ast.Constant() | ast.JoinedStr() | ast.Slice():
                 return False
             case ast.Tuple() | ast.List() | ast.Set() | ast.Dict() | Display() if not path:
-                return [] if itself else [(part, False) for part in _parts(value)]
+                return [] if itself else [(part, False) for part in parts_of(value)]
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp() if not path:
-                part = head.value if isinstance(head, ast.DictComp) else head.elt
-                return [] if itself else [(value._replace(head=part), False)]
+                return [] if itself else [(part, False) for part in parts_of(value)]
             case ast.BinOp() | ast.UnaryOp() | ast.Compare() | ast.AugAssign():
                 return [(value._replace(head=part, path=()), itself and not path) for part in _operands(head)]
             case ast.ExceptHandler():
@@ -268,15 +267,6 @@ def _is_table(module: ModuleUses, parameter: ast.arg) -> bool:
     """Whether a parameter is `*args` or `**kwargs`."""
     arguments = module.parents[parameter]
     return isinstance(arguments, ast.arguments) and parameter in (arguments.vararg, arguments.kwarg)
-
-
-def _parts(value: Value) -> Iterable[Value]:
-    """The values side by side in a display."""
-    display = value.head if isinstance(value.head, Display) else display_of(value)
-    for key, part, _ in display.entries:
-        yield part
-        if isinstance(key, ast.expr):
-            yield value._replace(head=key)
 
 
 def _operands(node: ast.BinOp | ast.UnaryOp | ast.Compare | ast.AugAssign) -> Sequence[ast.expr]:

@@ -1,0 +1,146 @@
+"""Keep modules and variables of Flax nnx leaves of trees, and report variables that are hashed or compared.
+
+    jax.tree.map(lambda layer: layer.features, layers)
+    ->  jax.tree.map(lambda layer: layer.features, layers, is_leaf=lambda node: isinstance(node, nnx.Pytree))
+
+Before Flax 0.11 modules and variables were leaves. Since then they are trees, and functions of `jax.tree` go on to the
+arrays in them. Since Flax 0.12 variables have no hash, and `==` compares their values.
+
+To check: the program was written for a Flax before that.
+
+Refused: variables as keys of dictionaries and in sets, which raise. Reported, not edited: trees with modules or
+variables where nothing shows that the program is of an older Flax, or with `is_leaf` already; `==` of two variables.
+See https://flax.readthedocs.io/en/latest/guides/pytree.html
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import ClassVar
+
+from mmmodernize.codemod import ModernizeCodemod
+from mmmodernize.edits.arguments import append_argument
+from mmmodernize.modules.project_age import ProjectAge
+from mmmodernize.sites.shared_flow import SharedFlow
+from mmmodernize.sites.site import Location, ModernizeContext
+from mmmodernize.types.nnx_modules import is_nnx_module
+from mmmodernize.types.nnx_variables import NnxVariables
+from mmrewrite.project.uses import ModuleUses
+from mmrewrite.values.annotations import annotations_of, class_of_annotation
+from mmrewrite.values.containers import parts_of
+from mmrewrite.values.value import By, Own, Value
+
+# Functions of trees, each with the place of its tree.
+_OF_TREES = {
+    f"jax.{home}{name}": place
+    for home, own in (("tree.", ""), ("tree_util.", "tree_"), ("", "tree_"))
+    for place, names in enumerate(
+        (
+            ("all", "flatten", "flatten_with_path", "leaves", "leaves_with_path", "structure"),
+            ("map", "map_with_path", "multimap", "reduce"),
+        )
+    )
+    for name in (f"{own}{each}" for each in names)
+}
+_STATES = frozenset(f"flax.nnx.{name}" for name in ("GraphDef", "State", "VariableState"))
+_CLASSES = {"module": "flax.nnx.Pytree", "variable": "flax.nnx.Variable"}
+_HASHED = "since Flax 0.12 a variable has no hash; use its path in the state, or `id(...)` of it"
+_COMPARED = "since Flax 0.12 `==` of variables compares their values, element by element; write `is` for the same one"
+
+
+class KeepNnxLeaves(ModernizeCodemod):
+    """Says what is a leaf, where trees hold modules or variables."""
+
+    changed_in: ClassVar = {"": ("flax", "0.11.0", "changes")}
+
+    @classmethod
+    def markers(cls) -> tuple[bytes, ...]:
+        """A file without nnx has no site."""
+        return (b"nnx",)
+
+    @classmethod
+    def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
+        """Calls of functions of trees with modules or variables, and what hashes or compares variables."""
+        variables = context.analysis(NnxVariables)
+        if not variables.may_be_in(module):
+            return
+        for use in module.uses(_OF_TREES):
+            call = module.parents.get(use.node)
+            is_call = isinstance(call, ast.Call) and call.func is use.node and not _says_what_is_a_leaf(module, call)
+            if isinstance(call, ast.Call) and is_call and _leaves_in(context, module, call, _OF_TREES[use.name]):
+                yield Location(module, call, part=use.name)
+        for node in module.nodes_of(ast.Dict, ast.DictComp, ast.Set, ast.SetComp, ast.Call, ast.Compare):
+            yield from (Location(module, each) for each in _hashed(module, node) if variables.has(module, each))
+            is_equal = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq)
+            compared = (node.left, node.comparators[0]) if isinstance(node, ast.Compare) and is_equal else ()
+            if compared and all(variables.has(module, each) for each in compared):
+                yield Location(module, node)
+
+    def rewrite(self) -> None:
+        """Say what is a leaf, or report the place."""
+        site = self.site
+        if isinstance(site.node, ast.Compare):
+            site.leave(_COMPARED)
+        place = _OF_TREES.get(site.resolve(site.node.func) or "") if isinstance(site.node, ast.Call) else None
+        if place is None or not isinstance(site.node, ast.Call):
+            self.refuse(_HASHED)
+            return
+        call, kinds = site.node, sorted(_leaves_in(site.context, site.module, site.node, place))
+        names = [site.spell(_CLASSES[kind]) for kind in kinds]
+        classes = names[0] if len(names) == 1 else f"({', '.join(names)})"
+        leaf = f"is_leaf=lambda node: isinstance(node, {classes})"
+        age = site.context.analysis(ProjectAge)
+        is_told = any(isinstance(each, ast.Starred) for each in call.args) or len(call.args) > 2 + place
+        is_told |= not {"is_leaf", None}.isdisjoint(word.arg for word in call.keywords)
+        if is_told or not age.is_before("flax", "0.11.0"):
+            shown = " and ".join(f"a {kind}" for kind in kinds)
+            site.leave(f"since Flax 0.11 {shown} is a tree and no leaf; write `{leaf}` if one is meant")
+        site.needs_package("flax", "0.11", "`nnx.Pytree`", jax="0.10")
+        append_argument(site, call, leaf)
+
+
+def _says_what_is_a_leaf(module: ModuleUses, call: ast.Call) -> bool:
+    """Whether `is_leaf` of a call asks for classes of Flax."""
+    asked = [part for word in call.keywords if word.arg == "is_leaf" for part in ast.walk(word.value)]
+    names = (module.facts.names.resolve(each, module.scope_of(each)) for each in asked if isinstance(each, ast.expr))
+    return any(name is not None and name.startswith("flax.") for name in names)
+
+
+def _leaves_in(context: ModernizeContext, module: ModuleUses, call: ast.Call, place: int) -> set[str]:
+    """Whether the trees of a call are seen to hold modules or variables."""
+    flow, variables = context.analysis(SharedFlow), context.analysis(NnxVariables)
+
+    def kind(value: Value) -> str | None:
+        head, path = value.head, value.path
+        if variables.kind(value) is not None:
+            return "variable"
+        of_class = (value.module, head) if isinstance(head, ast.ClassDef) and value.is_made else None
+        if isinstance(head, Own) and not head.is_class and not path:
+            of_class = value.module, head.definition
+        for found in annotations_of(flow, value) if isinstance(head, ast.arg) and not path else ():
+            of_class = class_of_annotation(flow, found.module, found.node)
+        if of_class is not None:
+            return "module" if is_nnx_module(flow, *of_class) else None
+        is_made = isinstance(head, str) and head.startswith("flax.nnx.") and [step.kind for step in path] == [By.CALL]
+        is_object = is_made and f"{head}".rpartition(".")[2][:1].isupper() and head not in _STATES
+        return "module" if is_object else None
+
+    trees = call.args[place:] if place else call.args[:1]
+    return {each for tree in trees for each in flow.may(Value(module, tree), kind, also=parts_of).answers}
+
+
+def _hashed(module: ModuleUses, node: ast.AST) -> Iterator[ast.expr]:
+    """What a node takes for keys, or puts into a set."""
+    match node:
+        case ast.Dict(keys=keys):
+            found = [key for key in keys if key is not None]
+        case ast.Set(elts=found):
+            pass
+        case ast.DictComp(key=key) | ast.SetComp(elt=key):
+            found = [key]
+        case ast.Call(func=ast.Name(id="hash"), args=[key]):
+            found = [key]
+        case _:
+            found = []
+    yield from (each for each in found if isinstance(each, ast.Name | ast.Attribute | ast.Call))
