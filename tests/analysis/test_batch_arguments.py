@@ -228,3 +228,14 @@ def test_parts_of_one_batch_are_cut_together(body: str) -> None:
 def test_what_may_be_no_part_of_the_batch_is_asked(body: str) -> None:
     batch = chosen(STEP.format(body=body, loss="loss = lambda p: p(x, y)", call="loss)(state.params"))
     assert batch.question == "the loss closes over its batch, and more than one value could be it: `x`, `y`"
+
+
+SIZES = ("n, m = x.shape", "n = x.shape[0]", "n = len(x)", "n = x.ndim", "n = x.dtype", "n, m = jax.numpy.shape(x)")
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_sizes_of_the_batch_are_not_cut(size: str) -> None:
+    body = f"x = batch.x\n    {size}"
+    closed = chosen(STEP.format(body=body, loss="loss = lambda p: p(x, n)", call="loss)(state.params"))
+    passed = chosen(STEP.format(body=body, loss="", call="f)(state.params, x, n"))
+    assert (closed.question, closed.argnum) == (passed.question, passed.argnum) == (None, "1")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from mmrewrite.analysis.steps.closures import Closed, cannot_be_given, closed_over, is_used_elsewhere, remade_loss
 from mmrewrite.analysis.steps.gradients import Gradient
-from mmrewrite.analysis.steps.losses import Loss, is_number_of_rows, looks_like_key, made_as_keys, names_one_key
+from mmrewrite.analysis.steps.losses import Loss, is_size, looks_like_key, made_as_keys, names_one_key
 from mmrewrite.analysis.steps.step_data import StepData, are_of_one_batch
 from mmrewrite.codemod.site import Site
 from mmrewrite.directives.arguments import whole_number
@@ -191,6 +191,7 @@ class _Chooser:
             and not isinstance(argument, ast.Constant)
             and self.parameter_name(index) not in keys
             and not self.is_one_key(index, argument)
+            and not is_size(self.site, self.site.facts, argument)
             and not self.is_called(self.parameter_name(index))
         ]
         data = self.step_data(call)
@@ -253,7 +254,10 @@ class _Chooser:
         data: list[int | str] = [
             closed.name
             for closed in self.closed
-            if closed.is_data and not closed.is_key and closed.name not in keys and not self.is_size(closed.name)
+            if closed.is_data
+            and not closed.is_key
+            and closed.name not in keys
+            and not (self.loss is not None and is_size(self.site, self.loss.facts, closed.node))
         ]
         step = self.step_data(self.argument_call())
         data = [each for each in data if step.may_be_batch(ast.Name(str(each), ast.Load()))] or data
@@ -271,10 +275,6 @@ class _Chooser:
                 f"the loss closes over its batch, and more than one value could be it: {_listed(map(str, data))}"
             )
         return data
-
-    def is_size(self, name: str) -> bool:
-        """Whether a closed-over value is the size of something."""
-        return self.loss is not None and is_number_of_rows(self.loss, ast.Name(name, ast.Load()))
 
     def argument_call(self) -> ast.Call:
         """A call that stands for all calls of the gradient function."""

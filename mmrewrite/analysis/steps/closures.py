@@ -53,7 +53,7 @@ def closed_over(site: Site, loss: Loss) -> list[Closed]:
             continue
         data = node not in called and node not in parts
         before = found.get(node.id)
-        of_rows = has_a_key_for_each_row(loss, node.id)
+        of_rows = has_a_key_for_each_row(site, loss, node.id)
         is_key = not of_rows and (looks_like_key(node.id) or made_as_keys(site, loss.facts, node) is True)
         found[node.id] = Closed(
             node.id,

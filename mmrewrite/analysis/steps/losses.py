@@ -23,6 +23,7 @@ _TRANSPARENT = frozenset(("jax.jit", "jax.checkpoint", "jax.named_call"))
 # What Haiku makes of a function, and the parameters that it puts before those of that.
 _PARAMETERS_BEFORE = {"haiku.transform().apply": ("params", "rng"), "haiku.without_apply_rng().apply": ("params",)}
 _SPLIT = "jax.random.split"
+_SIZES = frozenset(("dtype", "ndim", "shape", "size"))
 _KEY_MAKERS = frozenset(
     (_SPLIT, *(f"jax.random.{name}" for name in ("key", "PRNGKey", "fold_in", "clone", "wrap_key_data")))
 )
@@ -165,24 +166,25 @@ def _names_around(loss: Loss) -> Iterator[tuple[ast.Name, Scope]]:
             yield node, owner
 
 
-def is_number_of_rows(loss: Loss, node: ast.expr) -> bool:
-    """Whether an expression of a loss, or the value of a name, is a number of rows: `x.shape[0]`, `len(x)`."""
-    if isinstance(node, ast.Name):
-        binding = loss.facts.names.binding(node.id, loss.scope)
-        return binding is not None and binding.value is not None and is_number_of_rows(loss, binding.value)
-    if isinstance(node, ast.Subscript):
-        return isinstance(node.value, ast.Attribute) and node.value.attr == "shape"
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len"
+def is_size(site: Site, facts: Facts, node: ast.expr) -> bool:
+    """Whether an expression is certainly a shape or a type, or a part of one: `x.shape[0]`, `len(x)`, `x.ndim`."""
+
+    def size(value: Value) -> bool | None:
+        is_length = value.outside == "builtins.len()"
+        return is_length or any(step.kind is By.ATTRIBUTE and step.what in _SIZES for step in value.path) or None
+
+    flow = values_of(site.project)
+    return flow.must(flow.value_in(facts, node), size) is True
 
 
-def has_a_key_for_each_row(loss: Loss, name: str) -> bool:
+def has_a_key_for_each_row(site: Site, loss: Loss, name: str) -> bool:
     """Whether a closed-over value is a key split into as many as there are rows of something."""
     binding = loss.facts.names.binding(name, loss.scope)
     value = binding.value if binding is not None else None
     if not isinstance(value, ast.Call) or loss.facts.names.resolve(value.func, loss.scope) != "jax.random.split":
         return False
     counts = [*value.args[1:], *(keyword.value for keyword in value.keywords if keyword.arg == "num")]
-    return any(is_number_of_rows(loss, count) for count in counts)
+    return any(is_size(site, loss.facts, count) for count in counts)
 
 
 def changes_collections(nodes: Iterable[ast.AST]) -> ast.Call | None:
