@@ -127,13 +127,15 @@ def test_rows_of_devices() -> None:
         found, grads = mm.microbatch(jax.value_and_grad(loss), count=2, argnum=1, reduce="exact")(params, x)
         noise = scale * jax.random.uniform(key)
         rank = jax.lax.axis_index("rows").astype(noise.dtype)
-        return jax.lax.pmean(grads, "rows"), jax.lax.all_gather(found, "rows") + noise + rank
+        return jax.lax.pmean(grads, "rows"), (jax.lax.all_gather(found, "rows") + noise + rank, found)
 
     options: dict[str, Any] = {
         "axis_name": "rows",
         "in_axes": (None, 0, None, 1),
-        "out_axes": (0, 1),
+        "out_axes": (0, (1, 0)),
         "static_broadcasted_argnums": 2,
+        # A position that the function has not.
+        "donate_argnums": (7,),
     }
     args = (weights(2), jax.random.split(jax.random.key(0), 4), 0.5, normal(8, 4, 4))
     expected = jax.pmap(step, **options)(*args)
@@ -144,6 +146,8 @@ def test_rows_of_devices() -> None:
         jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7), found, expected)
         assert compiled.abstract_args()[3].sharding.spec == PartitionSpec(None, "rows")
         assert found[0][1].sharding.device_set == set(jax.devices()[2:4])
+        # A metric of each row is on a device of its own, as readers of shards expect.
+        assert [shard.data.shape for shard in found[1][1].addressable_shards] == [(1,)] * 4
 
 
 def test_rows_of_the_arrays_of_a_module() -> None:

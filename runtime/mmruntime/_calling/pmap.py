@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mmruntime._calling.convention import Convention
 from mmruntime._calling.layouts import axes_of, lay_out
@@ -22,6 +22,7 @@ class MappedRows(Convention):
 
     Collectives over `axis_name` are over the rows. The rows lie along the axis of the mesh that has that name, that
     `logical_axes` maps the name to, or that is called "data" or "batch"; without one, every device has all of them.
+    Scalars of a row that are no state, such as metrics, come back as `pmap` gave them, each on a device of its own.
     """
 
     def __init__(
@@ -61,6 +62,27 @@ class MappedRows(Convention):
             return over_rows(mapped, kwargs)
 
         self.arrays = self.user = arrays
+
+    def call(self, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The results of a call, with one scalar to a device."""
+        # State has the structure of an argument, and stays where the next step reads it.
+        given = {jax.tree.structure(each) for each in (*args, *kwargs.values())} - {jax.tree.structure(0)}
+        result = run(*args, **kwargs)
+        leaves, structure = jax.tree.flatten(result, is_leaf=lambda node: jax.tree.structure(node) in given)
+        for rows in {leaf.shape for leaf in leaves if isinstance(leaf, jax.Array) and leaf.ndim == 1}:
+            places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, jax.Array) and leaf.shape == rows]
+            moved = _one_to_a_device([leaves[place] for place in places], *rows)
+            for place, leaf in zip(places, moved, strict=True):
+                leaves[place] = leaf
+        return jax.tree.unflatten(structure, leaves)
+
+
+def _one_to_a_device(leaves: Sequence[jax.Array], rows: int) -> Sequence[jax.Array]:
+    """Rows of scalars with one on each device, as readers of `addressable_shards` expect, if there are as many."""
+    devices = jax.local_devices()[:rows]
+    if len(devices) < rows or jax.process_count() > 1:
+        return leaves
+    return jax.device_put(leaves, NamedSharding(Mesh(devices, "rows"), PartitionSpec("rows")))
 
 
 def axis_of_rows(mesh: MultiMesh, axis_name: Any) -> str | None:

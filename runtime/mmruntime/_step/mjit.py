@@ -158,11 +158,12 @@ def mjit(
     if "static_broadcasted_argnums" in options:
         options["static_argnums"] = options["static_broadcasted_argnums"]
     if "donate" in options:
-        positional = list(inspect.signature(fun).parameters.values())
-        varies = any(each.kind is each.VAR_POSITIONAL for each in positional)
-        count = sum(each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) for each in positional)
-        donated = donated_positions(options["donate"], None if varies else count, function_name(fun))
-        options["donate_argnums"] = donated
+        options["donate_argnums"] = donated_positions(options["donate"], _count(fun), function_name(fun))
+    donated = options.get("donate_argnums")
+    donated = (donated,) if isinstance(donated, int) else donated
+    if kind[1] == "pmap" and isinstance(donated, list | tuple) and (count := _count(fun)) is not None:
+        # `jax.pmap` overlooks positions that a function has not: all, where `partial` gives its first argument by name.
+        options["donate_argnums"] = [each for each in donated if not isinstance(each, int) or each < count]
     donate, donate_names = chosen_arguments(
         fun, "donate", options.get("donate_argnums"), options.get("donate_argnames")
     )
@@ -173,6 +174,13 @@ def mjit(
     if type(convention) is Convention:
         return MeshFunction(convention.arrays, mesh, donate, donate_names, static, static_names)
     return LiftedFunction(convention, mesh, donate, donate_names, static, static_names)
+
+
+def _count(fun: Callable[..., Any]) -> int | None:
+    """How many arguments a function takes by position, None if that varies."""
+    kinds = [each.kind for each in inspect.signature(fun).parameters.values()]
+    ordered = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return None if inspect.Parameter.VAR_POSITIONAL in kinds else sum(kind in ordered for kind in kinds)
 
 
 def _is_empty(value: Any) -> bool:
