@@ -109,8 +109,7 @@ def passed_over(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 PROJECTS = {
     "fixtures": {
         f"{path.parent.parent.name}_{path.parent.name}.py": path.read_bytes()
-        for path in sorted(FIXTURES.glob("*/*/before.py"))[::4]
-        if b"xmap" not in path.read_bytes()
+        for path in sorted(FIXTURES.glob("replace_mesh_context/*/before.py"))
     },
     **{path.parent.name: tree(path) for path in sorted(FIXTURES.glob("*/*/before"))},
     **{how: {"a.py": text.encode()} for how, text in CALLED.items()},
