@@ -8,6 +8,7 @@ import importlib.util
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -23,16 +24,18 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(ROOT), str(ROOT / "codemods"), str(ROOT / "runtime"), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
 
+# Else each of the many processes that tests start compiles all that it imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # Where a shell has started the tests in the background, they ignore Ctrl-C, and programs that they start would too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Much of the time goes into compiling small programs. Without LLVM's optimization they compile in two thirds of the
-# time, and where XLA can still write loops without MLIR (not in JAX 0.12, which refuses the flag), in a third, with
-# one module for LLVM to a program. Nearly half of the programs are those of other tests, or of processes that tests
-# start, so all of a run share a cache on disk.
-# That is for MMREWRITE_TESTS_QUICK=1, which `.ci/run` sets on the second of its two versions. By default everything is
-# compiled as users compile.
+# Much of the time goes into compiling small programs. Nearly half of them are those of other tests, or of processes
+# that tests start, so all of a run share a cache on disk. By default they are compiled as users compile. Without LLVM's
+# optimization that takes two thirds of the time, and where XLA can still write loops without MLIR (not in JAX 0.12,
+# which refuses the flag), a third, with one module for LLVM to a program: for MMREWRITE_TESTS_QUICK=1, as in `.ci/run`.
 _quick = ["--xla_backend_optimization_level=0"]
 if importlib.util.find_spec("jax") is not None and importlib.metadata.version("jax").startswith("0.10."):
     _quick += ["--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1"]
@@ -49,9 +52,7 @@ os.environ["MMREWRITE_CACHE_DIR"] = ""
 # What a run says after some seconds hangs on how busy the machine is.
 os.environ["MMREWRITE_PROGRESS"] = os.environ["MMRUNTIME_PROGRESS"] = "0"
 os.environ["JAX_PLATFORMS"] = "cpu"
-if OPTIMIZED:
-    os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
-elif "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # workers and children take that of the process that started them
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # workers and children take that of the process that started them
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="mmrewrite-tests-")
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
@@ -71,11 +72,16 @@ def pytest_report_header() -> str:
     return f"JAX: {importlib.metadata.version('jax')}, on {DEVICES} virtual CPU devices, {compiled}"
 
 
+# Of these expressions of marks, what a file with a test that they choose holds.
+IN_FILES = {"quick": "mark.quick", "optimized and not slow": "mark.optimized"}
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave files without quick tests out where these are asked for: importing the others takes longer than they do."""
-    if collection_path.suffix != ".py" or config.getoption("markexpr") != "quick":
+    """Leave files without tests that are asked for out: importing the others takes longer than they do."""
+    mark = IN_FILES.get(config.getoption("markexpr"))
+    if collection_path.suffix != ".py" or mark is None:
         return None
-    return None if "mark.quick" in collection_path.read_text(encoding="utf-8") else True
+    return None if mark in collection_path.read_text(encoding="utf-8") else True
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -101,8 +107,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     # Tracing makes millions of objects that live on; looking through all of them again and again takes its time.
-    gc.collect()
-    gc.freeze()
+    # Nothing is frozen: whoever asks for how many objects are, as a plan does, waits until they are counted.
     gc.set_threshold(50_000, 50, 100)
 
 
