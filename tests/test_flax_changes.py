@@ -48,6 +48,7 @@ TOLD = {
     "0.11.2: with_sharding_constraint": "nnx.with_sharding_constraint(x, None)\n",
     "0.12: attributes of variables": "p = nnx.Param(1.0)\np.tag = 1\n",
     "0.12: setattr on a variable": "p = nnx.Param(1.0)\nsetattr(p, 'tag', 1)\n",
+    "0.12: setattr on what has a value": "def f(ps):\n    for p in ps:\n        p.value, setattr(p, 'tag', 1)\n",
     "0.12: with_partitioning lays out": "init = nnx.with_partitioning(nnx.initializers.zeros, (None, 'a'))\n",
     "0.12: a constant before data": MODULE.format("self.a = 0", "self.a = nnx.Param(x)") + "M().f(1.0)\n",
     "0.12: list of arrays": MODULE.format("self.ls = [jnp.ones(2)]", "pass") + "M()\n",

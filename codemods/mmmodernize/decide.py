@@ -39,7 +39,7 @@ from mmrewrite.engine.sorted_imports import with_sorted_imports
 from mmrewrite.project.facts import Facts, Loader, SourceFile, Unreadable, read_facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.uses import ImportedName, ModuleUses, group_by_name
-from mmrewrite.results import CompatUse, Edit, LeftAlone, Refusal, Rewrite
+from mmrewrite.results import CompatUse, Edit, HintReference, LeftAlone, Refusal, Rewrite
 from mmrewrite.source.failure import failure_of
 from mmrewrite.source.spans import span
 
@@ -221,12 +221,12 @@ def _outcomes(
 
 @dataclass(frozen=True)
 class _Unseen:
-    """Old names in text, and names that may be old ones."""
+    """Old names in text, and names that may be old ones; what fails for certain is a refusal."""
 
     in_text: tuple[LeftAlone, ...]
-    unclear: tuple[LeftAlone, ...]
+    unclear: tuple[LeftAlone | Refusal, ...]
 
-    def besides(self, reported: Collection[tuple[int, int]]) -> Iterator[LeftAlone]:
+    def besides(self, reported: Collection[tuple[int, int]]) -> Iterator[LeftAlone | Refusal]:
         """The names where nothing else is reported."""
         yield from self.in_text
         reported = {*reported, *((item.line, item.column) for item in self.in_text)}
@@ -486,13 +486,18 @@ def _outcome(
     unseen: _Unseen,
 ) -> Outcome:
     """The edits of the sites that are rewritten, and a report of the others."""
-    refusals = tuple(sorted({decision.refusal for decision in decisions if decision.refusal is not None}))
+    refusals = {decision.refusal for decision in decisions if decision.refusal is not None}
     left = {decision.left for decision in decisions if decision.left is not None}
     reported = {*((item.line, item.column) for item in refusals), *((item.line, item.column) for item in left)}
-    left |= set(unseen.besides(reported))
+    for each in unseen.besides(reported):
+        if isinstance(each, Refusal):
+            refusals.add(each)
+        else:
+            left.add(each)
     with _failures_of(module.facts.path):
-        edits, broken, compat = _draft(module, decisions, context, codemods)
-    return Outcome(edits, refusals, left=tuple(sorted(left | broken)), compat=tuple(sorted(compat)))
+        edits, failing, idle, compat = _draft(module, decisions, context, codemods)
+    told = tuple(sorted(left | idle))
+    return Outcome(edits, tuple(sorted(refusals | failing)), left=told, compat=tuple(sorted(compat)))
 
 
 def _unseen(module: ModuleUses, context: ModernizeContext) -> _Unseen:
@@ -527,11 +532,11 @@ def _redirect(draft: ModuleDraft, staying: Collection[ast.AST], context: Moderni
 
 def _draft(
     module: ModuleUses, decisions: Sequence[Decision], context: ModernizeContext, codemods: Codemods
-) -> tuple[tuple[Edit, ...], set[LeftAlone], set[CompatUse]]:
+) -> tuple[tuple[Edit, ...], set[Refusal], set[LeftAlone], set[CompatUse]]:
     """Run the codemods on the sites that are rewritten, then edit the imports that they leave unused or lack.
 
     Returns:
-        The edits, the imports that stay and fail, and the uses of `mmruntime.compat`.
+        The edits, the imports that stay and fail, those that only warn, and the uses of `mmruntime.compat`.
     """
     staying = {decision.location.node: decision.location.use for decision in decisions if decision.stays}
     draft = ModuleDraft(module, kept=frozenset(use.name for use in staying.values() if use is not None))
@@ -544,10 +549,10 @@ def _draft(
     _redirect(draft, staying, context, codemods)
     imports = ImportEdits(draft, context, draft.kept)
     once = list(imports.of_once_modules())
-    broken = {_broken(module, item) for item in imports.broken() if item not in once}
-    broken |= {_no_module(module, item) for item in once}
-    broken |= {_left(module, *found) for found in imports.idle()}
-    broken |= {_left(module, *found) for found in imports.from_gone_modules()}
+    failing = [(item, _broken(item)) for item in imports.broken() if item not in once]
+    failing += ((item, _no_module(item)) for item in once)
+    refused = {_refused(module, context, *found) for found in (*failing, *imports.from_gone_modules())}
+    idle = {_left(module, *found) for found in imports.idle()}
     draft.edits += tuple(imports.edits())
     edits = ordered_edits(without_repeats(draft.edits))
     edits = with_sorted_imports(module.facts, edits, context.settings.width)
@@ -555,16 +560,14 @@ def _draft(
     if edits:
         source = module.facts.source
         draft.meant.check(module.facts.tree, source, apply_edits(source.text, edits), module.quoted)
-    return edits, broken, set(draft.compat)
+    return edits, refused, idle, set(draft.compat)
 
 
-def _no_module(module: ModuleUses, item: ImportedName) -> LeftAlone:
+def _no_module(item: ImportedName) -> str:
     statement = item.statement
     name = (statement.module if isinstance(statement, ast.ImportFrom) else item.alias.name) or ""
     home, _, own = name.rpartition(".")
-    return _left(
-        module, item, f"`{name}` is no module any more, so this import fails; write `from {home} import {own}`"
-    )
+    return f"`{name}` is no module any more, so this import fails; write `from {home} import {own}`"
 
 
 def _left(module: ModuleUses, item: ImportedName, reason: str) -> LeftAlone:
@@ -573,6 +576,13 @@ def _left(module: ModuleUses, item: ImportedName, reason: str) -> LeftAlone:
     return LeftAlone(module.facts.path, line, column, source.text[slice(*span(source, item.alias))], reason, item.name)
 
 
-def _broken(module: ModuleUses, item: ImportedName) -> LeftAlone:
-    reason = f"`{item.name}` is gone, and the name is exported or used in a way that is not replaced; remove it"
-    return _left(module, item, reason)
+def _broken(item: ImportedName) -> str:
+    return f"`{item.name}` is gone, and the name is exported or used in a way that is not replaced; remove it"
+
+
+def _refused(module: ModuleUses, context: ModernizeContext, item: ImportedName, reason: str) -> Refusal:
+    """The refusal of an import that fails today."""
+    left = _left(module, item, reason)
+    owner = context.owners.get(item.name, "report_old_names")
+    reference = HintReference(left.line, left.column, left.text, item.name)
+    return Refusal(left.path, left.line, left.column, reason, owner, reference)

@@ -19,7 +19,7 @@ from mmmodernize.sites.site import ModernizeContext
 from mmmodernize.sites.version_guards import guard_of
 from mmmodernize.types.array_functions import TOLD
 from mmrewrite.project.uses import ModuleUses, dotted_text
-from mmrewrite.results import LeftAlone
+from mmrewrite.results import HintReference, LeftAlone, Refusal
 from mmrewrite.source.branches import branches
 from mmrewrite.source.names import Binding, Scope, dotted_name
 from mmrewrite.source.spans import span
@@ -27,7 +27,7 @@ from mmrewrite.source.spans import span
 _MAY_BE_NAMES = (ast.Name, ast.Attribute, ast.IfExp, ast.BoolOp)
 
 
-def names_by_star(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone]:
+def names_by_star(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone | Refusal]:
     """Uses of old names that come by `from jax import *`, here or in a module of the project, and of gone modules."""
     names, source, path = context.analysis(ToldNames).names, module.facts.source, module.facts.path
     stars: dict[str, str] = {}
@@ -39,7 +39,8 @@ def names_by_star(module: ModuleUses, context: ModernizeContext) -> Iterator[Lef
         if known is not None and known.is_gone and guard_of(module, star) is None:
             line, column = source.position(span(source, star)[0])
             reason = f"`{known.name}` {known.history}, so this import fails; {known.advice}"
-            yield LeftAlone(path, line, column, source.line(line).strip(), reason)
+            reference = HintReference(line, column, source.line(line).strip(), known.name)
+            yield Refusal(path, line, column, reason, "report_old_names", reference)
     for head, chain in module.chains if stars else ():
         if module.scope_of(head).owner(head.id) is not None:
             continue
@@ -75,7 +76,7 @@ def _of_modules_with_stars(module: ModuleUses, context: ModernizeContext) -> Ite
             yield LeftAlone(module.facts.path, line, column, ast.unparse(node), reason)
 
 
-def unclear_uses(module: ModuleUses, names: Collection[str]) -> Iterator[LeftAlone]:
+def unclear_uses(module: ModuleUses, names: Collection[str]) -> Iterator[LeftAlone | Refusal]:
     """Uses of a name with several bindings, one of them to one of `names`, or that an `import *` may rebind.
 
     Code that chooses by the version of JAX handles both meanings and is not reported. Neither is an alias: the
@@ -119,7 +120,7 @@ def _lost_by(module: ModuleUses, bindings: Collection[Binding]) -> Mapping[str, 
     return {keyword: name for name in meant for keyword in lost_keywords().get(name, ())}
 
 
-def _calls_with(module: ModuleUses, function: ast.expr, lost: Mapping[str, str]) -> Iterator[LeftAlone]:
+def _calls_with(module: ModuleUses, function: ast.expr, lost: Mapping[str, str]) -> Iterator[Refusal]:
     """Keywords in calls of a function that has them in some releases of JAX alone."""
     for keyword in keywords_of(module, function):
         if keyword.arg is not None and keyword.arg in lost and guard_of(module, keyword) is None:
@@ -128,7 +129,8 @@ def _calls_with(module: ModuleUses, function: ast.expr, lost: Mapping[str, str])
                 f"`{ast.unparse(function)}` is chosen by the version of JAX, and `{keyword.arg}=` is a keyword of "
                 f"`{lost[keyword.arg]}` that today's function has not; give it where that is chosen"
             )
-            yield LeftAlone(module.facts.path, line, column, f"{keyword.arg}=", reason)
+            reference = HintReference(line, column, f"{keyword.arg}=", lost[keyword.arg])
+            yield Refusal(module.facts.path, line, column, reason, "report_old_parts", reference)
 
 
 def _may_be_unclear(module: ModuleUses) -> set[str]:

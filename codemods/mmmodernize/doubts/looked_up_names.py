@@ -8,12 +8,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from mmmodernize.modules.deprecations import ToldNames
 from mmmodernize.modules.passed_modules import PassedModules, module_by_name, text_of
+from mmmodernize.names.name_index import old_names
 from mmmodernize.sites.site import ModernizeContext
 from mmmodernize.sites.version_guards import guard_of
 from mmmodernize.text.run_text import RunTexts, text_in, texts_of
 from mmmodernize.text.text_patterns import says_part, text_pattern
 from mmrewrite.project.uses import ModuleUses, dotted_text
-from mmrewrite.results import LeftAlone
+from mmrewrite.results import HintReference, LeftAlone, Refusal
 from mmrewrite.source.spans import span
 
 _WORDS_OF_TEXT = re.compile(r"[^\W\d]\w*")
@@ -25,8 +26,11 @@ _NAME_WORDS = frozenset(("attribute", "name"))
 _BY_METHOD = frozenset(("get", "pop", "__getitem__", "__getattr__", "__getattribute__", "__delattr__", "__setattr__"))
 
 
-def looked_up(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone]:
-    """Old names that stand as text for themselves, as in `getattr(jax, "tree_map")` and `vars(jax)["tree_map"]`."""
+def looked_up(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone | Refusal]:
+    """Old names that stand as text for themselves, as in `getattr(jax, "tree_map")` and `vars(jax)["tree_map"]`.
+
+    A `getattr` of a module that is seen, for a name that is gone, raises and is refused.
+    """
     names, passed = context.analysis(ToldNames).names, context.analysis(PassedModules)
     source = module.facts.source
     told: dict[ast.AST, str] = {}
@@ -48,8 +52,24 @@ def looked_up(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlo
     told |= dict(_of_added_globals(module, passed, names))
     for place, reason in told.items():
         if guard_of(module, place) is None and isinstance(place, ast.expr):
-            position = source.position(span(source, place)[0])
-            yield LeftAlone(module.facts.path, *position, ast.unparse(place), reason)
+            line, column = source.position(span(source, place)[0])
+            name = _raising(module, place)
+            if name is not None:
+                reference = HintReference(line, column, ast.unparse(place), name)
+                yield Refusal(module.facts.path, line, column, reason, "report_old_names", reference)
+            else:
+                yield LeftAlone(module.facts.path, line, column, ast.unparse(place), reason)
+
+
+def _raising(module: ModuleUses, place: ast.expr) -> str | None:
+    """The name that is gone and that a `getattr` without a default asks a module for by this text."""
+    match module.parents.get(place):
+        case ast.Call(args=[owner, asked]) as call if asked is place and isinstance(place, ast.Constant):
+            name = f"{_name_of(module, owner)}.{place.value}"
+            known = old_names().get(name) if _name_of(module, call.func) == "builtins.getattr" else None
+            return name if known is not None and known.is_gone else None
+        case _:
+            return None
 
 
 def _old_name(homes: Iterable[str], rest: str, names: Collection[str]) -> str | None:

@@ -91,18 +91,18 @@ CHANGED_MEANINGS = (
         ("jax.lax.rng_bit_generator",), "jax", "0.4.26", "takes the first key of a batch alone under `jax.vmap`"
     ),
     ChangedMeaning(
-        ("jax.pure_callback", "jax.experimental.io_callback", "jax.debug.callback"),
-        "jax",
-        "0.4.27",
-        "gives the function `jax.Array`s for NumPy arrays; apply `np.asarray` there",
-    ),
-    ChangedMeaning(
         ("jax.pure_callback",),
         "jax",
         "0.6.0",
         'raises under `jax.vmap` without `vmap_method=`; "sequential" is what it did',
         keyword="vmap_method=None",
         beside=("vectorized",),
+    ),
+    ChangedMeaning(
+        ("jax.pure_callback", "jax.experimental.io_callback", "jax.debug.callback"),
+        "jax",
+        "0.4.27",
+        "gives the function `jax.Array`s for NumPy arrays; apply `np.asarray` there",
     ),
     ChangedMeaning(
         ("jax.numpy.unique",),

@@ -54,7 +54,8 @@ class NnxVariables:
         if annotated and self._partitions:
             kinds.add("layer")
         if kinds.isdisjoint(found.answers):
-            return None if is_declared and self._is_annotated else False
+            is_used_so = (not annotated or self._is_annotated) and _is_used_as_one(module, node)
+            return None if is_used_so or (is_declared and self._is_annotated) else False
         is_one = kinds.issuperset(found.answers) and "layer" not in found.answers
         is_sure = is_one and all(map(_is_in_place, found.others)) and not found.unknown
         return True if is_sure and self._flow.must(Value(module, node), self._is_annotated_one) is not None else None
@@ -92,6 +93,20 @@ class NnxVariables:
         if is_layer and steps == [By.CALL, By.ATTRIBUTE] and value.path[1].what in _OF_LAYERS:
             return "layer"
         return None
+
+
+# Members of variables that few others have.
+_MEMBERS = frozenset(("value", "raw_value", "get_metadata", "set_metadata"))
+
+
+def _is_used_as_one(module: ModuleUses, node: ast.expr) -> bool:
+    """Whether a name is one of which a variable's members are read somewhere in its scope: `param.value.shape`."""
+    owner = module.scope_of(node).owner(node.id) if isinstance(node, ast.Name) else None
+    return owner is not None and any(
+        isinstance(holder, ast.Attribute) and holder.attr in _MEMBERS and module.scope_of(head).owner(head.id) is owner
+        for head in module.heads.get(node.id if isinstance(node, ast.Name) else "", ())
+        if (holder := module.parents.get(head)) is not None
+    )
 
 
 def _is_in_place(value: Value) -> bool:

@@ -99,12 +99,13 @@ class ReplaceFlags(ModernizeCodemod):
         statement = self.site.statement
         is_set = isinstance(statement, ast.Assign) and statement.targets == [self.site.node]
         is_updated = isinstance(statement, ast.Expr) and self.site.module.parents.get(value) is statement.value  # type: ignore[arg-type]
+        works = f"; {TITLES[part.package]} works as with `{part.default}`"
         if value is None or not (is_set or is_updated):
-            self.refuse(f"`{flag}` {part.told('')}")
+            self.refuse(f"`{flag}` {part.told('')}{works if part.default == 'True' else ''}")
         if part.default != "True" and flag not in _WENT_WITH_THEIR_FEATURE:
             self.refuse(f"`{flag}` {part.told('')}")
         if not isinstance(value, ast.Constant) or str(value.value) != part.default:
-            self.refuse(f"`{flag}` {part.told('')}; {TITLES[part.package]} works as with `{part.default}`")
+            self.refuse(f"`{flag}` {part.told('')}{works}")
         if part.package == "jax":
             self.site.needs(part.since, f"to do without `{flag}`")
         remove_statement(self.site, statement)

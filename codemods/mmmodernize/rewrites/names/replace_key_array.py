@@ -32,7 +32,7 @@ _ARRAYS = (
     *("jax.xla.DeviceArray", "jax.interpreters.xla.DeviceArray", "jax.interpreters.pxla.ShardedDeviceArray"),
     *("jaxlib.xla_extension.DeviceArray", "jax.lib.xla_extension.DeviceArray", "jax.lib.xla_client.DeviceArray"),
 )
-_TESTS = ("isinstance", "issubclass")
+_TESTS = ("isinstance", "issubclass", "assertIsInstance", "assertNotIsInstance")
 # Functions that take types, and which of their arguments are types by position.
 _TAKE_TYPES = {
     f"{home}.{name}": places
@@ -133,7 +133,8 @@ class ReplaceKeyArray(ModernizeCodemod):
         holder = self.site.module.parents.get(node)
         if isinstance(holder, ast.Tuple):
             holder = self.site.module.parents.get(holder)
-        return isinstance(holder, ast.Call) and isinstance(holder.func, ast.Name) and holder.func.id in _TESTS
+        called = holder.func if isinstance(holder, ast.Call) else None
+        return (called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", None)) in _TESTS
 
 
 def _uses_of(module: ModuleUses, name: str, owner: Scope) -> list[tuple[ModuleUses, ast.expr]]:
