@@ -140,15 +140,22 @@ class CostModel:
     def bound(self, stages: int, data: int, held: int, model: int, count: int) -> float:
         """Seconds that no schedule of so many stages and microbatches is below."""
         totals = [sum(times) for times in self.passes(self.batch / count / data, held, model)]
-        return count * max(sum(totals) / stages, max(totals))
+        layers = zip(self.layers, self._shares_of(model), strict=True)
+        gradients = sum(layer.gradients * own.parameters for layer, own in layers)
+        summed = self.summed(gradients / stages, data, data * held * model)
+        return count * max(sum(totals) / stages, max(totals)) + summed + self.device.launch
+
+    def parts(self, choice: PlanChoice, num_stages: int) -> list[range]:
+        """The layers of each stage."""
+        times = self.passes(self.batch / choice.count / choice.data, choice.held, choice.model)
+        weights = [sum(each) for each in times] if choice.by_cost else [1.0] * len(times)
+        return [range(start, end) for start, end in itertools.pairwise(schedules.cut(weights, num_stages))]
 
     def _stage_costs(self, choice: PlanChoice, num_stages: int, *, splits: bool) -> _StageCosts:
         rows = self.batch / choice.count / choice.data
         times = self.passes(rows, choice.held, choice.model)
         shares = self._shares_of(choice.model)
-        weights = [sum(each) for each in times] if choice.by_cost else [1.0] * len(times)
-        bounds = schedules.cut(weights, num_stages)
-        parts = [range(start, end) for start, end in itertools.pairwise(bounds)]
+        parts = self.parts(choice, num_stages)
         launch = self.device.launch
         forward = [sum(times[k][0] for k in part) + launch for part in parts]
         inputs = [sum(times[k][1] for k in part) + launch for part in parts]

@@ -165,19 +165,24 @@ def _compared(
     priced = 0
     names = schedules.names() if fixed.schedule in (None, schedules.AUTO) else (fixed.schedule,)
     for bound, mesh, count in ordered:
-        if best is not None and bound > best.seconds * (1 + SAME) and not is_exhaustive and mesh in table:
+        # What cannot be first is looked at once for each mesh, for the table.
+        is_late = best is not None and bound > best.seconds * (1 + SAME) and not is_exhaustive
+        if is_late and mesh in table:
             continue
         stages, width, cut = mesh
         for chunks in (1, 2, 4):
             if stages * chunks > len(model.layers) or 6 * stages * chunks * count > _MOST_ACTIONS:
                 continue
+            even = PlanChoice(stages, width, held, count, "", chunks, model=cut)
+            choices = [even, replace(even, by_cost=True)]
+            if model.parts(even, stages * chunks) == model.parts(choices[1], stages * chunks):
+                choices = [even]
             for name in names:
                 made = named(name, stages, count, chunks)
-                if made is None:
-                    continue
-                for by_cost in (False, True):
-                    choice = PlanChoice(stages, width, held, count, name, chunks, by_cost, model=cut)
-                    found = model.price(choice, made)
+                for choice in choices[-1:] if is_late else choices:
+                    if made is None:
+                        break
+                    found = model.price(replace(choice, schedule=name), made)
                     priced += 1
                     known = table.get(mesh)
                     if known is None or _order(found, room) < _order(known, room):
