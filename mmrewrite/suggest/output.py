@@ -16,7 +16,9 @@ _ROWS = 6
 # What to change, by the largest part of what a device holds.
 _SMALLER = "more devices, an optimizer with less state, or another axis that cuts parameters"
 _LARGEST = {"activations": "more microbatches or `jax.checkpoint`", "temporary": "more microbatches"}
-_UNSEEN = "jax.checkpoint, slices of the sequence, experts, optimizer state over a data axis"
+_UNSEEN = (
+    "jax.checkpoint, slices of the sequence, experts, optimizer state over a data axis, FSDP within each host alone"
+)
 
 
 def values(suggested: Suggested) -> dict[str, Any]:
