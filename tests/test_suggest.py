@@ -9,10 +9,11 @@ from command import PIPELINE, put, run
 
 from mmrewrite.files.cache_folder import VARIABLE, cache_folder
 from mmrewrite.suggest.costs import Layer, Line, TensorCut
-from mmrewrite.suggest.devices import find_device
+from mmrewrite.suggest.devices import Accelerator, find_device
 from mmrewrite.suggest.kept import KIND, keep_suggestion
 from mmrewrite.suggest.model import CostModel, PlanChoice
 from mmrewrite.suggest.output import as_text
+from mmrewrite.suggest.savings import RECOMPUTE, Saving, recomputed, savings
 from mmrewrite.suggest.search import FixedChoices, find_plans, named
 from mmrewrite.suggest.traced import Suggested, Wanted, model_axis_of
 
@@ -125,6 +126,32 @@ def test_what_fits_nowhere_is_said() -> None:
     assert found.verdict == "nothing"
     assert found.best is None
     assert found.others
+
+
+def test_what_saves_memory_is_told_where_memory_decides() -> None:
+    roomy, tight = (find_device("h100").with_given({"memory": size}) for size in ("800GiB", "20GiB"))
+
+    def found(device: Accelerator) -> dict[str, Saving]:
+        model = CostModel(_layers(24), 64, device, donates=True)
+        plans = find_plans(model, 8, 1, data=True, fixed=FixedChoices(stages=4))
+        return {each.kind: each for each in savings(model, 8, 1, plans, data=True, fixed=FixedChoices(stages=4))}
+
+    assert not found(roomy)
+    again = found(tight)[RECOMPUTE].best
+    assert again.memory <= tight.room
+    kept, whole = _layers(24)[1], recomputed(_layers(24), 1, 64)
+    assert whole.kept.at(2) == kept.sent[2].at(2), "the layer's input"
+    (products, _), (back, _), _ = whole.passes
+    assert back["bfloat16"].at(1) == 2 * products["bfloat16"].at(1), "the forward pass once more"
+    choice = PlanChoice(4, 2, 1, 8, "1f1b")
+    made = named("1f1b", 4, 8, 1)
+    assert made is not None
+    prices = [
+        CostModel(_layers(24), 64, tight, donates=True, cuts_state=cuts).price(choice, made) for cuts in (False, True)
+    ]
+    whole_state, cut_state = (price.parts["optimizer state"] for price in prices if price.parts)
+    assert cut_state == whole_state / 2
+    assert prices[1].summed > prices[0].summed, "parameters are sent to all"
 
 
 def test_an_unknown_device_names_the_nearest() -> None:

@@ -52,6 +52,7 @@ class Layer:
         gradients: Bytes.
         inputs: Bytes of the batch and of captured arrays.
         cuts: What a model axis may cut.
+        again: Bytes that its backward pass makes again before it uses them.
     """
 
     passes: tuple[tuple[Mapping[str, Line], Line], ...]
@@ -63,6 +64,7 @@ class Layer:
     gradients: float
     inputs: float
     cuts: tuple[TensorCut, ...] = ()
+    again: Line = Line(0.0, 0.0)
 
 
 def read_layers(document: Mapping[str, Any], names: Mapping[str, int]) -> list[Layer]:

@@ -86,10 +86,21 @@ class _StageCosts:
 
 
 class CostModel:
-    """Prices plans of one step on one kind of device."""
+    """Prices plans of one step on one kind of device; with `cuts_state`, the data axis cuts the optimizer's state."""
 
-    def __init__(self, layers: Sequence[Layer], batch: int, device: Accelerator, *, donates: bool) -> None:
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        batch: int,
+        device: Accelerator,
+        *,
+        donates: bool,
+        cuts_state: bool = False,
+    ) -> None:
         self.layers, self.batch, self.device, self.donates = layers, batch, device, donates
+        self.cuts_state = cuts_state
+        # What is computed again has no half of a backward pass that could wait.
+        self.recomputes = any(layer.again.each or layer.again.constant for layer in layers)
         self._passes: dict[tuple[float, int, int], list[tuple[float, float, float]]] = {}
         self._shares: dict[int, list[_Shares]] = {}
 
@@ -165,10 +176,11 @@ class CostModel:
             min(sum(self.layers[k].late.at(rows) * shares[k].kept for k in part), most)
             for part, most in zip(parts, kept, strict=True)
         ]
-        temporary = [TEMPORARY * size for size in kept]
+        again = [max(self.layers[k].again.at(rows) * shares[k].kept for k in part) for part in parts]
+        temporary = [TEMPORARY * (size + more) for size, more in zip(kept, again, strict=True)]
         # The last stage runs forward and backward in one program, and holds nothing in between.
         forward[-1], inputs[-1] = forward[-1] + inputs[-1] - launch, 0.0
-        temporary[-1] = TEMPORARY_OF_BOTH * kept[-1]
+        temporary[-1] = TEMPORARY_OF_BOTH * (kept[-1] + again[-1])
         kept[-1] = late[-1] = 0.0
         # What skips stages counts where it arrives.
         edges = [
@@ -206,6 +218,7 @@ class CostModel:
             held = [(self.layers[k], shares[k].parameters) for stage in own for k in costs.parts[stage]]
             parameters = sum(layer.parameters * share for layer, share in held)
             optimizer = sum(layer.optimizer_state * share for layer, share in held)
+            optimizer /= choice.data if self.cuts_state else 1
             gradients = sum(layer.gradients * share for layer, share in held)
             received = max((costs.edges[stage - 1] for stage in own if stage), default=0.0)
             during = {
@@ -226,7 +239,8 @@ class CostModel:
             }
             if sum(parts.values()) > sum(fullest.values()):
                 fullest = parts
-            most = max(most, gradients)
+            # Cut state makes parts of the parameters, which are then sent to all.
+            most = max(most, gradients + (parameters / 2 if self.cuts_state else 0.0))
             update = max(update, (2 * (parameters + optimizer) + gradients) / self.device.bandwidth)
             each = [costs.forward[stage] + costs.inputs[stage] + costs.weights[stage] for stage in own]
             busiest = max(busiest, choice.count * sum(each))

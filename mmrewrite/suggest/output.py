@@ -9,6 +9,7 @@ from typing import Any
 from mmrewrite.directives.sizes import format_size
 from mmrewrite.suggest.hint_texts import mesh_axes, mesh_hint, microbatch_arguments, stages_hint
 from mmrewrite.suggest.model import TEMPORARY, TEMPORARY_OF_BOTH, PlanChoice, Priced
+from mmrewrite.suggest.savings import RECOMPUTE, STATE
 from mmrewrite.suggest.search import ERROR, Plain
 from mmrewrite.suggest.traced import Suggested
 
@@ -16,9 +17,7 @@ _ROWS = 6
 # What to change, by the largest part of what a device holds.
 _SMALLER = "more devices, an optimizer with less state, or another axis that cuts parameters"
 _LARGEST = {"activations": "more microbatches or `jax.checkpoint`", "temporary": "more microbatches"}
-_UNSEEN = (
-    "jax.checkpoint, slices of the sequence, experts, optimizer state over a data axis, FSDP within each host alone"
-)
+_UNSEEN = "slices of the sequence, experts, parameters cut over data within a stage, FSDP within each host alone"
 
 
 def values(suggested: Suggested) -> dict[str, Any]:
@@ -60,6 +59,7 @@ def values(suggested: Suggested) -> dict[str, Any]:
         },
         "remarks": [] if hints is None else list(hints.places.remarks),
         "uncut": list(suggested.uncut),
+        "savings": [{"kind": each.kind, "plan": _row(each.best)} for each in suggested.savings],
     }
 
 
@@ -134,12 +134,27 @@ def _lines(suggested: Suggested, *, patch: bool = True) -> Iterator[str]:
         yield _entry(plan_words(suggested, each.choice), each.seconds, each.memory, device.room, best)
     yield "Closer than 10 % is a tie. Times are predicted, not measured: no accelerator has confirmed them."
     yield ""
+    yield from _savings(suggested)
     yield from _assumed(suggested)
     if hints is not None:
         wanted = suggested.wanted
         where = " ".join(suggested.paths)
         checks = "" if wanted.runs else f"; mmrewrite verify {where} --entry {wanted.entry} --args {wanted.arguments}"
         yield f"Next: --apply, or --format patch | git apply; mmrewrite diff {where}{checks}"
+
+
+def _savings(suggested: Suggested) -> Iterator[str]:
+    """What a line of the user's would make possible, where memory decides."""
+    names = {RECOMPUTE: "each layer computed again in its backward pass", STATE: "optimizer state cut over data"}
+    for each in suggested.savings:
+        plan = f"{plan_words(suggested, each.best.choice)}, {_price(each.best)}"
+        yield f"Memory decides. With {names[each.kind]}: {plan}. Write this, and run the command again:"
+        if each.kind == RECOMPUTE:
+            yield f"  {suggested.again} in place of layer(x)"
+        else:
+            yield '  state = jax.tree.map(lambda a: hints.shard(a, "state") if a.ndim else a, state), behind the update'
+            yield f'  and state="{suggested.data_axis}" in axes(...)'
+        yield ""
 
 
 def _sizes(suggested: Suggested, best: Priced) -> Iterator[str]:

@@ -226,8 +226,7 @@ def _gradient(
             "those of Flax nnx and Equinox, and microbatches are of a gradient"
         )
     refused: list[str] = []
-    for call in gradients:
-        path, line = str(call["file"]), int(call["line"])
+    for call, (path, line) in ((each, place) for each in gradients for place in dict.fromkeys(each["places"])):
         source = project.text(path)
         for statement in statements_at(source, line):
             if is_in_loop(source, statement):

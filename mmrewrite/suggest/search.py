@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
@@ -68,6 +69,7 @@ class ComparedPlans:
         others: The best pipeline of each other mesh, the fastest first; those that do not fit come last.
         priced: How many plans were simulated.
         needs: Where nothing fits, with how many devices something does, if that is known.
+        is_bounded: Whether memory decides: a plan that does not fit is faster by more than the model's error.
     """
 
     verdict: str
@@ -76,6 +78,7 @@ class ComparedPlans:
     others: tuple[Priced, ...]
     priced: int
     needs: int | None = None
+    is_bounded: bool = False
 
 
 def shapes(
@@ -119,7 +122,7 @@ def find_plans(
 ) -> ComparedPlans:
     """The plans for so many devices, and a searched order for the best; where none fits, how many devices it takes."""
     found = _compared(model, devices, held, data=data, fixed=fixed, is_exhaustive=is_exhaustive)
-    if found.best is not None and fixed.schedule in (None, schedules.AUTO):
+    if found.best is not None and fixed.schedule in (None, schedules.AUTO) and not model.recomputes:
         searched = model.searched(found.best, model.device.room)
         is_better = searched is not None and searched.seconds < found.best.seconds * (1 - SAME)
         if searched is not None and searched.memory <= model.device.room and (is_better or fixed.schedule is not None):
@@ -162,6 +165,7 @@ def _compared(
     )
     best: Priced | None = None
     fitting: list[Priced] = []
+    too_large = math.inf
     priced = 0
     names = schedules.names() if fixed.schedule in (None, schedules.AUTO) else (fixed.schedule,)
     for bound, mesh, count in ordered:
@@ -179,9 +183,9 @@ def _compared(
                 choices = [even]
             for name in names:
                 made = named(name, stages, count, chunks)
+                if made is None or (model.recomputes and made.splits_backward):
+                    continue
                 for choice in choices[-1:] if is_late else choices:
-                    if made is None:
-                        break
                     found = model.price(replace(choice, schedule=name), made)
                     priced += 1
                     known = table.get(mesh)
@@ -191,6 +195,8 @@ def _compared(
                         fitting.append(found)
                         if best is None or found.seconds < best.seconds:
                             best = found
+                    else:
+                        too_large = min(too_large, found.seconds)
     if best is not None:
         limit = best.seconds * (1 + SAME)
         best = min((each for each in fitting if each.seconds <= limit), key=_simplicity)
@@ -199,7 +205,9 @@ def _compared(
         (each for key, each in table.items() if best is None or key != _mesh(best.choice)),
         key=lambda each: _order(each, room),
     )
-    return ComparedPlans(_verdict(model, best, plain, fixed), best, plain, tuple(others), priced)
+    is_bounded = too_large < math.inf if best is None else too_large < best.seconds * (1 - ERROR)
+    verdict = _verdict(model, best, plain, fixed)
+    return ComparedPlans(verdict, best, plain, tuple(others), priced, is_bounded=is_bounded)
 
 
 def best_plain(model: CostModel, devices: int) -> Plain | None:

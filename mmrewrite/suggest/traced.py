@@ -28,6 +28,7 @@ from mmrewrite.suggest.devices import Accelerator
 from mmrewrite.suggest.hinted import NewHint
 from mmrewrite.suggest.model import CostModel, PlanChoice, Priced
 from mmrewrite.suggest.places import HintPlaces
+from mmrewrite.suggest.savings import Saving, savings
 from mmrewrite.suggest.search import FREE, ComparedPlans, FixedChoices, find_plans, named
 from mmrewrite.tracking import Tell, untold
 
@@ -115,6 +116,8 @@ class Suggested:
         model_names: The logical names of what is cut.
         uncut: What could be cut, had it a place for a hint: a sentence each.
         sources: The hash of each file of the program that was traced.
+        savings: Plans that pay once the user has written a line which saves memory.
+        again: How a layer is called so that it is computed again.
     """
 
     wanted: Wanted
@@ -139,6 +142,8 @@ class Suggested:
     model_names: tuple[str, ...] = ()
     uncut: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
+    savings: tuple[Saving, ...] = ()
+    again: str = "jax.checkpoint(layer)(x)"
 
 
 class NotTraced(NotRun):
@@ -217,9 +222,9 @@ def computed(
             for group in document["groups"]
         ]
         gradients = [
-            {**call, "file": place[0], "line": place[1]}
+            {**call, "places": places}
             for call in document["gradients"]
-            if (place := own(call["file"], call["line"])) is not None
+            if (places := [place for each in call["places"] if (place := own(*each)) is not None])
         ]
         return str(document["name"]), operations, gradients
 
@@ -391,6 +396,7 @@ def compared(wanted: Wanted, document: Mapping[str, Any]) -> Suggested:
         model_axis=model_axis,
         model_names=tuple(model_names),
         sources=document["sources"],
+        savings=savings(model, devices, width, found, data=data_axis is not None, fixed=wanted.fixed),
     )
 
 

@@ -13,6 +13,7 @@ from mmrewrite.suggest.costs import name_divides
 from mmrewrite.suggest.hint_texts import mesh_hint, microbatch_arguments, stages_hint
 from mmrewrite.suggest.hinted import HintedProject, HintTrial
 from mmrewrite.suggest.places import CUT, MODEL, HintPlaces, NoPlace, find_step, places
+from mmrewrite.suggest.savings import again_line
 from mmrewrite.suggest.shard_places import ShardPlace, shard_places, uncut_sentences
 from mmrewrite.suggest.traced import (
     NotTraced,
@@ -97,6 +98,7 @@ def suggest_hints(
                 suggested,
                 wanted=own,
                 places=kept,
+                again=again_line(project.text(kept.candidate.path).text),
                 today=None,
                 paths=tuple(paths),
                 logical_axes={name: axis for name, axis in suggested.logical_axes.items() if axis != MODEL},

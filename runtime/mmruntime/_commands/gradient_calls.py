@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -19,15 +20,20 @@ _MAKERS = {
     "jax": (("grad", "value_and_grad"), "argnums"),
     "flax.nnx": (("grad", "value_and_grad"), "argnums"),
     "equinox": (("filter_grad", "filter_value_and_grad"), ""),
+    "haiku": (("grad", "value_and_grad"), "argnums"),
 }
+
+
+_LIBRARIES = ("site-packages", "dist-packages", os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 @contextlib.contextmanager
 def recorded_gradients() -> Iterator[list[dict[str, Any]]]:
     """A list of the calls of gradients meanwhile, of functions that are made meanwhile.
 
-    A call has its "file" and "line", the positions that are "differentiated", and for each other argument, by position
-    or name, the "rows" that all of its arrays have, None if they differ, and whether each of them is a "key".
+    A call has its "places", file and line of the call and of where its function was made, the positions that are
+    "differentiated", and for each other argument, by position or name, the "rows" that all of its arrays have, None if
+    they differ, and whether each of them is a "key".
     """
     calls: list[dict[str, Any]] = []
     active: list[FrameType] = []
@@ -48,18 +54,20 @@ def _recording(
 ) -> Callable[..., Any]:
     @functools.wraps(make)
     def recording(*args: Any, **kwargs: Any) -> Any:
-        made = make(*args, **kwargs)
+        made, frame = make(*args, **kwargs), _own_frame(sys._getframe(1))
+        places = [] if frame is None else [(frame.f_code.co_filename, frame.f_lineno)]
         if not args and "fun" not in kwargs and "f" not in kwargs:
             # A decorator with options.
-            return lambda function: _recorded(made(function), kwargs, option, calls, active)
+            return lambda function: _recorded(made(function), places, kwargs, option, calls, active)
         options = {option: args[1], **kwargs} if option and len(args) > 1 else kwargs
-        return _recorded(made, options, option, calls, active)
+        return _recorded(made, places, options, option, calls, active)
 
     return recording
 
 
 def _recorded(
     gradient: Callable[..., Any],
+    places: list[tuple[str, int]],
     options: dict[str, Any],
     option: str,
     calls: list[dict[str, Any]],
@@ -80,8 +88,7 @@ def _recorded(
         others = {str(k): _argument(each) for k, each in enumerate(args) if k not in differentiated}
         calls.append(
             {
-                "file": frame.f_code.co_filename,
-                "line": frame.f_lineno,
+                "places": [(frame.f_code.co_filename, frame.f_lineno), *places],
                 "count": len(args),
                 "differentiated": differentiated,
                 "arguments": {**others, **{name: _argument(each) for name, each in kwargs.items()}},
@@ -97,8 +104,8 @@ def _recorded(
 
 
 def _own_frame(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame outside of installed packages."""
-    while frame is not None and any(f"{part}-packages" in frame.f_code.co_filename for part in ("site", "dist")):
+    """The innermost frame outside of installed packages and of this one."""
+    while frame is not None and any(part in frame.f_code.co_filename for part in _LIBRARIES):
         frame = frame.f_back
     return frame
 

@@ -50,6 +50,10 @@ class _Seen(BaseException):
         self.found = found
 
 
+class _NoMicrobatches(BadEntryPoint):
+    """A step cuts no batch."""
+
+
 def looked_at(
     entry: FunctionName,
     arguments: FunctionName,
@@ -79,6 +83,9 @@ def looked_at(
         except Exception as error:
             # The program may catch it.
             found = error
+        if isinstance(found, _NoMicrobatches) and arguments.text == RUN:
+            # Another step by the same name, such as the loss of a gradient that is compiled.
+            return
         raise _Seen(found)
 
     try:
@@ -183,8 +190,12 @@ def _costs(
         what = "reaches no hint `stages`" if not found.layers else "deals out several loops over layers"
         raise BadEntryPoint(f"{entry}: the step {what}; plans are compared for one loop over layers")
     if len(set(found.counts)) != 1 or len(set(found.batches)) != 1:
-        what = "cuts several batches" if found.counts else "cuts no batch with `microbatch`"
-        raise BadEntryPoint(f"{entry}: the step {what}; plans are compared for one hint `microbatch`")
+        kind, what = (
+            (BadEntryPoint, "cuts several batches")
+            if found.counts
+            else (_NoMicrobatches, "cuts no batch with `microbatch`")
+        )
+        raise kind(f"{entry}: the step {what}; plans are compared for one hint `microbatch`")
     ((axis, count),), batch, today = found.layers, found.batches[0], found.counts[0]
     if count > len(jax.devices()):
         raise BadEntryPoint(f"{entry}: {count} layers need as many virtual devices; write --devices {count}")
