@@ -29,8 +29,10 @@ from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_element
 from mmmodernize.meshes.partition_specs import SPECS
 from mmmodernize.names.old_names import PJIT
+from mmmodernize.sites.shared_flow import SharedFlow
 from mmmodernize.sites.site import Location, ModernizeContext
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.values.value import Value
 
 # Codemods for names of all releases.
 _OF_ANY_AGE = frozenset(("move_names", "report_old_names"))
@@ -39,6 +41,9 @@ _OLDER = ("jax.experimental.", "jax.interpreters.", "jax.random.", "jax.tree_")
 _NEWER = frozenset(("jax.experimental.shard_map.shard_map", "jax.experimental.mesh_utils.make_mesh"))
 _NO_SPEC = re.compile(rb",\s*(?:spec\s*=\s*)?(?:None|\(\s*\))\s*[,)]")
 _NAMED = frozenset(("jax.NamedSharding", "jax.sharding.NamedSharding"))
+_MADE = frozenset(f"{name}()" for name in SPECS)
+# https://docs.python.org/3/library/unittest.html#unittest.TestCase.assertEqual
+_ASSERTED = frozenset(("assertEqual", "assertNotEqual", "assertSequenceEqual", "assertTupleEqual"))
 # Attributes that hold names of axes, sizes or types, but no spec.
 _OTHERS = frozenset(("axes", "axis_names", "dims", "names", "shape", "shape_tuple"))
 
@@ -60,12 +65,14 @@ class KeepSpecTuples(ModernizeCodemod):
             spec = _empty_spec(module.parents.get(use.node))
             if spec is not None:
                 yield Location(module, spec)
-        if not any(True for _ in module.uses(SPECS)):
-            return
-        is_old = context.analysis(_Age).is_old
+        values, is_old = _Specs(module, context), context.analysis(_Age).is_old
+        # A spec may come from another file.
+        has_specs = any(True for _ in module.uses(SPECS))
         for node in module.nodes:
-            is_about_tuples = _is_test(module, node) or _is_comparison(module, node)
-            if (is_about_tuples and (is_old or _is_of_spec(module, node))) or _is_tuple_only(module, node):
+            if has_specs and (values.are_ordered(node) or (_is_test(module, node) and (is_old or values.tests(node)))):
+                yield Location(module, node)
+            pairs = [pair for pair in _compared(node) if values.may_equal(*pair, has_specs and is_old)]
+            if pairs and (is_old or values.compares(node)):
                 yield Location(module, node)
 
     def rewrite(self) -> None:
@@ -74,9 +81,9 @@ class KeepSpecTuples(ModernizeCodemod):
         if isinstance(node, ast.Constant | ast.Tuple):
             site.replace(node, f"{site.spell('jax.sharding.PartitionSpec')}()")
             return
-        if _is_tuple_only(site.module, node):
+        if _Specs(site.module, site.context).are_ordered(node):
             self.refuse("a `PartitionSpec` is no tuple today and has no such operation; use `tuple(spec)`")
-        if not isinstance(node, ast.Call):
+        if not _is_test(site.module, node):
             self.refuse(
                 "a `PartitionSpec` was a tuple in older JAX and equals none today; if this may be one, compare it with "
                 "a `PartitionSpec`, or compare `tuple(spec)`"
@@ -123,45 +130,20 @@ def _is_test(module: ModuleUses, node: ast.AST) -> bool:
     return "builtins.tuple" in found and not found & SPECS
 
 
-def _is_of_spec(module: ModuleUses, node: ast.AST) -> bool:
-    """Whether a test or a comparison is about what is a spec for certain."""
-    if isinstance(node, ast.Compare):
-        return any(_is_spec(module, each) for each in (node.left, *node.comparators))
-    return isinstance(node, ast.Call) and _is_spec(module, node.args[0])
-
-
-def _is_tuple_only(module: ModuleUses, node: ast.AST) -> bool:
-    """Whether a node orders or repeats what is a spec for certain."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        return any(_is_spec(module, each) for each in (node.left, node.right))
-    if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE):
-        return any(_is_spec(module, each) for each in (node.left, *node.comparators))
-    return False
-
-
-def _is_spec(module: ModuleUses, node: ast.expr) -> bool:
-    """Whether an expression makes a spec, or is a name that is bound to such an expression alone."""
-    names, scope = module.facts.names, module.scope_of(node)
-    if isinstance(node, ast.Name):
-        binding = names.binding(node.id, scope)
-        return binding is not None and isinstance(binding.value, ast.Call) and _is_spec(module, binding.value)
-    return isinstance(node, ast.Call) and names.resolve(node.func, scope) in SPECS
-
-
-def _is_comparison(module: ModuleUses, node: ast.AST) -> bool:
-    """Whether a node compares something that may be a spec with a tuple of names of axes."""
-    if not isinstance(node, ast.Compare) or len(node.ops) != 1:
-        return False
-    if not isinstance(node.ops[0], ast.Eq | ast.NotEq | ast.In | ast.NotIn):
-        return False
-    left, right = node.left, node.comparators[0]
-    if isinstance(node.ops[0], ast.In | ast.NotIn):
-        # `spec in (("a", "b"), ("c",))` compares with each of them, and `name in ("a", "b")` with strings.
-        held = right.elts if isinstance(right, ast.Tuple | ast.List | ast.Set) else []
-        is_of_tuples = bool(held) and all(isinstance(part, ast.Tuple) and _is_of_names(part) for part in held)
-        return is_of_tuples and _may_be_spec(module, left, held[0])
-    pairs = ((left, right), (right, left))
-    return any(_is_of_names(one) and _may_be_spec(module, other, one) for one, other in pairs)
+def _compared(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """The pairs of values whose equality a node asks: by an operator, by `in`, or as `assertEqual` of a test does."""
+    match node:
+        case ast.Compare(left=left, ops=[ast.Eq() | ast.NotEq()], comparators=[right]):
+            yield left, right
+        case ast.Compare(left=left, ops=[ast.In() | ast.NotIn()], comparators=[right]):
+            # `spec in (("a", "b"), ("c",))` compares with each of them, and `name in ("a", "b")` with strings.
+            held = right.elts if isinstance(right, ast.Tuple | ast.List | ast.Set) else []
+            if held and all(isinstance(part, ast.Tuple) and _is_of_names(part) for part in held):
+                yield left, held[0]
+        case ast.Call(func=ast.Attribute(attr=attribute), args=[left, right, *_]) if attribute in _ASSERTED:
+            yield left, right
+        case _:
+            pass
 
 
 def _is_of_names(node: ast.expr) -> bool:
@@ -172,16 +154,50 @@ def _is_of_names(node: ast.expr) -> bool:
     )
 
 
-def _may_be_spec(module: ModuleUses, node: ast.expr, names: ast.expr) -> bool:
-    if isinstance(node, ast.Call):
-        return _is_spec(module, node)
-    if isinstance(node, ast.Attribute) and node.attr in _OTHERS:
+class _Specs:
+    """What values of a module are specs."""
+
+    def __init__(self, module: ModuleUses, context: ModernizeContext) -> None:
+        self._module, self._flow = module, context.analysis(SharedFlow)
+
+    def are_ordered(self, node: ast.AST) -> bool:
+        """Whether a node orders or repeats what is a spec for certain."""
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+            return self._is_any(node.left, node.right)
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE):
+            return self._is_any(node.left, *node.comparators)
         return False
-    if not isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
-        return False
-    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
-        # A part of a spec is a tuple, then and now.
-        return False
-    # The empty tuple is compared with many things.
-    is_empty = isinstance(names, ast.Tuple) and not names.elts
-    return not is_empty or "spec" in ast.unparse(node).lower()
+
+    def tests(self, call: ast.AST) -> bool:
+        """Whether a test is about what is a spec for certain."""
+        return isinstance(call, ast.Call) and self._is_any(call.args[0])
+
+    def compares(self, node: ast.AST) -> bool:
+        """Whether a comparison is one of what is a spec for certain."""
+        return any(self._is_any(*pair) for pair in _compared(node))
+
+    def may_equal(self, left: ast.expr, right: ast.expr, guess: bool) -> bool:
+        """Whether a tuple of names of axes is compared with what may be a spec; with `guess`, by its form alone."""
+        pairs = ((left, right), (right, left))
+        return any(_is_of_names(one) and self._may_be_one(other, one, guess) for one, other in pairs)
+
+    def _is_any(self, *nodes: ast.expr) -> bool:
+        return any(self._flow.must(Value(self._module, node), _is_made) for node in nodes)
+
+    def _may_be_one(self, node: ast.expr, names: ast.expr, guess: bool) -> bool:
+        if isinstance(node, ast.Attribute) and node.attr in _OTHERS:
+            return False
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
+            # A part of a spec is a tuple, then and now.
+            return False
+        if not isinstance(node, ast.Call | ast.Name | ast.Attribute | ast.Subscript):
+            return False
+        if self._flow.may(Value(self._module, node), _is_made).answers:
+            return True
+        # The empty tuple is compared with many things.
+        is_empty = isinstance(names, ast.Tuple) and not names.elts
+        return guess and not isinstance(node, ast.Call) and (not is_empty or "spec" in ast.unparse(node).lower())
+
+
+def _is_made(value: Value) -> bool | None:
+    return value.outside in _MADE or None
