@@ -266,6 +266,50 @@ def test_a_script_runs_until_it_calls_its_step() -> None:
     assert "+    # mm: mjit\n     @jax.jit\n" in result.stdout
 
 
+# A step that the script does not compile itself, or a gradient that is compiled where it is made; the program has one
+# device, of which it makes its mesh.
+TRAINER = """\
+import functools
+
+class Trainer:
+    @functools.partial(jax.jit, static_argnums=0)
+    def update(self, p, x, y):
+        loss, g = jax.value_and_grad(loss_fn)(p, x, y)
+        return jax.tree.map(lambda a, b: a - 0.1 * b, p, g), loss
+
+"""
+LOSS, _, _ = STEP.partition("@jax.jit")
+SCRIPTS = {
+    "a trainer": (
+        {"model.py": HEAD + LOSS + TRAINER},
+        "from model import Trainer\n\nassert len(jax.devices()) == jax.device_count() == 1\n",
+        "Trainer().update(*example())\n",
+        "update",
+        "+    # mm: mjit\n     @functools.partial",
+    ),
+    "a gradient": (
+        {"model.py": HEAD + LOSS},
+        "from model import loss_fn\n\ncompiled = jax.jit(loss_fn)\ngradient = jax.grad(loss_fn)\n",
+        "step = jax.jit(gradient)\nprint(compiled(*example()), step(*example()))\n",
+        "step",
+        "gradient = jax.grad(loss_fn)\n",
+    ),
+}
+
+
+@pytest.mark.family(2)
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_may_run_what_it_imports(name: str) -> None:
+    files, head, calls, step, expected = SCRIPTS[name]
+    for path, text in files.items():
+        put(path, text)
+    put("train.py", f"import jax, jax.numpy as jnp\n{head}\n{EXAMPLE}\n{calls}")
+    result = run("suggest", ".", "--entry", f"train:{step}", "--run", *ON)
+    assert result.exit_code == 0, result.output
+    assert expected in result.stdout
+    assert "microbatch(count=" in result.stdout
+
+
 @pytest.mark.family(5)
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_a_pipeline_is_refused_with_its_line(name: str) -> None:
