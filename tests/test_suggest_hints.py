@@ -432,6 +432,13 @@ SHARDED = {
         2,
         ['# mm: shard(None, "hidden")\n', SHARD, 'shard("hidden")'],
     ),
+    "around all tokens": (
+        "h = gelu(vmap(f)(x))\n",
+        "vmap(f)(x)",
+        ROWS,
+        2,
+        ['# mm: shard(None, "hidden")\nh = gelu(', SHARD, 'shard("hidden")'],
+    ),
     "examples last": ("h = f(x)\n", "f(x)", ("cut", "rows"), 1, ['# mm: shard("hidden")\n', 'shard("hidden")']),
     "heads": ("h = f(x)\n", "f(x)", ("rows", "", "cut", ""), 0, [f"# mm: {SHARD}\n"]),
 }
@@ -442,7 +449,9 @@ def test_a_layer_is_cut_where_the_trace_shows_its_dimension(name: str) -> None:
     text, expression, dims, mapped, (expected, *others) = SHARDED[name]
     start = text.index(expression)
     place = {"path": "m.py", "around": (start, start + len(expression)), "dims": dims, "mapped": mapped}
-    cuts = [{"products": 0.5, "places": [[place]]}, {"products": 0.01, "places": [[place]]}]
+    around = {**place, "around": (text.index("gelu"), len(text) - 1)} if "gelu" in text else None
+    made = [place] if around is None else [place, around]
+    cuts = [{"products": 0.5, "places": [made]}, {"products": 0.01, "places": [made]}]
     project = HintedProject({"m.py": SourceFile("m.py", text.encode(), "m")}, lambda _: [])
     found: list[ShardPlace] = []
     for _ in range(2 * len(others) + 2):
@@ -451,6 +460,8 @@ def test_a_layer_is_cut_where_the_trace_shows_its_dimension(name: str) -> None:
     texts = [each.hint("hidden", "batch").text for each in found if each.site.around is not None]
     assert texts[1:] == others, "the call forms of the same"
     assert "batch" not in found[0].hint("hidden", None).text
+    without_rows = [{**cuts[0], "places": [[{**place, "dims": ("", "", "cut")}]]}]
+    assert not shard_places(project, without_rows, lambda _: True)
 
 
 @pytest.mark.slow

@@ -79,7 +79,13 @@ def uncut_sentences(project: HintedProject, cuts: Sequence[Mapping[str, Any]]) -
 
 def _forms(project: HintedProject, made: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, ShardPlace]]:
     """The comment above the statement whose value one of the expressions is, and the call around the innermost."""
+    # Those around the innermost expression are of the same function.
+    start, end = made[0]["around"]
+    innermost = project.text(str(made[0]["path"])).text[start:end]
     for each in made:
+        if "rows" not in each["dims"]:
+            # A hint that does not name the examples would gather them.
+            continue
         path, (start, end) = str(each["path"]), each["around"]
         source = project.text(path)
         sites = [
@@ -91,7 +97,7 @@ def _forms(project: HintedProject, made: Sequence[Mapping[str, Any]]) -> Iterato
             and begins_its_line(source, statement)
         ]
         sites += [(1, NewHint(path, source.position(start)[0], "", (start, end)))] if each is made[0] else []
-        for doubt, dims in enumerate(_seen(tuple(each["dims"]), int(each["mapped"]), source.text[start:end])):
+        for doubt, dims in enumerate(_seen(tuple(each["dims"]), int(each["mapped"]), innermost)):
             yield from ((rank + 2 * doubt, ShardPlace(site, dims)) for rank, site in sites)
 
 
