@@ -40,7 +40,7 @@ def test_keywords_of_one_release_are_told_where_the_function_is_chosen_by_it(fil
     )
     for result in results:
         old = {number for number, line in enumerate(files[result.path].splitlines(), 1) if line.endswith("# old")}
-        assert {item.line for item in result.left if "chosen by the version" in item.reason} == old
+        assert {item.line for item in result.refusals if "chosen by the version" in item.reason} == old
         assert not result.changed
 
 
