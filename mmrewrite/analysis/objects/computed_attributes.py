@@ -72,7 +72,7 @@ class _Property:
     reads: frozenset[str]
 
 
-class _Classes(NamedTuple):
+class _ObjectClasses(NamedTuple):
     """The classes of the project that an expression may be an object of, and whether it may be of another."""
 
     found: Sequence[Definition]
@@ -160,13 +160,13 @@ def _operands(site: Site, node: ast.expr) -> Iterator[tuple[ast.expr, tuple[str,
             pass
 
 
-def _classes_of(site: Site, node: ast.expr) -> _Classes:
+def _classes_of(site: Site, node: ast.expr) -> _ObjectClasses:
     """The classes of the project that an expression may be an object of: by its making, or by an annotation."""
     flow = values_of(site.project)
     found = flow.may(flow.value_in(site.facts, node), lambda value: _kind_of(flow, value))
     classes = {each: None for kind in found.answers for each in kind}
     is_open = any(not isinstance(each.head, str | Display) for each in found.others)
-    return _Classes([*classes], is_open or any(not each.is_open for each in found.unknown))
+    return _ObjectClasses([*classes], is_open or any(not each.is_open for each in found.unknown))
 
 
 def _kind_of(flow: ValueFlow, value: Value) -> tuple[Definition, ...] | None:
