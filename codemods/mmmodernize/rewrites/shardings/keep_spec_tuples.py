@@ -65,7 +65,7 @@ class KeepSpecTuples(ModernizeCodemod):
             spec = _empty_spec(module.parents.get(use.node))
             if spec is not None:
                 yield Location(module, spec)
-        values, is_old = _Specs(module, context), context.analysis(_Age).is_old
+        values, is_old = _ComparedSpecs(module, context), context.analysis(_Age).is_old
         # A spec may come from another file.
         has_specs = any(True for _ in module.uses(SPECS))
         for node in module.nodes:
@@ -81,7 +81,7 @@ class KeepSpecTuples(ModernizeCodemod):
         if isinstance(node, ast.Constant | ast.Tuple):
             site.replace(node, f"{site.spell('jax.sharding.PartitionSpec')}()")
             return
-        if _Specs(site.module, site.context).are_ordered(node):
+        if _ComparedSpecs(site.module, site.context).are_ordered(node):
             self.refuse("a `PartitionSpec` is no tuple today and has no such operation; use `tuple(spec)`")
         if not _is_test(site.module, node):
             self.refuse(
@@ -154,7 +154,7 @@ def _is_of_names(node: ast.expr) -> bool:
     )
 
 
-class _Specs:
+class _ComparedSpecs:
     """What values of a module are specs."""
 
     def __init__(self, module: ModuleUses, context: ModernizeContext) -> None:
