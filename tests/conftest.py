@@ -111,6 +111,11 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000, 50, 100)
 
 
+def pytest_sessionfinish() -> None:
+    # Pytest searches for garbage several times as it ends, and Python once more: among gigabytes, half a minute.
+    gc.freeze()
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder, in which the test runs."""
