@@ -129,3 +129,14 @@ def test_what_is_exact_all_the_same_is_done_where_a_context_stays() -> None:
     assert '    return pjit(f, in_shardings=(P("x"), None), out_shardings=P("x"))' in result
     assert "from jax.sharding import Mesh, PartitionSpec as P\n" in result
     assert "    with m:\n" in result
+
+
+@pytest.mark.parametrize("again", ["tuple(parts)", "sorted(parts)", "dict(zip(parts, parts))", "sum(parts, ())"])
+def test_what_is_gone_through_may_come_of_such_a_call(again: str) -> None:
+    text = (
+        "from jax.experimental.pjit import pjit\ndef take(xs):\n    parts = list(xs)\n"
+        f"    return {again}\ndef run(mesh: Mesh, xs: list[int]):\n    with mesh:\n        return take(xs), pjit(f)(1)\n"
+    )
+    (result,) = modernize_project(source_files({"a.py": f"from jax.sharding import Mesh\n{text}".encode()}), REGISTRY)
+    assert result.failure is None
+    assert result.changed

@@ -215,7 +215,9 @@ class CodeSearch:
     def _handed_on(self, code: EnteredCode, part: ast.AST, value: Value) -> Iterator[EnteredCode]:
         """The functions that a call of a library may call, and the methods of an object that derives from one."""
         name = f"{value.head}".rpartition(".")[2]
-        if value.head in _GO_THROUGH and isinstance(part, ast.Call):
+        # What is gone through may be the result of such a call elsewhere.
+        is_here = [step.kind for step in value.path] == [By.CALL] and value.path[0].what.node is part
+        if value.head in _GO_THROUGH and isinstance(part, ast.Call) and is_here:
             for argument in part.args:
                 if not isinstance(argument, ast.Lambda):
                     source = self._gone_through(Value(code.module, argument, (), code.frame))
