@@ -135,7 +135,8 @@ def test_what_is_exact_all_the_same_is_done_where_a_context_stays() -> None:
 def test_what_is_gone_through_may_come_of_such_a_call(again: str) -> None:
     text = (
         "from jax.experimental.pjit import pjit\ndef take(xs):\n    parts = list(xs)\n"
-        f"    return {again}\ndef run(mesh: Mesh, xs: list[int]):\n    with mesh:\n        return take(xs), pjit(f)(1)\n"
+        f"    return {again}\ndef run(mesh: Mesh, xs: list[int]):\n    with mesh:\n"
+        "        return take(xs), pjit(f)(1)\n"
     )
     (result,) = modernize_project(source_files({"a.py": f"from jax.sharding import Mesh\n{text}".encode()}), REGISTRY)
     assert result.failure is None
