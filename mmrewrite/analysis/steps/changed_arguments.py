@@ -276,13 +276,13 @@ def _read_later(
     for call in flow.calls_of(module, function)[0]:
         for parameter in (each for each in all_arguments(function.args) if each in origins):
             for passed in of_parameter(module, function, parameter, call, None):
-                node = passed.expression if isinstance(passed, Value) else None
+                given = passed.expression if isinstance(passed, Value) else None
                 # A default is not of the call.
                 own = {*ast.walk(call.node)} if call.node is not None else set()
-                if isinstance(passed, Value) and node is not None and call.node is not None and node in own:
+                if isinstance(passed, Value) and given is not None and call.node is not None and given in own:
                     home = passed.module
                     around = home.statement_of(call.node)
-                    if _read_later(project, home.facts, around, node, own, depth - 1) is not None:
+                    if _read_later(project, home.facts, around, given, own, depth - 1) is not None:
                         return 0
     return None
 
