@@ -49,13 +49,11 @@ from mmruntime._exactness.sizes import (
     same_program,
     same_value,
 )
-from mmruntime._jaxpr.primitives import MOVES, is_constraint
+from mmruntime._jaxpr.inline import CALLS
+from mmruntime._jaxpr.primitives import BILINEAR, MOVES, is_constraint
 
 # Importing them registers their rules.
 _SUBJECTS = (collectives, contraction, control, elementwise, identity, indexing, random, reduction, shape, shards)
-
-# Operations that give zeros where one operand is zeros, whatever the other is.
-_ZERO_TIMES = ("mul", "dot_general", "conv_general_dilated")
 
 
 @dataclass(frozen=True)
@@ -489,7 +487,8 @@ class _Frame:
             return [value.but(hoistable=hoistable) for value in known]
         reason: Reason | None
         if not is_call:
-            if eqn.name in _ZERO_TIMES and any(value.kind is Kind.ZERO for value in ins):
+            # A product with zeros is zeros, whatever the other operand is.
+            if eqn.name in BILINEAR and any(value.kind is Kind.ZERO for value in ins):
                 return [ZERO.but(hoistable=hoistable)] * count
             if eqn.name == "select_n" and ins[0].kind is Kind.ZERO:
                 return [ins[1].but(hoistable=hoistable)]
@@ -655,7 +654,7 @@ def _reason(eqn: Any, problem: str, advice: str = "") -> Reason:
 
 _DRAWS = (*random.KEYED, "rng_bit_generator", "rng_uniform")
 _WITH_JAXPRS = {
-    *control.CALLS, "scan", "while", "cond", "shard_map", "composite", "custom_vmap_call", "xla_metadata_call",
+    *CALLS, "scan", "while", "cond", "shard_map", "composite", "custom_vmap_call", "xla_metadata_call",
     "custom_linear_solve",
 }  # fmt: skip
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from mmruntime import _compat
 from mmruntime._exactness.prove import Proof
-from mmruntime._exactness.rules.control import CALLS
 from mmruntime._exactness.rules.equation import Edit, Edits, Hoisted, Scale, line_of
+from mmruntime._jaxpr.inline import CALLS
 from mmruntime._jaxpr.rewrite import needed
 
 

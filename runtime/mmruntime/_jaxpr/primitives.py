@@ -64,7 +64,7 @@ _LINEAR_IN_FIRST_NAMES = """
 """
 _LINEAR_IN_FIRST = frozenset(_LINEAR_IN_FIRST_NAMES.split())
 # Linear in each of two operands, where the other stays as it is.
-_BILINEAR = frozenset(("conv_general_dilated", "dot_general", "mul"))
+BILINEAR = frozenset(("conv_general_dilated", "dot_general", "mul"))
 # Linear in several operands together.
 _LINEAR_TOGETHER: dict[str, Callable[[int], tuple[int, ...]]] = {
     **dict.fromkeys(("add", "add_any", "concatenate", "pad", "stack", "sub"), lambda count: tuple(range(count))),
@@ -100,7 +100,7 @@ def linear_in(eqn: Any) -> list[tuple[int, ...]]:
     name = eqn.primitive.name
     if name in _LINEAR_IN_FIRST or is_constraint(name):
         return [(0,)]
-    if name in _BILINEAR:
+    if name in BILINEAR:
         return [(0,), (1,)]
     return [_LINEAR_TOGETHER[name](len(eqn.invars))] if name in _LINEAR_TOGETHER else []
 
