@@ -126,7 +126,8 @@ def _moved(source: SourceText, brackets: _Breakable, indent: str, newline: str) 
     ends = rest[-1] if rest and rest[-1].lstrip()[:1] in tuple(")]}") else line
     own = len(ends) - len(ends.lstrip(" \t"))
     # Lines below an opening bracket are indented, others stand below what follows it.
-    is_aligned = bool(rest) and head.rstrip()[-1:] not in tuple("([{")
+    ahead = [each for each in tokens_between(source, start, end) if each.is_code and each.start < start + len(head)]
+    is_aligned = bool(rest) and ahead[-1].text not in tuple("([{")
     by = len(indent) - (source.position(start)[1] - 1 if is_aligned else own)
     added = indent[own:] if not is_aligned else " " * by
     rest = [each[min(-by, len(each) - len(each.lstrip(" "))) :] if by < 0 else f"{added}{each}" for each in rest]
