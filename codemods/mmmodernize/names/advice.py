@@ -163,7 +163,9 @@ PART_ADVICE = {
 }
 
 # Members of arrays that were gone before the first release of the index, with the release, and whether nothing else has
-# one of that name. They were those of `DeviceArray` and of `ShardedDeviceArray`.
+# one of that name. They were those of `DeviceArray` and of `ShardedDeviceArray`, classes of jaxlib that no wheel shows:
+# the tag of JAX 0.4.8 is the last with `jax/_src/device_array.py`, and the changelog has `tile` under 0.3.17 and
+# `block_host_until_ready` under jaxlib 0.4.1.
 OLDER_MEMBERS = {
     "block_host_until_ready": ("0.4.1", True),
     "client": ("0.4.9", False),
