@@ -11,7 +11,7 @@ import libcst as cst
 
 from mmcodemods._task import TaskCodemod
 from mmrewrite.analysis.loops.outlining import Outline
-from mmrewrite.analysis.meshes.schedule_fit import stage_axis
+from mmrewrite.analysis.meshes.schedules import stage_axis
 from mmrewrite.analysis.objects.annotations import annotation_of, is_annotated, result_of
 from mmrewrite.analysis.objects.computed_attributes import is_computed_attribute, runs_code, runs_code_on
 from mmrewrite.codemod.base import enclosed, spaced

@@ -36,8 +36,7 @@ from typing import TypeVar
 import libcst as cst
 
 from mmrewrite.analysis.loops.accumulation_loops import refuse_cutting
-from mmrewrite.analysis.meshes.schedule_fit import check_schedule
-from mmrewrite.analysis.meshes.searched_schedule import runtime_arguments
+from mmrewrite.analysis.meshes.schedules import check_schedule, runtime_arguments
 from mmrewrite.analysis.objects.annotations import annotation_of, is_fully_annotated
 from mmrewrite.analysis.steps.batch_arguments import choose_batch
 from mmrewrite.analysis.steps.changed_arguments import changed_argument

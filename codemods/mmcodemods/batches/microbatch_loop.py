@@ -28,8 +28,7 @@ import libcst as cst
 
 from mmcodemods._layer_loop import LoopFunction
 from mmrewrite.analysis.loops.accumulation_loops import carried_names, refuse_cutting
-from mmrewrite.analysis.meshes.schedule_fit import check_schedule
-from mmrewrite.analysis.meshes.searched_schedule import runtime_arguments
+from mmrewrite.analysis.meshes.schedules import check_schedule, runtime_arguments
 from mmrewrite.analysis.steps.losses import changes_collections
 from mmrewrite.codemod.base import MeshCodemod
 from mmrewrite.directives.vocabulary import FOR

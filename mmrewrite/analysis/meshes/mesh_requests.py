@@ -9,7 +9,7 @@ import ast
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from mmrewrite.analysis.meshes.schedule_fit import STAGE, stage_axis
+from mmrewrite.analysis.meshes.schedules import STAGE, stage_axis
 from mmrewrite.directives.collect import Hint
 from mmrewrite.directives.vocabulary import Role
 from mmrewrite.project.axis_names import DEVICE, layout_argument
