@@ -71,3 +71,17 @@ def test_an_object_is_known_by_what_makes_it(form: str) -> None:
 def test_an_object_that_is_not_seen_may_be_of_any_class() -> None:
     assert runs("groups = layers", "Reading")
     assert runs("groups = layers.a", "Reading")
+
+
+@pytest.mark.parametrize("annotation", ["{}", "'{}'", "{} | None", "Optional[{}]", "'Optional[{}]'"])
+def test_an_object_is_known_by_its_annotation(annotation: str) -> None:
+    def of(kind: str) -> bool:
+        head = f"from typing import Optional\n{CLASSES.replace('KIND', kind)}"
+        step = f"def model(x, groups: {annotation.format(kind)}):\n    for layer in groups['a']:  # mm: stages\n"
+        site = site_of(f"{head}{step}        x = layer(x)\n    return x\n")
+        assert isinstance(site.statement, ast.For)
+        return runs_code(site, site.statement.iter)
+
+    assert of("Counting")
+    assert not of("Reading")
+    assert not of("dict")

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from mmrewrite.codemod.site import Site
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.source.annotations import classes_in
 from mmrewrite.source.functions import is_jit_decorator
 from mmrewrite.values.classes import Definition
 from mmrewrite.values.flow import ValueFlow, values_of
@@ -34,6 +35,8 @@ _OF_BUILTINS = {
     "builtins.max": _EXTREMES,
     "builtins.min": _EXTREMES,
 }
+# Types that may be those of any object.
+_ANY = frozenset(("builtins.object", *(f"typing.{name}" for name in ("Any", "Annotated", "Self", "Union"))))
 # Their modules keep attributes in a way of their own: copies in each `apply`, state that transformations see, or none.
 _MODULES_OF = ("equinox.", "flax.", "haiku.", "jax.", "penzai.")
 
@@ -195,16 +198,17 @@ def _kind_of(flow: ValueFlow, value: Value) -> tuple[Definition, ...] | None:
 
 def _annotated(flow: ValueFlow, module: ModuleUses, annotation: ast.expr | None) -> tuple[Definition, ...] | None:
     """The classes that an annotation names, none if those of a library; None if it may be anything."""
-    node = module.quoted.get(annotation, annotation) if isinstance(annotation, ast.Constant) else annotation
-    node = node.value if isinstance(node, ast.Subscript) else node
-    if node is None:
+    if annotation is None:
         return None
-    found = flow.class_at(module, node)
-    if found is not None:
-        return (found, *flow.below(found[1]))
-    name = flow.full_name(module, node)
-    is_any = name in (None, "typing.Any", "builtins.object", "typing.Optional", "typing.Union", "typing.Annotated")
-    return None if is_any or flow.project.holds(str(name), module.facts) else ()
+    scope, found = module.scope_of(annotation), list[Definition]()
+    for node in classes_in(annotation):
+        own = flow.class_at(module, node, scope)
+        name = module.facts.names.resolve(node, scope)
+        if own is not None:
+            found += [own, *flow.below(own[1])]
+        elif name is None or name in _ANY or flow.project.holds(name, module.facts):
+            return None
+    return tuple(found)
 
 
 def _is_attribute(target: ast.expr, name: str, is_in_body: bool) -> bool:
