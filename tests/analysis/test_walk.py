@@ -24,7 +24,7 @@ def expected(node: ast.AST) -> list[ast.AST]:
 
 
 def test_children_are_those_of_ast() -> None:
-    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "mmrewrite" / "source").glob("*.py")]
+    texts = [(ROOT / "mmrewrite" / "source" / name).read_text(encoding="utf-8") for name in ("names.py", "text.py")]
     texts.append(
         "async def f(a, /, b: int = 1, *c, d=2, **e) -> int:\n"
         "    global g\n    del a\n    async with a as h, b: pass\n    async for i in c: await i\n"
@@ -48,7 +48,7 @@ def test_also_those_of_newer_pythons() -> None:
 
 
 def test_calls_of_statements_are_their_own() -> None:
-    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "mmrewrite" / "source").glob("*.py")]
+    texts = [(ROOT / "mmrewrite" / "source" / name).read_text(encoding="utf-8") for name in ("names.py", "text.py")]
     texts.append(
         "@d(0)\nclass C(b(1), k=b(2)):\n    @d(3)\n    def f(self, a: t(4) = e(5), *, c=e(6)) -> t(7):\n"
         "        return lambda x=g(8): [h(i(9)) for x in j(10) if k(11) for y in l(12)], f'{m(13)}{n(14):{o(15)}}'\n"
