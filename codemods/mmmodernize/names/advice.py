@@ -36,6 +36,7 @@ ADVICE = {
     "jax.xla_computation": "write `jax.jit(f).lower(*args).compiler_ir('hlo')`",
     "jax.custom_remat": "write `jax.checkpoint` with a policy",
     "jax.device_put_replicated": "`mmruntime.compat.device_put_replicated` does the same",
+    "jax.util.wraps": "write `functools.wraps(f)`, and set `__doc__` where `docstr=` was given",
     "jax.util": "it was internal; `map` and `zip(..., strict=True)`, `functools.partial` and `math.prod` do its work",
     "jax.experimental.maps": _MAPS,
     "jax._src.maps": _MAPS,

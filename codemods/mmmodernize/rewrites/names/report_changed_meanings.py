@@ -287,7 +287,9 @@ def _kind(context: ModernizeContext, module: ModuleUses, node: ast.AST) -> Kind 
     if called == _REGISTER and node.args:
         return "frozen" if _asks_for_frozen(module, node.args[0]) else None
     if len(node.args) > 2 and classes.of(module, node.func) in _ATTENTIONS:
-        return "attention"
+        # Newer programs pass the values there.
+        is_mask = "mask" in ast.unparse(node.args[2]).lower() or isinstance(node.args[2], ast.Constant)
+        return "attention" if is_mask or context.analysis(ProjectAge).is_before(*_TOLD["attention"][:2]) else None
     holder = module.parents.get(node)
     if isinstance(holder, ast.Assign) and isinstance(holder.targets[0], ast.Tuple | ast.List):
         if called == "get_bind_params" and len(holder.targets[0].elts) == 2:
