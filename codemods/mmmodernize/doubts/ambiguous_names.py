@@ -223,7 +223,7 @@ def members_of_passed(module: ModuleUses, context: ModernizeContext) -> Iterator
             yield LeftAlone(module.facts.path, line, column, ast.unparse(part), reason)
 
 
-def members_of_reexported(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone]:
+def members_of_reexported(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone | Refusal]:
     """Old names that are read of a module which a name may stand for by way of other modules of the project."""
     told, reexported = context.analysis(ToldNames), context.analysis(ReexportedModules)
     names = module.facts.names

@@ -64,8 +64,8 @@ def looked_up(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlo
 def _raising(module: ModuleUses, place: ast.expr) -> str | None:
     """The name that is gone and that a `getattr` without a default asks a module for by this text."""
     match module.parents.get(place):
-        case ast.Call(args=[owner, asked]) as call if asked is place and isinstance(place, ast.Constant):
-            name = f"{_name_of(module, owner)}.{place.value}"
+        case ast.Call(args=[owner, ast.Constant(value=str(text)) as asked]) as call if asked is place:
+            name = f"{_name_of(module, owner)}.{text}"
             known = old_names().get(name) if _name_of(module, call.func) == "builtins.getattr" else None
             return name if known is not None and known.is_gone else None
         case _:
