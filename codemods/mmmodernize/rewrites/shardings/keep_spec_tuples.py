@@ -90,6 +90,7 @@ class KeepSpecTuples(ModernizeCodemod):
             )
         if not site.context.analysis(_Age).is_old:
             site.leave("since JAX 0.6.1 a `PartitionSpec` is no tuple; add it to the classes if this is to be true")
+        assert isinstance(node, ast.Call)
         classes, spec = node.args[1], site.spell("jax.sharding.PartitionSpec")
         if isinstance(classes, ast.Tuple):
             append_element(site, classes, spec)
