@@ -41,7 +41,10 @@ def savings(
         RECOMPUTE: replace_layers(model, [recomputed(model.layers, k, model.batch) for k in range(len(model.layers))]),
         STATE: replace_layers(model, model.layers, cuts_state=True),
     }
-    tried = ((kind, find_plans(other, devices, held, data=data, fixed=fixed).best) for kind, other in models.items())
+    tried = (
+        (kind, find_plans(other, devices, held, data=data, fixed=fixed, below=enough).best)
+        for kind, other in models.items()
+    )
     return tuple(Saving(kind, best) for kind, best in tried if best is not None and best.seconds < enough)
 
 

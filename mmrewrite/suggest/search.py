@@ -119,15 +119,19 @@ def find_plans(
     data: bool,
     fixed: FixedChoices = FREE,
     is_exhaustive: bool = False,
+    below: float = math.inf,
 ) -> ComparedPlans:
-    """The plans for so many devices, and a searched order for the best; where none fits, how many devices it takes."""
-    found = _compared(model, devices, held, data=data, fixed=fixed, is_exhaustive=is_exhaustive)
+    """The plans for so many devices, and a searched order for the best; where none fits, how many devices it takes.
+
+    With `below`, those of which no bound says that they take longer.
+    """
+    found = _compared(model, devices, held, data=data, fixed=fixed, is_exhaustive=is_exhaustive, below=below)
     if found.best is not None and fixed.schedule in (None, schedules.AUTO) and not model.recomputes:
         searched = model.searched(found.best, model.device.room)
         is_better = searched is not None and searched.seconds < found.best.seconds * (1 - SAME)
         if searched is not None and searched.memory <= model.device.room and (is_better or fixed.schedule is not None):
             return replace(found, best=searched, verdict=_verdict(model, searched, found.plain, fixed))
-    if found.verdict != "nothing":
+    if found.verdict != "nothing" or below < math.inf:
         return found
     more = (times * devices for times in _MORE)
     needs = next((each for each in more if _fits(model, each, held, data=data)), None)
@@ -146,6 +150,7 @@ def _compared(
     data: bool,
     fixed: FixedChoices,
     is_exhaustive: bool = False,
+    below: float = math.inf,
 ) -> ComparedPlans:
     """The plans with named schedules; the first place is that of an exhaustive search.
 
@@ -156,6 +161,7 @@ def _compared(
         data: Whether rows can be cut over a data axis.
         fixed: What the plans must have.
         is_exhaustive: Whether to simulate all plans, for tests.
+        below: Plans are not looked at whose bound is above so many seconds.
     """
     room = model.device.room
     table: dict[tuple[int, int, int], Priced] = {}
@@ -169,6 +175,8 @@ def _compared(
     priced = 0
     names = schedules.names() if fixed.schedule in (None, schedules.AUTO) else (fixed.schedule,)
     for bound, mesh, count in ordered:
+        if bound > below:
+            break
         # What cannot be first is looked at once for each mesh, for the table.
         is_late = best is not None and bound > best.seconds * (1 + SAME) and not is_exhaustive
         if is_late and mesh in table:
