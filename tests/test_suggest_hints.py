@@ -282,7 +282,7 @@ LOSS, _, _ = STEP.partition("@jax.jit")
 SCRIPTS = {
     "a trainer": (
         {"model.py": HEAD + LOSS + TRAINER},
-        "from model import Trainer\n\nassert len(jax.devices()) == jax.device_count() == 1\n",
+        "from model import Trainer\njax.set_mesh(jax.make_mesh((jax.device_count(),), (len(jax.devices()) * 'x',)))\n",
         "Trainer().update(*example())\n",
         "update",
         "+    # mm: mjit\n     @functools.partial",
@@ -308,6 +308,7 @@ def test_a_script_may_run_what_it_imports(name: str) -> None:
     assert result.exit_code == 0, result.output
     assert expected in result.stdout
     assert "microbatch(count=" in result.stdout
+    assert ("  besides  the program sets a mesh of its own" in result.stdout) == ("set_mesh" in head)
 
 
 @pytest.mark.family(5)

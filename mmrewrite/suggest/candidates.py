@@ -78,9 +78,9 @@ def sites(source: SourceText, statement: ast.stmt, directive: str) -> Iterator[H
         yield HintSite(first_line(statement))
         return
     calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
-    value = [statement.value] if isinstance(statement, ast.Assign | ast.Return) else []
-    wrapped = {"microbatch": [call.func for call in calls], "shard": value}.get(directive, calls)
-    for node in wrapped:
+    value = statement.value if isinstance(statement, ast.Assign | ast.Return) else None
+    wrapped: list[ast.expr | None] = [call.func if directive == "microbatch" else call for call in calls]
+    for node in [value] if directive == "shard" else wrapped:
         if node is not None and not isinstance(node, ast.Tuple):
             yield HintSite(statement.lineno, span(source, node))
 

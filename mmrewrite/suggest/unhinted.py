@@ -33,6 +33,11 @@ _ADVICE = "; see what `plan --entry` says"
 # How often hints that cut layers are tried, where some are wrong.
 _MOST_TRACES = 3
 
+_OWN_MESH = (
+    "the program sets a mesh of its own by `jax.set_mesh`; where code outside of the step computes with its results, "
+    "set that of the steps, `jax.set_mesh(mesh)`"
+)
+
 _KEYS = re.compile(r"nothing says how each microbatch gets numbers of its own\. Write rng=(\d+|\([\d, ]+\))\.")
 
 
@@ -105,7 +110,7 @@ def suggest_hints(
                 model_names=(CUT,) if kept.shards else (),
                 uncut=tuple(uncut_sentences(project, document["cuts"])),
             )
-            return _with_hints(suggested, kept, project, top)
+            return _with_hints(suggested, kept, project, top, [_OWN_MESH] if document["own_mesh"] else [])
     raise NoPlace("\n".join(("the layers are found, and cannot be traced as stages", *dict.fromkeys(problems))))
 
 
@@ -157,7 +162,9 @@ def _place(found: HintPlaces) -> str:
     return f"{found.gradient.path}:{found.gradient.line}"
 
 
-def _with_hints(suggested: Suggested, found: HintPlaces, project: HintedProject, top: str) -> Suggested:
+def _with_hints(
+    suggested: Suggested, found: HintPlaces, project: HintedProject, top: str, own: Sequence[str]
+) -> Suggested:
     best = suggested.found.best
     if suggested.found.verdict != "pipeline" or best is None:
         return suggested
@@ -169,7 +176,7 @@ def _with_hints(suggested: Suggested, found: HintPlaces, project: HintedProject,
     trial = project.tried(hints)
     if not trial.accepted:
         raise NoPlace("\n".join(("the codemods refuse the plan's own sizes", *trial.refused)))
-    remarks = tuple(f"{each.path}:{each.line}: {each.reason}" for each in trial.remarks)
+    remarks = *own, *(f"{each.path}:{each.line}: {each.reason}" for each in trial.remarks)
     written = SuggestedHints(
         replace(found, remarks=remarks), hints, trial.comments, trial.results, patch_of(trial.comments, top)
     )

@@ -225,6 +225,7 @@ def _costs(
     rounds, placement = min(found.rounds, key=str)
     return {
         "axis": axis,
+        "own_mesh": not jax.sharding.get_abstract_mesh().empty,
         "batch": batch,
         "today": {"axes": dict(mesh.shape), "count": today, "rounds": rounds, "placement": placement},
         "logical_axes": [list(pair) for pair in mesh.logical_axes or ()],
