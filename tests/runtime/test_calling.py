@@ -141,7 +141,8 @@ def test_rows_of_devices() -> None:
     expected = jax.pmap(step, **options)(*args)
     for like in (jax.pmap, functools.partial(jax.pmap, **options)):
         given = options if like is jax.pmap else {}
-        compiled = mm.mjit(step, mesh=stages(2, rows=2), like=like, **given)
+        compiled = mm.mjit(functools.partial(step), mesh=stages(2, rows=2), like=like, **given)
+        assert repr(compiled).startswith("<step step on ")
         found = compiled(*args)
         jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7), found, expected)
         assert compiled.abstract_args()[3].sharding.spec == PartitionSpec(None, "rows")

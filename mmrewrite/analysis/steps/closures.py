@@ -36,7 +36,7 @@ class Closed:
     is_key: bool
     is_data: bool
     is_key_of_rows: bool = False
-    node: ast.expr = field(default_factory=ast.Name, compare=False, repr=False)
+    node: ast.expr = field(default_factory=lambda: ast.Name(""), compare=False, repr=False)
 
 
 def closed_over(site: Site, loss: Loss) -> list[Closed]:

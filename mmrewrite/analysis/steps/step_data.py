@@ -121,13 +121,13 @@ def _wholes_in(flow: ValueFlow, facts: Facts, node: ast.expr, depth: int) -> dic
             path = value.path
             while path and path[-1].kind in (By.ITEM, By.ATTRIBUTE) and path[-1].what is not None:
                 is_attribute, path = path[-1].kind is By.ATTRIBUTE, path[:-1]
-                whole = value._replace(path=path)
+                holder = value._replace(path=path)
                 # A trainer is no batch.
-                if is_attribute and flow.may(whole, _is_self).answers:
+                if is_attribute and flow.may(holder, _is_self).answers:
                     break
-                found[whole] = True
-            for each in _wholes_of_operands(flow, value, depth) if not value.path and depth else ():
-                found.setdefault(each, True)
+                found[holder] = True
+            for operand in _wholes_of_operands(flow, value, depth) if not value.path and depth else ():
+                found.setdefault(operand, True)
             match value.head:
                 case ast.Subscript(value=whole, slice=ast.Tuple(elts=[ast.Slice(lower=None, upper=None), *_])):
                     # `tokens[:, 1:]` has the rows of `tokens`.

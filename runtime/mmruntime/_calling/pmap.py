@@ -82,7 +82,8 @@ def _one_to_a_device(leaves: Sequence[jax.Array], rows: int) -> Sequence[jax.Arr
     devices = jax.local_devices()[:rows]
     if len(devices) < rows or jax.process_count() > 1:
         return leaves
-    return jax.device_put(leaves, NamedSharding(Mesh(devices, "rows"), PartitionSpec("rows")))
+    moved: list[jax.Array] = jax.device_put([*leaves], NamedSharding(Mesh(devices, "rows"), PartitionSpec("rows")))
+    return moved
 
 
 def axis_of_rows(mesh: MultiMesh, axis_name: Any) -> str | None:

@@ -302,7 +302,7 @@ def _same_type(a: Any, b: Any) -> bool:
 
 
 def function_name(fun: Any) -> str:
-    """The name of a function, that of the function inside for a `functools.partial`."""
-    while isinstance(fun, functools.partial):
-        fun = fun.func
+    """The name of a function, that of the function inside for a `functools.partial`, also where that is wrapped."""
+    while isinstance(inside := getattr(fun, "__wrapped__", fun), functools.partial):
+        fun = inside.func
     return getattr(fun, "__name__", type(fun).__name__)
