@@ -104,6 +104,7 @@ def train(weights_of, head_width, schedule, count=8):
     return step, params, (rng.normal(size=(16, 8)), rng.normal(size=(16, head_width)))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("schedule", ["1f1b", "auto"])
 def test_a_heavy_head_has_fewer_layers_beside_it(schedule):
     mesh = mm.MultiMesh(axis_sizes=(2,), axis_names=("stage",))
@@ -139,6 +140,7 @@ def test_where_nothing_is_uneven_auto_is_the_even_cut():
     assert homes == [0, 0, 0, 1, 1, 1]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("schedule", "options", "homes"),
     [("interleaved-1f1b", {"chunks": 2}, {0, 1}), ("zb-v", {"placement": "v"}, {0, 1})],

@@ -156,7 +156,7 @@ def test_state_whose_update_is_thrown_away_is_with_its_layers(name):
 def test_every_process_makes_the_same_plan():
     """The identity of a variable or an equation, which differs from trace to trace, decides nothing."""
     found = set()
-    for _ in range(5):
+    for _ in range(3):
         step, arguments = with_a_target(OPTIMIZERS["every second step"]())
         function, mesh = functools.partial(step, True), stages(2)
         made = make_plan(function, mm.mjit(function, mesh=mesh)._split(arguments, {}), mesh)
