@@ -148,3 +148,44 @@ def test_a_call_around_several_lines_has_a_line_for_each_argument(hugged: str, e
     assert fit(hugged, "mm", WIDTH, "    ", "\n") == expected
     assert fit(expected, "mm", WIDTH, "    ", "\n") == expected
     assert fit(hugged.replace("\n", "\r\n"), "mm", WIDTH, "    ", "\r\n") == expected.replace("\n", "\r\n")
+
+
+PROGRAM = """{head}
+import jax.numpy as jnp
+
+# mm: mesh(stage=2)
+
+
+@jax.jit  # mm: mjit
+def step(params, batch):
+    # mm: microbatch(size=2, argnum=1)
+    return value_and_grad(lambda p, b: jnp.mean(b @ p))(params, batch)
+
+
+{more}
+"""
+
+
+@pytest.mark.parametrize(
+    ("head", "more", "other", "stays"),
+    [
+        ("import jax", "", "", False),
+        ("import jax", '"""Runs on jax."""', "", False),
+        ("import jax", "", "import jax\nimport main\njax.devices()", False),
+        ("import jax", "jax.devices()", "", True),
+        ("import jax", "__all__ = ['jax']", "", True),
+        ("import jax", "eval('jax.devices()')", "", True),
+        ("import jax  # noqa: F401", "", "", True),
+        ("import jax", "", "from main import jax", True),
+        ("import jax", "", "from main import *", True),
+        ("import jax", "", "import main\nmain.jax.devices()", True),
+    ],
+)
+def test_an_import_goes_once_nothing_reads_it(head: str, more: str, other: str, *, stays: bool) -> None:
+    text = PROGRAM.format(head=f"from jax import value_and_grad\n{head}", more=more)
+    files = {"main.py": text.encode(), "other.py": other.encode()}
+    result = next(each for each in rewrite_project(source_files(files), Registry()) if each.path == "main.py")
+    assert result.failure is None
+    assert "mjit" in result.result.decode()
+    assert (head in result.result.decode().splitlines()) is stays
+    assert "from jax import value_and_grad" in result.result.decode()

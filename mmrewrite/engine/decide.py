@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -112,7 +113,13 @@ def _rewrite_modules(
     starring = [*sources.starring, *(file for file in others.values() if may_import_all(file.data))]
     starred_in = [facts for facts in (read_facts(file, ()) for file in starring) if isinstance(facts, Facts)]
     callers = list(_callers(hinted, importing))
-    outcomes = _decide(hinted, codemods, load, settings, unreadable, starred_in, callers)
+
+    @functools.cache
+    def beside() -> Sequence[bytes]:
+        imports = _imports_of(hinted)
+        return [file.data for file in others.values() if imports.search(file.data)]
+
+    outcomes = _decide(hinted, codemods, load, settings, unreadable, starred_in, callers, beside)
     results |= {facts.path: rewritten(facts, outcomes[facts.path]) for facts in hinted}
 
     def again(modules: Sequence[Facts]) -> dict[str, Rewrite]:
@@ -122,7 +129,7 @@ def _rewrite_modules(
         if not any(results[facts.path].changed and _has_hints(facts) for facts in modules):
             return {}
         modules = with_axis_names(modules, {}, load, no_file, settings.axes, settings.jaxtyping)
-        outcomes = _decide(modules, codemods, load, settings, starred_in=starred_in, callers=callers)
+        outcomes = _decide(modules, codemods, load, settings, starred_in=starred_in, callers=callers, beside=beside)
         return {facts.path: rewritten(facts, outcomes[facts.path]) for facts in modules}
 
     second = SecondRun(
@@ -139,13 +146,18 @@ def _callers(hinted: Sequence[Facts], importing: Importing) -> Iterator[Facts]:
         for hint in facts.hints.hints
     ):
         return
-    names = b"|".join(sorted({re.escape(facts.names.name.rpartition(".")[2]).encode() for facts in hinted}))
-    imports = re.compile(rb"^[ \t]*(?:from|import)[ \t][^\n]*?\b(?:" + names + rb")\b", re.MULTILINE)
+    imports = _imports_of(hinted)
     known = {facts.file.path for facts in hinted}
     for file in importing(lambda data: imports.search(data) is not None):
         facts = read_facts(file, ()) if file.path not in known else None
         if isinstance(facts, Facts):
             yield facts
+
+
+def _imports_of(modules: Sequence[Facts]) -> re.Pattern[bytes]:
+    """What import statements of some modules look like."""
+    names = b"|".join(sorted({re.escape(facts.names.name.rpartition(".")[2]).encode() for facts in modules}))
+    return re.compile(rb"^[ \t]*(?:from|import)[ \t][^\n]*?\b(?:" + names + rb")\b", re.MULTILINE)
 
 
 def _calls_what_is_passed(facts: Facts, hint: Hint) -> bool:
@@ -190,6 +202,7 @@ def _decide(
     unreadable: Sequence[Unreadable] = (),
     starred_in: Sequence[Facts] = (),
     callers: Sequence[Facts] = (),
+    beside: Callable[[], Sequence[bytes]] = tuple,
 ) -> dict[str, Outcome]:
     """Decide all hints: the outcome of every module once refusals have stopped spreading."""
     ordered = in_order(codemods)
@@ -203,6 +216,7 @@ def _decide(
             axes=settings.axes,
             starred_in=starred_in,
             callers=callers,
+            beside=beside,
         )
         return _decided(_Decider(modules, project, ordered, settings), unreadable)
 

@@ -123,7 +123,14 @@ def _is_idle(facts: Facts, project: Project, statement: ast.stmt, alias: ast.ali
     if local not in idle or len(scope.bindings.get(local, ())) != 1 or project.starring(facts):
         return False
     others = (each for each in project.facts.values() if each is not facts and facts in project.imported(each))
-    return not any(_may_take(other, local) for other in others)
+    if any(_may_take(other, local) for other in others):
+        return False
+    own = re.escape(facts.names.name.rpartition(".")[2].encode())
+    taken = re.compile(
+        rb"\bfrom[^\n]*\b%s[ \t]+import\b(?:[^\n(]*|[ \t]*\([^)]*)\b%s\b|\b%s\.%s\b"
+        % (own, local.encode(), own, local.encode())
+    )
+    return not any(map(taken.search, project.beside()))
 
 
 def _may_take(other: Facts, local: str) -> bool:

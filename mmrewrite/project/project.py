@@ -21,7 +21,8 @@ class Project:
     `withheld` are hints that stay whatever the codemods decide. `by_name` says that the files were named one by one,
     `axes` are the logical axis names of the configuration, and `starred_in` are modules that import all names of
     others, besides those of the run. `callers` are modules without hints that import some of the run, read where a hint
-    is on a call of what code elsewhere may pass.
+    is on a call of what code elsewhere may pass. `beside` gives the text of files of the run without hints that import
+    some with hints.
     """
 
     def __init__(
@@ -34,10 +35,11 @@ class Project:
         axes: Sequence[tuple[str, str | None]] = (),
         starred_in: Sequence[Facts] = (),
         callers: Sequence[Facts] = (),
+        beside: Callable[[], Sequence[bytes]] = tuple,
     ) -> None:
         self.by_name, self.axes = by_name, tuple(axes)
         self.facts = {facts.path: facts for facts in facts}
-        self._load, self._codemods, self.callers = load, codemods, tuple(callers)
+        self._load, self._codemods, self.callers, self.beside = load, codemods, tuple(callers), beside
         self._by_place: dict[str, Facts | None] = {}
         self._by_name: dict[tuple[str, str], Facts | None] = {}
         self._roots = sorted({facts.file.root for facts in self.facts.values()})
