@@ -83,7 +83,11 @@ def idle_imports(facts: Facts, project: Project, text: str) -> Iterator[Unused]:
     """The imports of names that a module reads, and its new text does not, nor another module."""
     # Lines of a notebook that are no Python may need them, and whatever imports a package.
     is_seen = not facts.names.is_package and not facts.path.endswith(".ipynb")
-    idle = _read_in(facts.tree) - _read_in(parse_any(text)) if is_seen else set[str]()
+    try:
+        idle = _read_in(facts.tree) - _read_in(parse_any(text)) if is_seen else set[str]()
+    except SyntaxError:
+        # Then the comparison of the trees fails.
+        return
     own = {found.statement for found in facts.hints.imports}
     for statement in ast.walk(facts.tree) if idle else ():
         if not isinstance(statement, ast.Import | ast.ImportFrom) or statement in own:
