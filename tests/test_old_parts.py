@@ -172,6 +172,16 @@ def test_no_method_that_is_called_by_its_class_is_passed_over() -> None:
     assert silent(lines, settings=ModernizeSettings(is_upgrade=True)) == []
 
 
+def test_no_member_that_is_read_of_its_class_is_passed_over() -> None:
+    lines = [
+        (f"{owner}.{part}", line(owner, f"value = {owner}.{part}"))
+        for owner, parts in old_members().items()
+        for part in parts
+    ]
+    assert len(lines) > 80
+    assert silent(lines) == []
+
+
 def test_methods_that_are_called_by_their_classes_as_today_are_left_alone() -> None:
     text = (
         "import flax.linen as nn\nfrom flax import nnx\nimport orbax.checkpoint as ocp\n"

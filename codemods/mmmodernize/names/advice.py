@@ -131,6 +131,10 @@ PART_ADVICE = {
     "jax.Array.broadcast": "write `jax.lax.broadcast(x, sizes)`",
     "jax.Array.broadcast_in_dim": "write `jax.lax.broadcast_in_dim(x, shape, dimensions)`",
     "jax.Array.layout": "write `x.format`",
+    **{
+        f"jax.interpreters.ad.Zero.{name}": "write `ad.Zero(jax.typeof(x).to_tangent_aval())`"
+        for name in ("from_value", "from_primal_value")
+    },
     "jax.NamedSharding.with_spec": "write `sharding.update(spec=spec)`",
     "jax.NamedSharding.with_mesh": "write `NamedSharding(mesh, sharding.spec)`",
     "jax.stages.Compiled.compiler_ir": "write `compiled.as_text()`, or `lowered.compiler_ir()`",

@@ -42,7 +42,7 @@ from mmmodernize.modules.own_members import OwnMembers
 from mmmodernize.modules.project_age import ProjectAge
 from mmmodernize.names.advice import BY_POSITION, SUCCESSORS
 from mmmodernize.names.gate import uses_any
-from mmmodernize.names.name_index import PACKAGES, TITLES
+from mmmodernize.names.name_index import PACKAGES, TITLES, old_names
 from mmmodernize.names.part_index import (
     ChangedDefault,
     ChangedPlaces,
@@ -360,8 +360,11 @@ def _owner(
     names = _names()
     if node.attr not in names or node.attr in _MEMBERS_OF_OTHERS or node.attr in module.methods:
         return None
-    if module.facts.names.resolve(node, module.scope_of(node)) is not None:
-        return None
+    full = module.facts.names.resolve(node, module.scope_of(node))
+    if full is not None:
+        # Of the class itself, as `ad.Zero.from_value(x)`.
+        owner = full.rpartition(".")[0]
+        return (owner, True) if node.attr in old_members().get(owner, {}) and full not in old_names() else None
     owner = classes.of(module, node.value)
     if owner is not None:
         return (owner, True) if node.attr in old_members().get(owner, {}) else None
