@@ -363,8 +363,8 @@ def _owner(
     full = module.facts.names.resolve(node, module.scope_of(node))
     if full is not None:
         # Of the class itself, as `ad.Zero.from_value(x)`.
-        owner = full.rpartition(".")[0]
-        return (owner, True) if node.attr in old_members().get(owner, {}) and full not in old_names() else None
+        home = full.rpartition(".")[0]
+        return (home, True) if node.attr in old_members().get(home, {}) and full not in old_names() else None
     owner = classes.of(module, node.value)
     if owner is not None:
         return (owner, True) if node.attr in old_members().get(owner, {}) else None
