@@ -465,6 +465,22 @@ def test_a_layer_is_cut_where_the_trace_shows_its_dimension(name: str) -> None:
     assert not shard_places(project, without_rows, lambda _: True)
 
 
+def test_a_step_of_another_file_is_told_to_need_the_mesh() -> None:
+    texts = {
+        "train.py": HEAD + STEP,
+        "evaluate.py": f"import jax\nfrom train import layers\n\n{EVALUATED}# run from what `mmrewrite build` wrote\n",
+    }
+    files = {path: SourceFile(path, text.encode(), path.removesuffix(".py")) for path, text in texts.items()}
+    project = HintedProject(files, lambda sources: rewrite_project(sources, Registry()))
+    hints = [
+        NewHint("train.py", 11, "mesh(stage=1); mjit"),
+        NewHint("train.py", 13, "microbatch(count=1, argnum=(1, 2))"),
+    ]
+    trial = project.tried([*hints, NewHint("train.py", 4, "stages")])
+    assert trial.accepted
+    assert [(each.path, each.line) for each in trial.remarks] == [("evaluate.py", 5)]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("library", ["equinox", "linen", "nnx"])
 def test_both_parameters_of_a_pair_are_cut(library: str) -> None:

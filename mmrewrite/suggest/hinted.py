@@ -81,7 +81,9 @@ class HintedProject:
         paths = sorted({hint.path for hint in hints})
         comments = tuple(with_hints(path, self.files[path].data, hints) for path in paths)
         sources = [replace(self.files[each.path], data=each.result) for each in comments]
-        results = tuple(self._rewrite(sources))
+        hinted = {each.path for each in comments}
+        # Steps that another file compiles are seen there.
+        results = tuple(self._rewrite([*sources, *(file for path, file in self.files.items() if path not in hinted)]))
         refused: list[str] = []
         remarks: list[Refusal] = []
         for result in results:
