@@ -14,6 +14,7 @@ from mmruntime._calling.convention import Convention
 from mmruntime._calling.layouts import mesh_of_layouts
 from mmruntime._core import mesh as _mesh
 from mmruntime._core.multimesh import MultiMesh, device_list
+from mmruntime._frontend.labels import parameters_of
 from mmruntime._step.initializer import initializer
 from mmruntime._step.lifted_function import LiftedFunction
 from mmruntime._step.mesh_function import MeshFunction
@@ -178,7 +179,7 @@ def mjit(
 
 def _count(fun: Callable[..., Any]) -> int | None:
     """How many arguments a function takes by position, None if that varies."""
-    kinds = [each.kind for each in inspect.signature(fun).parameters.values()]
+    kinds = [each.kind for each in parameters_of(fun).values()]
     ordered = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return None if inspect.Parameter.VAR_POSITIONAL in kinds else sum(kind in ordered for kind in kinds)
 
