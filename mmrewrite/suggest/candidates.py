@@ -7,6 +7,7 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from mmrewrite.directives.vocabulary import DIRECTIVES, Role
 from mmrewrite.source.spans import begins_its_line, first_line, span
 from mmrewrite.source.text import SourceText, parse_quietly
 
@@ -79,8 +80,9 @@ def sites(source: SourceText, statement: ast.stmt, directive: str) -> Iterator[H
         return
     calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
     value = statement.value if isinstance(statement, ast.Assign | ast.Return) else None
-    wrapped: list[ast.expr | None] = [call.func if directive == "microbatch" else call for call in calls]
-    for node in [value] if directive == "shard" else wrapped:
+    role = DIRECTIVES[directive].role
+    wrapped: list[ast.expr | None] = [call.func if role is Role.MICROBATCH else call for call in calls]
+    for node in [value] if role is Role.LAYOUT else wrapped:
         if node is not None and not isinstance(node, ast.Tuple):
             yield HintSite(statement.lineno, span(source, node))
 
