@@ -17,9 +17,8 @@ from mmrewrite.tracking import Item, Tell
 VARIABLE = "MMREWRITE_PROGRESS"
 # Seconds before anything is shown, on a terminal and in a log: what is done by then needs no line.
 _AFTER, _LOG_AFTER = 1.0, 3.0
-# Seconds between two states of the line, and two lines of a log: in the first minute, and then.
-_EVERY, _LOG_EVERY, _LOG_LATER = 0.2, 5.0, 10.0
-_MINUTE = 60.0
+# Seconds between two states of the line, and two lines of a log.
+_EVERY, _LOG_EVERY = 0.2, 5.0
 # Seconds that a timer has at least: zero would stop it.
 _SOON = 0.001
 _WIDTH = 24
@@ -50,9 +49,7 @@ class StatusLine:
 
     @property
     def _every(self) -> float:
-        if self._in_place:
-            return _EVERY
-        return _LOG_EVERY if self._clock() - self._began < _MINUTE else _LOG_LATER
+        return _EVERY if self._in_place else _LOG_EVERY
 
     def track(self, what: str, items: Iterable[Item], total: int | None, /) -> Iterable[Item]:
         """The items, with a bar of how many are done: see `mmrewrite.tracking.Track`."""

@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from mmruntime import _check
 
 VARIABLE = "MMRUNTIME_PROGRESS"
-# Seconds before the first line, between two of a log in the first minute, and then; between two states of a terminal's.
-_AFTER, _EVERY, _LATER, _REDRAW = 3.0, 5.0, 10.0, 0.5
-_MINUTE = 60.0
+# Seconds before the first line, between two of a log, and between two states of a terminal's.
+_AFTER, _EVERY, _REDRAW = 3.0, 5.0, 0.5
 _ERASE = "\r\x1b[K"
 
 
@@ -130,7 +129,7 @@ def _show(call: _Long, ended: threading.Event) -> None:
             line = f"mmruntime: {call.name}: {call.text} ({seconds:.0f} s)"
             stream.write(f"\r{line}\x1b[K" if in_place else f"{line}\n")
             stream.flush()
-            is_drawn, wait = True, _REDRAW if in_place else _EVERY if seconds < _MINUTE else _LATER
+            is_drawn, wait = True, _REDRAW if in_place else _EVERY
         if is_drawn and in_place:
             stream.write(_ERASE)
             stream.flush()
