@@ -361,7 +361,7 @@ def test_options_that_cannot_be_read_are_told(arguments: tuple[str, ...], messag
 
 def test_a_cluster_stands_in_place_of_a_record() -> None:
     page = (ROOT / "docs" / "suggest.md").read_text()
-    (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    (text,) = re.findall(r"```toml\n(devices.*?)```", page, re.DOTALL)
     record, devices = read_cluster(text)
     assert devices == tomllib.loads(text)["devices"]
     assert [each.latency for each in record.links] == pytest.approx([10e-6, 20e-6])

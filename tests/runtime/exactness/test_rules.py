@@ -401,7 +401,7 @@ OTHERS: dict[str, tuple[str, Program]] = {
 # Only these lack a program here.
 ELSEWHERE = {
     # Lowered or differentiated to from others, or of other JAX versions.
-    "checkpoint", "closed_call", "core_call", "copy_p", "custom_vjp_call_jaxpr", "empty", "empty2", "eq_to", "expand_dims", "full", "le_to",
+    "checkpoint", "closed_call", "core_call", "copy_p", "custom_vjp_call_jaxpr", "empty", "empty2", "eq_to", "eval_jaxpr", "expand_dims", "full", "le_to",
     "log2", "lt_to", "mulhi", "one_minus_square", "pjit", "polynomial", "remat", "remat2", "scatter_add",
     "scatter_max", "scatter_min", "scatter_mul", "scatter_sub", "threefry2x32", "xla_metadata_call", "zeros_like",
     # Of matrices, as those above.
