@@ -286,10 +286,12 @@ class Project:
     def defines(self, qualified: str, near: Facts) -> bool:
         """Whether the project itself has what a full name stands for, as a fork of a library has, or a copy of one.
 
-        A package `jax` that has no such name is taken for one that only some of the project's files see.
+        A package `jax` that has no such name is taken for one that only some of the project's files see, and one that
+        relative imports lead to is no package of its own: `import jax` gives another.
         """
         package, _, own = qualified.partition(".")
-        if not own or self.module(package, near) is None:
+        copy = self.module(package, near) if own else None
+        if copy is None or copy in self.once("relative", lambda: {*self._find_relative()}):
             return False
         if self.module(qualified, near) is not None:
             return True
@@ -298,6 +300,14 @@ class Project:
             if facts is not None:
                 return name.partition(".")[0] in facts.names.scope.bindings
         return False
+
+    def _find_relative(self) -> Iterator[Facts | None]:
+        """The modules that relative imports of folders without an `__init__.py` lead to."""
+        for facts in self.facts.values():
+            for statement in facts.names.scopes:
+                for name in imported_names(statement, facts):
+                    if name.startswith("."):
+                        yield self.module(name, facts) or self.module(name.rpartition(".")[0], facts)
 
     def imported(self, facts: Facts) -> Iterator[Facts]:
         """The project's modules that `facts` imports anywhere."""
