@@ -72,9 +72,7 @@ PROGRAMS = {
     """,
     "closed over": """
         @jax.jit  # mm: mjit
-        def step(w, batch):
-            x, y = batch
-
+        def step(w, x, y):
             def loss(w):
                 return of_two(w, x, y)
 
