@@ -15,6 +15,9 @@ from mmrewrite.source.text import SourceText
 _NO_CODE = frozenset(
     (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER, tokenize.COMMENT)
 )
+# From Python 3.12 on an f-string is many tokens, from 3.14 on a t-string, too.
+_OPENS_STRING = frozenset(("FSTRING_START", "TSTRING_START"))
+_CLOSES_STRING = frozenset(("FSTRING_END", "TSTRING_END"))
 
 
 @dataclass(frozen=True)
@@ -53,9 +56,10 @@ class Brackets:
 
 
 def tokens_between(source: SourceText, start: int, end: int) -> list[Token]:
-    """The tokens of a text that holds whole pairs of brackets."""
+    """The tokens of a text that holds whole pairs of brackets. An f-string is one, on every Python."""
     line, _ = source.position(start)
-    found = []
+    found: list[Token] = []
+    depth = 0
     # In brackets line breaks and indentation mean nothing.
     for token in list(tokens(f"({source.text[start:end]}\n)"))[1:]:
         (row, column), (last, stop) = token.start, token.end
@@ -64,7 +68,17 @@ def tokens_between(source: SourceText, start: int, end: int) -> list[Token]:
             break
         finish = start + stop - 1 if last == 1 else source.line_starts[line + last - 2] + stop
         is_comment = token.type == tokenize.COMMENT
-        found.append(Token(token.string, begin, finish, token.type not in _NO_CODE, is_comment))
+        each = Token(token.string, begin, finish, token.type not in _NO_CODE, is_comment)
+        is_opening = tokenize.tok_name[token.type] in _OPENS_STRING
+        is_closing = tokenize.tok_name[token.type] in _CLOSES_STRING
+        # A string that this Python cannot read comes as a pair of brackets.
+        is_inside = depth > 0
+        if is_inside or is_opening or (each.depth > 0 and source.text[begin] not in "([{"):
+            depth += each.depth + is_opening - is_closing
+        if is_inside:
+            first = found.pop()
+            each = Token(source.text[first.start : finish], first.start, finish, is_code=True, is_comment=False)
+        found.append(each)
     return found
 
 
