@@ -11,7 +11,7 @@ from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reached, VisibleReach
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.values.arguments import given
-from mmrewrite.values.callees import callees
+from mmrewrite.values.callees import Callees, callees
 from mmrewrite.values.flow import ValueFlow, values_of
 from mmrewrite.values.value import By, CallArguments, Function, Value
 
@@ -50,10 +50,12 @@ def only_makes_modules(project: Project, step: PlainStep, tasks: Iterable[tuple[
     """
     if step.argument is not None and not isinstance(step.argument, ast.Lambda):
         return False
-    reached = list(step.reached(_WhatMakingRuns(project)))
+    reach = _WhatMakingRuns(project)
+    reached = list(step.reached(reach))
     if not any(isinstance(item.node, ast.ClassDef) for item in reached):
         return False
     placed, flow = set(tasks), values_of(project)
+    seen = {item.node for item in reached}
     for item in reached:
         run, module = set(_run_nodes(item.node)), flow.uses_of(item.facts)
         for statement in item.facts.names.scopes:
@@ -63,8 +65,16 @@ def only_makes_modules(project: Project, step: PlainStep, tasks: Iterable[tuple[
             if (item.facts, statement) in placed:
                 return False
             calls = item.facts.names.calls.get(statement, ()) if not isinstance(item.node, ast.ClassDef) else ()
-            if any(call in run and _may_call(flow, module, call) for call in calls):
-                return False
+            for call in calls:
+                if call not in run:
+                    continue
+                found = callees(flow, flow.at(module, call))
+                if _may_call(flow, module, call, found):
+                    return False
+                # What a method gives, such as `__getitem__`, is called here, too.
+                for each in found.definitions:
+                    if isinstance(each.head, Function | ast.Lambda) and each.head not in seen:
+                        reached += reach.from_node(each.module.facts, each.head, seen)
     return True
 
 
@@ -86,7 +96,7 @@ def _run_nodes(node: ast.AST) -> Iterator[ast.AST]:
                 run.append(method)
 
 
-def _may_call(flow: ValueFlow, module: ModuleUses, call: ast.Call) -> bool:
+def _may_call(flow: ValueFlow, module: ModuleUses, call: ast.Call, found: Callees) -> bool:
     """Whether a call may run a module: it is one of an object, or hands one to a function that may."""
     method = call.func if isinstance(call.func, ast.Attribute) else None
     if method is not None:
@@ -94,7 +104,7 @@ def _may_call(flow: ValueFlow, module: ModuleUses, call: ast.Call) -> bool:
         # What is not seen may be an optimizer, too, which has no `apply`.
         if owner.answers or (method.attr == "apply" and owner.unknown):
             return True
-    found, arguments = callees(flow, flow.at(module, call)), flow.call_at(module, call, None)
+    arguments = flow.call_at(module, call, None)
     if found.unknown and (method is None or _is_given_module(flow, arguments)):
         return True
     # A function that may have taken an object with it is called, or one of a class that is given an object.
