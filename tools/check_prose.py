@@ -80,6 +80,8 @@ def usage_found(pages: Mapping[str, str]) -> Iterator[tuple[str, int, str]]:
             names[str(path)] = name
         command = [sys.executable, "-m", "proselint", "check", "-o", "json", *names]
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        if not ran.stdout:
+            raise SystemExit(f"proselint said nothing: {ran.stderr.strip()}")
         for address, found in json.loads(ran.stdout)["result"].items():
             for problem in found["diagnostics"]:
                 if not problem["check_path"].startswith(tuple(RULES["proselint"]["without"])):
