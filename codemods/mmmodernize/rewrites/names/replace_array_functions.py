@@ -26,7 +26,7 @@ from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_argument, value_start
 from mmmodernize.names.name_index import old_names
 from mmmodernize.types.value_classes import ValueClasses
-from mmrewrite.source.brackets import arguments_of, call_brackets, text_before
+from mmrewrite.source.brackets import arguments_of, call_brackets, needs_brackets, text_before
 
 _METHODS = {
     f"jax.ops.index_{name}": method
@@ -92,7 +92,7 @@ class ReplaceArrayFunctions(ModernizeCodemod):
             self._refuse()
         values = [each.value if isinstance(each, ast.keyword) else each for each in arguments]
         (first, first_end), (second, second_end), (third, _) = (self._place(call, arguments, k) for k in range(3))
-        before, after = self._around_array(values[0], is_bare=site.source.text[first] != "(")
+        before, after = self._around_array(values[0], first, first_end)
         start, _ = site.span(call)
         site.edit(start, first, before)
         site.edit(first_end, second, f"{after}.at[")
@@ -120,11 +120,13 @@ class ReplaceArrayFunctions(ModernizeCodemod):
         start, end = call_brackets(self.site.source, call).items[index]
         return value_start(self.site, argument) if isinstance(argument, ast.keyword) else start, end
 
-    def _around_array(self, array: ast.expr, *, is_bare: bool) -> tuple[str, str]:
+    def _around_array(self, array: ast.expr, start: int, end: int) -> tuple[str, str]:
         """What stands before and behind the array, so that it is one of JAX, and `.at` belongs to all of it."""
         site, is_array = self.site, False
         if isinstance(array, ast.Call):
             is_array = site.resolve(array.func) in _METHODS
         if is_array or site.context.analysis(ValueClasses).of(site.module, array) == "jax.Array":
-            return ("(", ")") if is_bare and not isinstance(array, _PRIMARY) else ("", "")
+            # The brackets of the call held its lines together.
+            is_whole = isinstance(array, _PRIMARY) and not needs_brackets(site.source.text[start:end])
+            return ("", "") if is_whole or start < site.span(array)[0] else ("(", ")")
         return f"{site.spell('jax.numpy.asarray')}(", ")"
