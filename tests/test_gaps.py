@@ -86,7 +86,7 @@ def lost(text: str, result: Rewrite) -> Counter[str]:
 
 
 def meaning(data: bytes, gone: Collection[str] = ()) -> str:
-    """A program as a tree, without some imports: every import takes one name, and those that stand together are sorted."""
+    """A program as a tree without some imports: each takes one name, and those that stand together are sorted."""
     tree = ast.parse(SourceText.decode(data).text)
     for node in ast.walk(tree):
         for name in ("body", "orelse", "finalbody"):
