@@ -28,6 +28,17 @@ class Model(nnx.Module):
     @staticmethod
     def run(model, x):
         return model(x)
+    def __getitem__(self, x):
+        return self(x)
+    __matmul__ = __rmatmul__ = __iter__ = __getitem__
+    def __invert__(self):
+        return self(1)
+class Holder:
+    def __getitem__(self, i):
+        return lambda model, x: model(x)
+class Maker:
+    def __getitem__(self, i):
+        return make
 def make(rngs):
     return Model(rngs)
 def run(model, x):
@@ -46,6 +57,7 @@ MAKE = [
     "nnx.state(Model(rngs))",
     "[Model(rngs) for _ in range(2)]",
     "nnx.split(make(rngs))",
+    "Maker()[0](rngs)",
     "Model(rngs), jnp.zeros((2,)).astype(int)",
 ]
 CALL = [
@@ -60,6 +72,11 @@ CALL = [
     "jax.vmap(Model(rngs))(x)",
     "(lambda model: model(x))(Model(rngs))",
     "getattr(Model(rngs), '__call__')(x)",
+    "make(rngs)[x]",
+    "x @ Model(rngs)",
+    "~Model(rngs)",
+    "[each for each in make(rngs)]",
+    "Holder()[0](Model(rngs), x)",
 ]
 
 

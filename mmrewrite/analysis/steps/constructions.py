@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from mmrewrite.analysis.steps.plain_steps import PlainStep
@@ -17,6 +18,8 @@ from mmrewrite.values.value import By, CallArguments, Function, Value
 
 # What making an object of a class runs; `setup` of Flax linen waits until the module is applied.
 _MAKING = frozenset(("__new__", "__init__", "__post_init__", "__check_init__"))
+# The special methods that operators and statements run.
+_SPECIAL = re.compile("__(?!call__).*__")
 # Functions that read the arrays of a module, or change them, and do not call it; of `tree` and `tree_util` all.
 _READING = frozenset(
     (
@@ -58,6 +61,9 @@ def only_makes_modules(project: Project, step: PlainStep, tasks: Iterable[tuple[
     seen = {item.node for item in reached}
     for item in reached:
         run, module = set(_run_nodes(item.node)), flow.uses_of(item.facts)
+        for operand in (each for node in run for each in _operands(node) if not isinstance(item.node, ast.ClassDef)):
+            for facts, method in _special_methods(flow, flow.at(module, operand)):
+                reached += reach.from_node(facts, method, seen)
         for statement in item.facts.names.scopes:
             # A lambda is a part of its statement, of which other parts run elsewhere.
             if statement not in run and not (item.node is step.argument and statement is step.statement):
@@ -117,6 +123,29 @@ def _may_call(flow: ValueFlow, module: ModuleUses, call: ast.Call, found: Callee
         if not reads and any(_is_given_module(flow, given, is_called=given is not calls[-1]) for given in calls):
             return True
     return False
+
+
+def _operands(node: ast.AST) -> tuple[ast.expr, ...]:
+    """What an operator, an index, a loop or a `with` may run a special method of."""
+    match node:
+        case ast.BinOp(left=left, right=right):
+            return left, right
+        case ast.UnaryOp(operand=value) | ast.Subscript(value=value) | ast.withitem(context_expr=value):
+            return (value,)
+        case ast.For(iter=value) | ast.comprehension(iter=value):
+            return (value,)
+        case _:
+            return ()
+
+
+def _special_methods(flow: ValueFlow, value: Value) -> Iterator[tuple[Facts, Function]]:
+    """The special methods of the classes that a value may be an object of, without those that make and call it."""
+    for found in flow.may(value, _is_made).answers.values():
+        if isinstance(found.head, ast.ClassDef):
+            for module, definition in flow.bases(found.module, found.head).classes:
+                for each in definition.body:
+                    if isinstance(each, Function) and each.name not in _MAKING and re.fullmatch(_SPECIAL, each.name):
+                        yield module.facts, each
 
 
 def _is_made(value: Value) -> bool | None:
