@@ -262,3 +262,22 @@ def test_removals_keep_what_binds() -> None:
             result += text[position : removal.start] + removal.text
             position = removal.end
         assert (result + text[position:]).splitlines()[1:] == after.splitlines()
+
+
+@pytest.mark.parametrize("call", ["(hints.task)(f", "(hints).task(f", "(hints.task) ((f)"])
+def test_a_function_in_parentheses_is_a_hint_all_the_same(call: str) -> None:
+    text = f"from mmrewrite import hints\n\n\ndef f(x):\n    return x\n\n\ny = {call}, stage=0)(1)\n"
+    result = rewrite_source(text, REGISTRY)
+    assert not result.failed
+    assert b"y = mm.task(" in result.result and b"hints" not in result.result
+
+
+def test_a_file_that_takes_hints_from_another_and_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*given: object) -> None:
+        raise ValueError("unreadable")
+
+    monkeypatch.setattr("mmrewrite.directives.calls._Finder.around", fail)
+    compat = SourceFile("a.py", b"from mmrewrite import hints\n", "a")
+    program = SourceFile("b.py", b"from a import hints\nx = hints.shard(1, None)\n", "b")
+    results = {result.path: result for result in rewrite_project([compat, program], REGISTRY)}
+    assert results["b.py"].failure is not None

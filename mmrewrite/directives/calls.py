@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from mmrewrite.directives.carrier import PACKAGE
 from mmrewrite.directives.vocabulary import CALL, DIRECTIVES, FOR, IGNORE, OTHER, STATEMENT, SWITCHES, WITH, kind_of
-from mmrewrite.source.brackets import tokens_between
+from mmrewrite.source.brackets import call_brackets, tokens_between
 from mmrewrite.source.functions import own_expressions, placed_expressions
 from mmrewrite.source.names import Binding, Module, Scope, absolute_import, member_of
 from mmrewrite.source.newer_syntax import parse_any, tokens
@@ -340,7 +340,7 @@ class _Finder:
         """
         depth, first, last = 0, None, 0
         is_over = has_comment = False
-        for token, start in self.tokens(span(self.source, node.func)[1], span(self.source, node)[1]):
+        for token, start in self.tokens(call_brackets(self.source, node).opening, span(self.source, node)[1]):
             if token.type == tokenize.COMMENT:
                 has_comment = True
                 if first is None or is_over:

@@ -35,7 +35,7 @@ def read_hinted(
             files.setdefault(file.path, file)
         for path, file in files.items():
             facts = found.get(path)
-            facts = read(file, reexports) if facts is None else facts
+            facts = read(file, Reexports()) if facts is None else facts
             if isinstance(facts, Facts) and _imports(facts, reexports):
                 found[path] = read(file, reexports)
 
