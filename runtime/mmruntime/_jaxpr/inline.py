@@ -12,8 +12,9 @@ from mmruntime._jaxpr.ir import Op
 
 # Where a call has its jaxpr.
 CALLS = {
-    **dict.fromkeys(("jit", "pjit", "checkpoint", "remat2", "remat", "eval_jaxpr"), "jaxpr"),
-    **dict.fromkeys(("closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"), "call_jaxpr"),
+    **dict.fromkeys(("jit", "pjit", "checkpoint", "remat2", "remat"), "jaxpr"),
+    # Of these, JAX 0.10 puts the equations of an `eval_jaxpr` in its place, so that no program has one.
+    **dict.fromkeys(("closed_call", "core_call", "eval_jaxpr", "custom_jvp_call", "custom_vjp_call"), "call_jaxpr"),
     "custom_vjp_call_jaxpr": "fun_jaxpr",
 }
 
