@@ -12,9 +12,10 @@ from mmrewrite.project.facts import Facts
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.annotations import classes_in
 from mmrewrite.source.functions import is_jit_decorator
+from mmrewrite.values.annotations import annotations_of
 from mmrewrite.values.classes import Definition
 from mmrewrite.values.flow import ValueFlow, values_of
-from mmrewrite.values.value import By, Display, Own, Passed, Value
+from mmrewrite.values.value import Display, Own, Passed, Value
 
 # Literals and what is made by writing it out.
 _DISPLAYS = (
@@ -185,14 +186,10 @@ def _kind_of(flow: ValueFlow, value: Value) -> tuple[Definition, ...] | None:
         argument = head.parameter if isinstance(head, Passed) else head
         named = _annotated(flow, module, argument.annotation) if not path else None
         return () if named is None and _is_rebuilt(module.facts, module.parents[module.parents[argument]]) else named
-    definition = head.definition if isinstance(head, Own) else head
-    if isinstance(definition, ast.ClassDef) and path and path[-1].kind is By.ATTRIBUTE and len(path) <= 2:
-        for where, each in flow.bases(module, definition).classes:
-            for node in where.nodes_of(ast.AnnAssign):
-                if _is_attribute(node.target, path[-1].what, where.parents[node] is each):
-                    named = _annotated(flow, where, node.annotation) if each in where.above(node) else None
-                    if named is not None:
-                        return named
+    for found in annotations_of(flow, value) if isinstance(head, Own | ast.ClassDef) else ():
+        named = _annotated(flow, found.module, found.node) if not found.path else None
+        if named is not None:
+            return named
     return None
 
 
@@ -209,13 +206,6 @@ def _annotated(flow: ValueFlow, module: ModuleUses, annotation: ast.expr | None)
         elif name is None or name in _ANY or flow.project.holds(name, module.facts):
             return None
     return tuple(found)
-
-
-def _is_attribute(target: ast.expr, name: str, is_in_body: bool) -> bool:
-    """Whether a target of a class is an attribute of its objects: `self.name` in a method, or `name` in its body."""
-    if isinstance(target, ast.Attribute):
-        return target.attr == name
-    return isinstance(target, ast.Name) and target.id == name and is_in_body
 
 
 def _is_rebuilt(facts: Facts, function: ast.AST) -> bool:
