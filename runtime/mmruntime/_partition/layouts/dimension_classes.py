@@ -128,8 +128,7 @@ class _Classes:
         for op in forward:
             self._follow(op.eqn, op.callers, layer_of(op), 0, 1.0)
         # What enters the loop or leaves it or a layer is whole.
-        leaving = {var for _, var in region.sums} | {atom for atom in step.outvars if is_var(atom)}
-        leaving |= {var for after in step.regions[index + 1 :] for op in after.ops for var in op.reads()}
+        leaving = {var for _, var in region.sums} | step.read_behind(index)
         crossing = {
             var for op in forward for var in op.reads() if layers.get(var, layer_of(op)) != layer_of(op)
         } | leaving.intersection(layers)
