@@ -16,8 +16,10 @@ _NO_CODE = frozenset(
     (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER, tokenize.COMMENT)
 )
 # From Python 3.12 on an f-string is many tokens, from 3.14 on a t-string, too.
-_OPENS_STRING = frozenset(("FSTRING_START", "TSTRING_START"))
-_CLOSES_STRING = frozenset(("FSTRING_END", "TSTRING_END"))
+_OPENS_STRING, _CLOSES_STRING = (
+    frozenset(kind for kind, name in tokenize.tok_name.items() if name in (f"FSTRING_{end}", f"TSTRING_{end}"))
+    for end in ("START", "END")
+)
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,7 @@ def tokens_between(source: SourceText, start: int, end: int) -> list[Token]:
         finish = start + stop - 1 if last == 1 else source.line_starts[line + last - 2] + stop
         is_comment = token.type == tokenize.COMMENT
         each = Token(token.string, begin, finish, token.type not in _NO_CODE, is_comment)
-        is_opening = tokenize.tok_name[token.type] in _OPENS_STRING
-        is_closing = tokenize.tok_name[token.type] in _CLOSES_STRING
+        is_opening, is_closing = token.type in _OPENS_STRING, token.type in _CLOSES_STRING
         # A string that this Python cannot read comes as a pair of brackets.
         is_inside = depth > 0
         if is_inside or is_opening or (each.depth > 0 and source.text[begin] not in "([{"):
