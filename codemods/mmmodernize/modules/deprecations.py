@@ -27,8 +27,10 @@ class ToldNames:
         names, last_parts = _with_last_parts((*context.owners, *(name for row in met for name in row.names)))
         # A project may be a fork of one of these packages, or hold a copy of it.
         modules = {module.facts.names.name.partition(".")[0]: module for module in context.modules.values()}
-        copies = {package: modules[package] for package in ROOTS if package in modules}
-        own = {name for name in names if (copy := copies.get(name.partition(".")[0])) and copy.defines(name)}
+        copies = [(f"{package}.", modules[package]) for package in ROOTS if package in modules]
+        own = {
+            name for beginning, copy in copies for name in names if name.startswith(beginning) and copy.defines(name)
+        }
         self.names, self.last_parts = (names - own if own else names), last_parts
 
 
