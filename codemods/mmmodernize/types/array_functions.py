@@ -1,5 +1,7 @@
-"""What functions, methods and fields do with arrays of JAX, as far as `jax.set_mesh` matters: which compute, which give
-one, and which give what they were given."""
+"""What functions, methods and fields do with arrays of JAX: compute with them, make them, or hand them on.
+
+That decides where arrays are made under `jax.set_mesh`.
+"""
 
 from __future__ import annotations
 

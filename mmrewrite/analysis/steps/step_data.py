@@ -19,23 +19,11 @@ _NUMPYS = frozenset(("jax.numpy", "numpy"))
 # Functions of NumPy that compute each entry of their result from one entry of each operand.
 _ENTRY_BY_ENTRY = frozenset(
     (
-        *(
-            "abs",
-            "array",
-            "asarray",
-            "clip",
-            "equal",
-            "exp",
-            "float32",
-            "greater",
-            "greater_equal",
-            "int32",
-            "isfinite",
-        ),
-        *("isnan", "less", "less_equal", "log", "logical_and", "logical_not", "logical_or", "maximum", "minimum"),
-        *("nan_to_num", "not_equal", "ones_like", "where", "zeros_like"),
+        "abs", "array", "asarray", "clip", "equal", "exp", "float32", "greater", "greater_equal", "int32", "isfinite",
+        "isnan", "less", "less_equal", "log", "logical_and", "logical_not", "logical_or", "maximum", "minimum",
+        "nan_to_num", "not_equal", "ones_like", "where", "zeros_like",
     )
-)
+)  # fmt: skip
 # How many operations an operand may be the result of.
 _DEEPEST = 4
 _PLAIN_TYPES = frozenset(("bool", "int", "float", "str", "Callable"))
