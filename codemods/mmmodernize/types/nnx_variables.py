@@ -101,12 +101,11 @@ _MEMBERS = frozenset(("value", "raw_value", "get_metadata", "set_metadata"))
 
 def _is_used_as_one(module: ModuleUses, node: ast.expr) -> bool:
     """Whether a name is one of which a variable's members are read somewhere in its scope: `param.value.shape`."""
-    owner = module.scope_of(node).owner(node.id) if isinstance(node, ast.Name) else None
-    return owner is not None and any(
-        isinstance(holder, ast.Attribute) and holder.attr in _MEMBERS and module.scope_of(head).owner(head.id) is owner
-        for head in module.heads.get(node.id if isinstance(node, ast.Name) else "", ())
-        if (holder := module.parents.get(head)) is not None
-    )
+    if not isinstance(node, ast.Name) or (owner := module.scope_of(node).owner(node.id)) is None:
+        return False
+    heads = (head for head in module.heads.get(node.id, ()) if module.scope_of(head).owner(head.id) is owner)
+    holders = map(module.parents.get, heads)
+    return any(isinstance(holder, ast.Attribute) and holder.attr in _MEMBERS for holder in holders)
 
 
 def _is_in_place(value: Value) -> bool:
