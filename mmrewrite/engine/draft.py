@@ -77,7 +77,7 @@ def _checked_edits(draft: Draft, active: Sequence[Hint], importers: HintImporter
     facts, edits = draft.facts, ordered_edits(_edits(draft))
     if not edits:
         return edits
-    found = idle_imports(facts, draft.project, apply_edits(facts.source.text, edits))
+    found = idle_imports(facts, draft.project, edits)
     idle = [unused for unused in found if not any(_is_edited(removal, edits) for removal in unused.removals)]
     edits = with_sorted_imports(facts, ordered_edits((*edits, *_removals(draft, idle))), draft.width)
     starts = {hint.start for hint in active}

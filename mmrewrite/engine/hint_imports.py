@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from mmrewrite.codemod.comments import is_for_tools
 from mmrewrite.directives.calls import Removal
+from mmrewrite.engine.edits import apply_edits
 from mmrewrite.engine.hint_importers import HintImporters, listed
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
+from mmrewrite.results import Edit
 from mmrewrite.source.brackets import brackets_of, own_comment, without_items, without_listed
 from mmrewrite.source.newer_syntax import parse_any
 from mmrewrite.source.spans import begins_its_line, span
 from mmrewrite.source.text import SourceText
+from mmrewrite.source.walk import walk
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _WORD = re.compile(r"\w+")
@@ -67,7 +70,7 @@ def removed_imports(facts: Facts, importers: HintImporters) -> Iterator[Unused]:
     for first, last in whole:
         statement = next(each for each in removals if each.lineno >= first)
         removals[statement] += _spacing(facts.source, first, last)
-    names = [alias.asname or alias.name.partition(".")[0] for aliases in unused.values() for alias in aliases]
+    names = [_local(alias) for aliases in unused.values() for alias in aliases]
     strings = list(listed(facts, names)) if names else []
     for statement, mine in removals.items():
         nodes: list[ast.AST] = [*unused[statement]]
@@ -79,19 +82,14 @@ def removed_imports(facts: Facts, importers: HintImporters) -> Iterator[Unused]:
         yield Unused(statement, tuple(mine), tuple(nodes), is_whole)
 
 
-def idle_imports(facts: Facts, project: Project, text: str) -> Iterator[Unused]:
-    """The imports of names that a module reads, and its new text does not, nor another module."""
+def idle_imports(facts: Facts, project: Project, edits: Sequence[Edit]) -> Iterator[Unused]:
+    """The imports of names that a module reads, and once edited does not, nor another module."""
     # Lines of a notebook that are no Python may need them, and whatever imports a package.
     is_seen = not facts.names.is_package and not facts.path.endswith(".ipynb")
-    try:
-        idle = _read_in(facts.tree) - _read_in(parse_any(text)) if is_seen else set[str]()
-    except SyntaxError:
-        # Then the comparison of the trees fails.
-        return
     own = {found.statement for found in facts.hints.imports}
-    for statement in ast.walk(facts.tree) if idle else ():
-        if not isinstance(statement, ast.Import | ast.ImportFrom) or statement in own:
-            continue
+    imports = [each for each in walk(facts.tree) if isinstance(each, ast.Import | ast.ImportFrom) and each not in own]
+    idle = _no_longer_read(facts, edits, {_local(alias) for each in imports for alias in each.names}) if is_seen else ()
+    for statement in imports if idle else ():
         first, last = statement.lineno, statement.end_lineno or statement.lineno
         is_plain = all(isinstance(each, _FUNCTIONS) for each in facts.names.around(statement))
         if not is_plain or any("#" in facts.source.line(line) for line in range(first, last + 1)):
@@ -108,22 +106,47 @@ def idle_imports(facts: Facts, project: Project, text: str) -> Iterator[Unused]:
             )
 
 
-def _read_in(tree: ast.Module) -> set[str]:
-    """The names that code reads, and the words of its strings, but for docstrings without code."""
-    told = {
-        id(node.value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and ">>>" not in str(node.value.value)
-    }
-    found = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:
-            found.update(_WORD.findall(node.value))
-    return found
+def _no_longer_read(facts: Facts, edits: Sequence[Edit], names: Collection[str]) -> Collection[str]:
+    """Those of some names that a module reads on lines that edits change, and once edited nowhere."""
+    source = facts.source
+    changed = {line for edit in edits for line in _lines(source, edit)}
+    old = [(words, changed.isdisjoint(range(first, last + 1))) for words, first, last in _read_in(facts.tree)]
+    kept = {word for words, stays in old if stays for word in words}
+    possible = {word for words, stays in old if not stays for word in words if word in names} - kept
+    if not possible:
+        return ()
+    try:
+        new = parse_any(apply_edits(source.text, edits))
+    except SyntaxError:
+        # Then the comparison of the trees fails.
+        return ()
+    return possible.difference(*(words for words, _, _ in _read_in(new)))
+
+
+def _lines(source: SourceText, edit: Edit) -> Iterable[int]:
+    return range(source.position(edit.start)[0], source.position(edit.end)[0] + 1)
+
+
+def _read_in(tree: ast.Module) -> Iterator[tuple[Sequence[str], int, int]]:
+    """The names that code reads, and the words of its strings but for docstrings without code, with their lines."""
+    told = set[ast.expr]()
+    for node in walk(tree):
+        if isinstance(node, ast.Name):
+            if not isinstance(node.ctx, ast.Store):
+                yield (node.id,), node.lineno, node.lineno
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            if ">>>" not in str(node.value.value):
+                told.add(node.value)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in told:
+            yield _WORD.findall(node.value), node.lineno, node.end_lineno or node.lineno
+
+
+def _local(alias: ast.alias) -> str:
+    return alias.asname or alias.name.partition(".")[0]
 
 
 def _is_idle(facts: Facts, project: Project, statement: ast.stmt, alias: ast.alias, idle: Collection[str]) -> bool:
-    local, scope = alias.asname or alias.name.partition(".")[0], facts.names.scopes[statement]
+    local, scope = _local(alias), facts.names.scopes[statement]
     if local not in idle or len(scope.bindings.get(local, ())) != 1 or project.starring(facts):
         return False
     others = (each for each in project.facts.values() if each is not facts and facts in project.imported(each))
