@@ -48,7 +48,7 @@ def fit(code: str, runtime: str | None, width: int, unit: str, newline: str) -> 
         long = {number for number in range(1, len(source.line_starts) + 1) if _columns(source.line(number)) > width}
         if (not long and (runtime is None or newline not in code.rstrip())) or not _parses(code):
             return code
-        unbroken = _unbroken(source, runtime, width)
+        unbroken = _unbroken(source, runtime, width, long)
         brackets = next(
             (each for each in unbroken if _line(source, each) in long or (runtime and _hugs(source, each))), None
         )
@@ -171,9 +171,9 @@ def _pairs(source: SourceText) -> Iterator[tuple[int, int]]:
             yield opened.pop(), source.line_starts[token.start[0] - 1] + token.start[1]
 
 
-def _unbroken(source: SourceText, runtime: str | None, width: int) -> Iterator[_Breakable]:
+def _unbroken(source: SourceText, runtime: str | None, width: int, long: Set[int]) -> Iterator[_Breakable]:
     """Brackets that may be broken, outer ones first."""
-    for brackets, is_call in _all_brackets(source, runtime):
+    for brackets, is_call in _all_brackets(source, runtime, long):
         if runtime is not None:
             # Of `mm.f(x)(y)` the last arguments are broken, unless what is in front of them is too long by itself.
             if not brackets.is_opened(source) and not (brackets.is_around and _head(source, brackets) > width):
@@ -188,12 +188,19 @@ def _begins_line(source: SourceText, brackets: _Breakable) -> bool:
     return re.fullmatch(r"\s*(\w+\s*=\s*)?[(\[]", source.text[begin : brackets.start]) is not None
 
 
-def _all_brackets(source: SourceText, runtime: str | None) -> Iterator[tuple[_Breakable, bool]]:
-    """The brackets of calls and of tuples among their arguments, each with whether it is a call's."""
+def _all_brackets(source: SourceText, runtime: str | None, long: Set[int]) -> Iterator[tuple[_Breakable, bool]]:
+    """The brackets of calls and of tuples among their arguments, each with whether it is a call's.
+
+    Calls on one line that is not too long stay as they are.
+    """
     queue: list[ast.AST] = [parse_any(source.text)]
     while queue:
         node = queue.pop(0)
-        if isinstance(node, ast.Call) and (_is_generated(node, runtime) or _holds_generated(node, runtime)):
+        if (
+            isinstance(node, ast.Call)
+            and (node.lineno in long or node.lineno != node.end_lineno)
+            and (_is_generated(node, runtime) or _holds_generated(node, runtime))
+        ):
             parts: Sequence[ast.expr | ast.keyword] = sorted([*node.args, *node.keywords], key=_place)
             own = call_brackets(source, node)
             if _is_breakable(source, own, parts):
