@@ -13,7 +13,7 @@ from mmrewrite.suggest.devices import Accelerator, find_device
 from mmrewrite.suggest.kept import KIND, keep_suggestion
 from mmrewrite.suggest.model import CostModel, PlanChoice
 from mmrewrite.suggest.output import as_text
-from mmrewrite.suggest.savings import RECOMPUTE, Saving, recomputed, savings
+from mmrewrite.suggest.savings import RECOMPUTE, Saving, again_line, recomputed, savings
 from mmrewrite.suggest.search import FixedChoices, find_plans, named
 from mmrewrite.suggest.traced import Suggested, Wanted, model_axis_of
 
@@ -198,3 +198,17 @@ def test_all_axes_of_the_hint_are_written(devices: int, logical_axes: dict[str, 
     text = as_text(Suggested(wanted, devices, 8, 2, "stage", "data", "batch", logical_axes, {}, None, devices, found))
     written = next(line for line in text.splitlines() if "mm: mesh(" in line)
     assert written.partition(")")[2] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("from flax import nnx\n# linen had another way\n", "nnx.remat(Layer.__call__)(layer, x)"),
+        ("import equinox as eqx\n", "eqx.filter_checkpoint(layer)(x)"),
+        ("from flax import linen as nn, nnx\n", "jax.checkpoint(layer)(x)"),
+        ("import jax\n\nx, _ = jax.lax.scan(layer, x, layers)\n", "jax.lax.scan(jax.checkpoint(layer), ...)"),
+        ("import jax\n\nscanned = True  # not nnx\n", "jax.checkpoint(layer)(x)"),
+    ],
+)
+def test_the_line_that_saves_memory_is_of_the_library_imported(text: str, line: str) -> None:
+    assert again_line(text) == line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,14 +12,18 @@ from mmrewrite.suggest.search import ERROR, ComparedPlans, FixedChoices, find_pl
 
 RECOMPUTE, STATE = "recompute", "state"
 
-# A name that modules with layers of a library have, and what stands there in place of `layer(x)`.
+# A word of the imports of modules with layers of a library, and what stands there in place of `layer(x)`.
 _AGAIN = {
     "nnx": "nnx.remat(Layer.__call__)(layer, x)",
     "linen": "nn.remat(Layer)(...)(x)",
     "equinox": "eqx.filter_checkpoint(layer)(x)",
     "haiku": "hk.remat(layer)(x)",
-    "scan": "jax.lax.scan(jax.checkpoint(layer), ...)",
 }
+_IMPORTS = re.compile(r"^[ \t]*(?:import|from)[ \t].*", re.MULTILINE)
+_SCAN = re.compile(r"\bscan\(")
+_WORD = re.compile(r"\w+")
+_IN_SCAN = "jax.lax.scan(jax.checkpoint(layer), ...)"
+_ELSEWHERE = "jax.checkpoint(layer)(x)"
 
 
 @dataclass(frozen=True)
@@ -72,8 +77,13 @@ def recomputed(layers: Sequence[Layer], index: int, batch: int) -> Layer:
 
 
 def again_line(text: str) -> str:
-    """How layers of the library that a module uses are called, so that they are computed again."""
-    return next((line for name, line in _AGAIN.items() if name in text), "jax.checkpoint(layer)(x)")
+    """How layers of the library that a module imports are called, so that they are computed again."""
+    imported = {word for line in _IMPORTS.findall(text) for word in _WORD.findall(line)}
+    found = [line for name, line in _AGAIN.items() if name in imported]
+    if found:
+        # Of several libraries it does not show whose the layers are.
+        return found[0] if len(found) == 1 else _ELSEWHERE
+    return _IN_SCAN if _SCAN.search(text) else _ELSEWHERE
 
 
 _NONE = Line(0.0, 0.0)
