@@ -26,7 +26,7 @@ from mmmodernize.names.name_index import ROOTS
 from mmmodernize.names.newer_index import Lacking
 from mmmodernize.settings import ModernizeSettings
 from mmmodernize.sites.carried_decision import CarriedDecision, carried, restored
-from mmmodernize.sites.decision import LEFT_WITH_REGION, Decision
+from mmmodernize.sites.decision import LEFT_WITH_REGION, Decision, refusal_of
 from mmmodernize.sites.site import Location, ModernizeContext, ModuleDraft, OldNameSite, SiteLeft
 from mmmodernize.sites.version_guards import guard_of
 from mmrewrite.codemod.refused import SiteRefused
@@ -39,7 +39,7 @@ from mmrewrite.engine.sorted_imports import with_sorted_imports
 from mmrewrite.project.facts import Facts, Loader, SourceFile, Unreadable, read_facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.uses import ImportedName, ModuleUses, group_by_name
-from mmrewrite.results import CompatUse, Edit, HintReference, LeftAlone, Refusal, Rewrite
+from mmrewrite.results import CompatUse, Edit, LeftAlone, Refusal, Rewrite
 from mmrewrite.source.failure import failure_of
 from mmrewrite.source.spans import span
 
@@ -582,7 +582,4 @@ def _broken(item: ImportedName) -> str:
 
 def _refused(module: ModuleUses, context: ModernizeContext, item: ImportedName, reason: str) -> Refusal:
     """The refusal of an import that fails today."""
-    left = _left(module, item, reason)
-    owner = context.owners.get(item.name, "report_old_names")
-    reference = HintReference(left.line, left.column, left.text, item.name)
-    return Refusal(left.path, left.line, left.column, reason, owner, reference)
+    return refusal_of(_left(module, item, reason), context.owners.get(item.name, "report_old_names"))

@@ -15,11 +15,12 @@ from mmmodernize.modules.reexported_modules import ReexportedModules
 from mmmodernize.names.lost_keywords import lost_keywords
 from mmmodernize.names.name_index import TITLES
 from mmmodernize.names.name_index import old_names as index
+from mmmodernize.sites.decision import refusal_of
 from mmmodernize.sites.site import ModernizeContext
 from mmmodernize.sites.version_guards import guard_of
 from mmmodernize.types.array_functions import TOLD
 from mmrewrite.project.uses import ModuleUses, dotted_text
-from mmrewrite.results import HintReference, LeftAlone, Refusal
+from mmrewrite.results import LeftAlone, Refusal
 from mmrewrite.source.branches import branches
 from mmrewrite.source.names import Binding, Scope, dotted_name
 from mmrewrite.source.spans import span
@@ -39,8 +40,8 @@ def names_by_star(module: ModuleUses, context: ModernizeContext) -> Iterator[Lef
         if known is not None and known.is_gone and guard_of(module, star) is None:
             line, column = source.position(span(source, star)[0])
             reason = f"`{known.name}` {known.history}, so this import fails; {known.advice}"
-            reference = HintReference(line, column, source.line(line).strip(), known.name)
-            yield Refusal(path, line, column, reason, "report_old_names", reference)
+            left = LeftAlone(path, line, column, source.line(line).strip(), reason, known.name)
+            yield refusal_of(left, "report_old_names")
     for head, chain in module.chains if stars else ():
         if module.scope_of(head).owner(head.id) is not None:
             continue
@@ -129,8 +130,8 @@ def _calls_with(module: ModuleUses, function: ast.expr, lost: Mapping[str, str])
                 f"`{ast.unparse(function)}` is chosen by the version of JAX, and `{keyword.arg}=` is a keyword of "
                 f"`{lost[keyword.arg]}` that today's function has not; give it where that is chosen"
             )
-            reference = HintReference(line, column, f"{keyword.arg}=", lost[keyword.arg])
-            yield Refusal(module.facts.path, line, column, reason, "report_old_parts", reference)
+            left = LeftAlone(module.facts.path, line, column, f"{keyword.arg}=", reason, lost[keyword.arg])
+            yield refusal_of(left, "report_old_parts")
 
 
 def _may_be_unclear(module: ModuleUses) -> set[str]:

@@ -9,12 +9,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from mmmodernize.modules.deprecations import ToldNames
 from mmmodernize.modules.passed_modules import PassedModules, module_by_name, text_of
 from mmmodernize.names.name_index import old_names
+from mmmodernize.sites.decision import refusal_of
 from mmmodernize.sites.site import ModernizeContext
 from mmmodernize.sites.version_guards import guard_of
 from mmmodernize.text.run_text import RunTexts, text_in, texts_of
 from mmmodernize.text.text_patterns import says_part, text_pattern
 from mmrewrite.project.uses import ModuleUses, dotted_text
-from mmrewrite.results import HintReference, LeftAlone, Refusal
+from mmrewrite.results import LeftAlone, Refusal
 from mmrewrite.source.spans import span
 
 _WORDS_OF_TEXT = re.compile(r"[^\W\d]\w*")
@@ -54,11 +55,8 @@ def looked_up(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlo
         if guard_of(module, place) is None and isinstance(place, ast.expr):
             line, column = source.position(span(source, place)[0])
             name = _raising(module, place)
-            if name is not None:
-                reference = HintReference(line, column, ast.unparse(place), name)
-                yield Refusal(module.facts.path, line, column, reason, "report_old_names", reference)
-            else:
-                yield LeftAlone(module.facts.path, line, column, ast.unparse(place), reason)
+            left = LeftAlone(module.facts.path, line, column, ast.unparse(place), reason, name or "")
+            yield left if name is None else refusal_of(left, "report_old_names")
 
 
 def _raising(module: ModuleUses, place: ast.expr) -> str | None:

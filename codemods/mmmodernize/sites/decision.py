@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mmmodernize.sites.site import Location
-from mmrewrite.results import LeftAlone, Refusal
+from mmrewrite.results import HintReference, LeftAlone, Refusal
 
 LEFT_WITH_REGION = "left as it is, because what one mesh context reaches is rewritten together"
 
@@ -45,3 +45,9 @@ class Decision:
             self.location.path, line, column, reason, self.codemod, self.location.reference, is_consequence=True
         )
         return replace(self, refusal=refusal)
+
+
+def refusal_of(left: LeftAlone, codemod: str) -> Refusal:
+    """The refusal of what would only be told of, if it did not fail today."""
+    reference = HintReference(left.line, left.column, left.text, left.name)
+    return Refusal(left.path, left.line, left.column, left.reason, codemod, reference)
