@@ -346,15 +346,15 @@ class Server:
             if encode_buffer(buffer.source.text) != load_file(buffer.path)
         ]
         if unsaved:
-            self._tell(f"{unsaved[0]}: save it first; the program is traced from the disk")
+            self._show(f"{unsaved[0]}: save it first; the program is traced from the disk")
             return
-        self._tell("looking for a pipeline: the step is traced, which takes from seconds to minutes")
+        self._show("looking for a pipeline: the step is traced, which takes from seconds to minutes")
         try:
             document = await self._suggestion.run(folder)
             files = {each["path"]: load_file(os.path.join(folder, each["path"])) for each in document["places"]}
             hinted = suggested_hints(document, {path: data for path, data in files.items() if data is not None})
         except NotSuggested as problem:
-            self._tell(str(problem))
+            self._show(str(problem))
             return
         edits = {}
         for result in hinted:
@@ -368,7 +368,7 @@ class Server:
             ]
         label = types.ApplyWorkspaceEditParams(edit=self._edit(edits), label=SUGGEST_TITLE)
         await self._protocol.workspace_apply_edit_async(label)
-        self._tell(document["summary"])
+        self._show(document["summary"])
 
     def _rewrite(self, answer: RegionRewrite) -> Iterator[types.CodeAction]:
         from lsprotocol import types
@@ -475,11 +475,8 @@ class Server:
             self._said.add(message)
             self._show(message, is_error=True)
 
-    def _tell(self, message: str) -> None:
-        """Show what became of a command."""
-        self._show(message, is_error=False)
-
-    def _show(self, message: str, *, is_error: bool) -> None:
+    def _show(self, message: str, *, is_error: bool = False) -> None:
+        """Show a message to the user."""
         from lsprotocol import types
 
         kind = types.MessageType.Error if is_error else types.MessageType.Info

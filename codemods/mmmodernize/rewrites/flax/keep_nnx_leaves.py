@@ -85,7 +85,6 @@ class KeepNnxLeaves(ModernizeCodemod):
         place = _OF_TREES.get(site.resolve(site.node.func) or "") if isinstance(site.node, ast.Call) else None
         if place is None or not isinstance(site.node, ast.Call):
             self.refuse(_HASHED)
-            return
         call, kinds = site.node, sorted(_leaves_in(site.context, site.module, site.node, place))
         names = [site.spell(_CLASSES[kind]) for kind in kinds]
         classes = names[0] if len(names) == 1 else f"({', '.join(names)})"
