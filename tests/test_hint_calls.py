@@ -25,6 +25,17 @@ from mmrewrite.source.text import SourceText
 
 ROOT = Path(__file__).resolve().parents[1]
 REGISTRY = Registry()
+MESH_AND_MODEL = """\
+import jax
+import mmrewrite.hints as marks
+
+marks.mesh(stage=2, data=4)
+
+
+@marks.task(stage=0)
+def forward(params, x):
+    return x @ params
+"""
 
 
 class TestFunctions:
@@ -281,3 +292,26 @@ def test_a_file_that_takes_hints_from_another_and_cannot_be_read_is_told(monkeyp
     program = SourceFile("b.py", b"from a import hints\nx = hints.shard(1, None)\n", "b")
     results = {result.path: result for result in rewrite_project([compat, program], REGISTRY)}
     assert results["b.py"].failure is not None
+
+
+@pytest.mark.parametrize("hints_are", ["calls", "above", "behind"])
+@pytest.mark.parametrize("indent", ["", "    "], ids=["function", "method"])
+def test_a_decorator_begins_where_its_sign_does(hints_are: str, indent: str) -> None:
+    def rewritten(between: str, before_colon: str) -> str:
+        end = ")" * between.count("(")
+        lines = [f"@{between}marks.mjit{end}", f"@{between}jax.jit{end}", f"def step(params, x){before_colon}:"]
+        if hints_are == "above":
+            lines[0] = "# mm: mjit"
+        if hints_are == "behind":
+            lines = [f"{lines[1]}  # mm: mjit", *lines[2:]]
+        step = textwrap.indent("\n".join([*lines, "    return forward(params, x)"]), indent)
+        holder = "class Trainer:\n" if indent else ""
+        text = f"{MESH_AND_MODEL}\n\n{holder}{step}\n"
+        result = rewrite_source(text, REGISTRY)
+        assert (result.failure, result.errors, result.refusals) == (None, (), ())
+        return ast.dump(ast.parse(result.result))
+
+    plain = rewritten("", "")
+    assert "mjit" in plain and "marks" not in plain
+    for between in (" \\\n", "(\n", "(  # @one\n    ", " \\\n  ( \n\n"):
+        assert rewritten(between, " \\\n") == plain

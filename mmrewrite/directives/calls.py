@@ -19,7 +19,7 @@ from mmrewrite.source.brackets import call_brackets, tokens_between
 from mmrewrite.source.functions import own_expressions, placed_expressions
 from mmrewrite.source.names import Binding, Module, Scope, absolute_import, member_of
 from mmrewrite.source.newer_syntax import parse_any, tokens
-from mmrewrite.source.spans import first_line, span
+from mmrewrite.source.spans import first_line, sign_before, span
 from mmrewrite.source.text import SourceText
 
 MODULE = f"{PACKAGE}.hints"
@@ -258,19 +258,10 @@ class _Finder:
         """Offsets of a decorator, with its sign and the parentheses around it."""
         decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
         following = decorators[decorators.index(node) + 1 :][:1]
-        begin = self.sign_before(span(self.source, node)[0])
-        end = self.sign_before(span(self.source, following[0])[0]) if following else span(self.source, statement)[0]
+        begin = sign_before(self.source, node)
+        end = sign_before(self.source, following[0]) if following else span(self.source, statement)[0]
         found = tokens_between(self.source, begin + 1, end)
         return begin, [token for token in found if token.is_code][-1].end
-
-    def sign_before(self, start: int) -> int:
-        """Offset of the `@` before a decorator: only brackets and comments stand between them."""
-        line, _ = self.source.position(start)
-        text = self.source.text[self.source.line_starts[line - 1] : start]
-        while "@" not in text.partition("#")[0]:
-            line -= 1
-            text = self.source.line(line)
-        return self.source.line_starts[line - 1] + text.index("@")
 
     def extent(self, statement: ast.stmt) -> tuple[int, int]:
         """All lines of a statement, decorators included."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from mmrewrite.source.libcst_parser import parse_module
+from mmrewrite.source.spans import with_sign_lines
 from mmrewrite.source.text import SourceText, TooDeep, parse_quietly
 from mmrewrite.source.walk import walk
 
@@ -72,7 +73,7 @@ def parse_any(text: str) -> ast.Module:
         SyntaxError: If neither can parse it; the error of this Python.
     """
     try:
-        return parse_quietly(text)
+        return with_sign_lines(parse_quietly(text), text)
     except SyntaxError as error:
         older = _as_older(text)
         if older is None:
@@ -86,7 +87,7 @@ def parse_any(text: str) -> ast.Module:
         if not _restore_strings(tree, source, older.strings):
             raise
         _restore_types(tree, source, older)
-        return tree
+        return with_sign_lines(tree, text)
 
 
 def tokens(program: str) -> Iterator[tokenize.TokenInfo]:

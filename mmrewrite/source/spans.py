@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ast
 import bisect
+import re
 from collections.abc import Sequence
 
 from mmrewrite.source.text import SourceText
+from mmrewrite.source.walk import walk
+
+_SIGN_AT_END = re.compile(r"@[ \t\f(]*+[\\#\r\n]")
 
 
 def span(source: SourceText, node: ast.expr | ast.stmt | ast.keyword | ast.alias) -> tuple[int, int]:
@@ -18,7 +22,31 @@ def span(source: SourceText, node: ast.expr | ast.stmt | ast.keyword | ast.alias
 def first_line(node: ast.expr | ast.stmt) -> int:
     """Line on which a node begins, decorators included."""
     decorators = getattr(node, "decorator_list", None)
-    return decorators[0].lineno if decorators else node.lineno
+    return getattr(decorators[0], "sign_line", decorators[0].lineno) if decorators else node.lineno
+
+
+def with_sign_lines(tree: ast.Module, text: str) -> ast.Module:
+    """The tree, in which each decorator that begins below the line of its `@` has that line as `sign_line`."""
+    if _SIGN_AT_END.search(text) is None:
+        return tree
+    source = SourceText(text, "utf-8", False)
+    for node in walk(tree):
+        for decorator in getattr(node, "decorator_list", ()):
+            line, _ = source.position(sign_before(source, decorator))
+            if line != decorator.lineno:
+                decorator.sign_line = line
+    return tree
+
+
+def sign_before(source: SourceText, decorator: ast.expr) -> int:
+    """Offset of the `@` of a decorator: only brackets, comments and line breaks stand between them."""
+    start, _ = span(source, decorator)
+    line, _ = source.position(start)
+    text = source.text[source.line_starts[line - 1] : start]
+    while "@" not in text.partition("#")[0]:
+        line -= 1
+        text = source.line(line)
+    return source.line_starts[line - 1] + text.index("@")
 
 
 def leading_space(line: str) -> str:
