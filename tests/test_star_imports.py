@@ -74,10 +74,49 @@ def meaning(main: str, name: str, others: dict[str, str]) -> str | None:
         # What `__all__` says.
         ("from a import *", "f", {"a.py": f"{HERE}__all__ = ['f']"}, "jax.grad"),
         ("from a import *", "f", {"a.py": f"{HERE}__all__ = ('g',)"}, None),
-        ("from a import *", "f", {"a.py": f"{HERE}__all__ = ['f']\n__all__ += g()"}, None),
+        ("from a import *", "f", {"a.py": f"{HERE}__all__ = ['f']\n__all__ += g()"}, "jax.grad"),
         ("from a import *", "f", {"a.py": f"{HERE}__all__ = ['f']\n__all__.remove('f')"}, None),
         ("from a import *", "f", {"a.py": f"{HERE}__all__ = names()"}, None),
         ("from a import *", "f", {"a.py": f"{HERE}if x:\n    __all__ = ['f']"}, None),
+        *(
+            ("import jax\nfrom a import *", "jax.jit", {"a.py": f"jax = f = g = 1\n{listed}"}, "jax.jit")
+            for listed in (
+                "__all__: list[str] = ['f']",
+                "__all__ = ['f']\n__all__ += ['g']",
+                "__all__ = ['f'] + ['g']",
+                "__all__ = sorted(('f', *['g']))",
+                "__all__ = ['f']\n__all__.append('g')\n__all__.extend(['g'])",
+                "__all__ = ['f']\nassert len(__all__) == len(set(__all__)) and 'g' not in __all__",
+                "__all__ = ['f']\nfor name in __all__: print(name)",
+            )
+        ),
+        *(
+            ("import jax\nfrom a import *", "jax.jit", {"a.py": f"jax = f = g = 1\n{listed}"}, None)
+            for listed in (
+                "__all__ = ['f']\n__all__ += ['jax']",
+                "__all__ = ['f']\n__all__ += g",
+                "__all__ = ['f']\nif f: __all__ += ['jax']",
+                "__all__ = ['f']\nfill(__all__)",
+                "__all__ = names = ['f']\nnames.append('jax')",
+                "__all__ = ['f']\nnames = __all__\nnames.append('jax')",
+                "from f import __all__",
+                "__all__ = dir()",
+            )
+        ),
+        # It can name nothing that the module does not have.
+        ("import jax\nfrom a import *", "jax.jit", {"a.py": "_f = 1\n__all__ = dir()"}, "jax.jit"),
+        ("import jax\nfrom a import *", "jax.jit", {"a.py": "__all__ = f()\ndef __getattr__(name): return 1"}, None),
+        ("import jax\nfrom p import *", "jax.jit", {"p/__init__.py": "__all__ = f()", "p/jax.py": ""}, None),
+        *(
+            ("import jax\nfrom a import *", "jax.jit", {"a.py": by_text}, None)
+            for by_text in (
+                "globals().update(table)",
+                "globals()['jax'] = 1",
+                "exec('jax = 1')",
+                "vars()['jax'] = 1",
+                "import sys\nsetattr(sys.modules[__name__], 'jax', 1)",
+            )
+        ),
         ("from a import *", "_f", {"a.py": "def _f(): pass"}, None),
         ("from a import *", "_f", {"a.py": "def _f(): pass\n__all__ = ['_f']"}, "a._f"),
         # What may not run.
@@ -170,8 +209,8 @@ def test_a_mesh_hides_no_name_where_all_names_are_imported() -> None:
     [
         ("from other import *\nfrom jax.sharding import PositionalSharding\n\ns = PositionalSharding\n", False),
         ("from other import *\n\ns = PositionalSharding\n", True),
-        ("from other import *\n\nr = PositionalSharding\nfrom jax.sharding import PositionalSharding\n", True),
-        ("from jax.sharding import PositionalSharding\nfrom other import *\n\ns = PositionalSharding\n", True),
+        ("from other import *\n\nr = PositionalSharding\nfrom jax.sharding import PositionalSharding\n", False),
+        ("from jax.sharding import PositionalSharding\nfrom other import *\n\ns = PositionalSharding\n", False),
         *(
             (
                 f"from other import *\n{branch}:\n    from jax.sharding import PositionalSharding\n"
@@ -195,3 +234,48 @@ def test_an_old_import_is_kept_for_those_that_take_it_by_a_star(main: str, is_ke
     found = modernize_project(files, ModernizeRegistry())
     assert [each.failure for each in found] == [None, None]
     assert (b"from jax.sharding import PositionalSharding" in found[1].result) == is_kept
+
+
+OWN = """\
+import jax
+import jax.numpy as jnp
+from jax import tree_map
+from jax.experimental.pjit import pjit as compile
+
+CALL = 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("main", "expected"),
+    [
+        ("from own import *\nx = jax.tree_map(f, y)\n", "from own import *\nx = jax.tree.map(f, y)\n"),
+        ("from hub import *\nx = jnp.product(y)\n", "from hub import *\nx = jnp.prod(y)\n"),
+        ("import jax\nfrom own import *\njax.tree_map(f, y)\n", "import jax\nfrom own import *\njax.tree.map(f, y)\n"),
+        ("from own import *\nx = jnp.clip(y, a_min=0)\n", "from own import *\nx = jnp.clip(y, min=0)\n"),
+        (
+            "from own import *\nx = compile(f, in_axis_resources=None)\n",
+            "from own import *\nfrom mmruntime import compat\nx = compat.pjit(f, in_axis_resources=None)\n",
+        ),
+        # It is edited where it is imported.
+        ("from own import *\nx = tree_map(f, y)\n", "from own import *\nx = tree_map(f, y)\n"),
+        # The name is another's somewhere.
+        (
+            "from own import *\ndef f(jax):\n    return jax.tree_map(f, y)\nx = jax.tree_map(f, y)\n",
+            "from own import *\ndef f(jax):\n    return jax.tree_map(f, y)\nx = jax.tree.map(f, y)\n",
+        ),
+        ("from own import *\nfrom unseen import *\nx = jax.tree_map(f, y)\n", None),
+        ("if f:\n    from own import *\nx = jax.tree_map(f, y)\n", None),
+        ("from own import *\nfrom text import *\nx = jax.tree_map(f, y)\n", None),
+    ],
+)
+def test_old_names_that_a_module_of_the_project_gives_by_a_star(main: str, expected: str | None) -> None:
+    texts = {"main.py": main, "own.py": OWN, "hub.py": "from own import *\n", "text.py": "globals().update(CALLS)\n"}
+    files = [SourceFile(path, text.encode(), path.removesuffix(".py")) for path, text in texts.items()]
+    found = {each.path: each for each in modernize_project(files, ModernizeRegistry())}
+    assert {each.failure for each in found.values()} == {None}
+    assert found["main.py"].result.decode() == (main if expected is None else expected)
+    assert expected is not None or found["main.py"].left
+    # What the others take from there stays.
+    own = found["own.py"].result.decode().splitlines()
+    assert {"import jax", "import jax.numpy as jnp", "from jax.tree_util import tree_map"} <= {*own}

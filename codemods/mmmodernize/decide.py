@@ -165,19 +165,13 @@ def _decide_rest(modules: Sequence[Facts], paths: Collection[str], run: _Moderni
 
 
 class _OldProject(Project):
-    """A project whose modules are read without taking old names for new ones.
-
-    What a star import may bind stays unclear there: codemods move imports, which the importing module may need.
-    """
+    """A project whose modules are read without taking old names for new ones."""
 
     def _read(self, place: str, name: str, is_package: bool, root: str) -> Facts | None:
         facts = super()._read(place, name, is_package, root)
         if facts is not None:
             facts.names.synonyms = {}
         return facts
-
-    def _star_target(self, star: ast.ImportFrom, name: str, near: Facts) -> str | None:
-        return None
 
 
 def _decide(modules: Sequence[Facts], paths: Collection[str], run: _ModernizeRun) -> dict[str, Outcome]:

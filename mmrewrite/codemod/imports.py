@@ -161,6 +161,10 @@ class Imports:
                     continue
                 if not self._is_conditional(binding):
                     yield (binding.kind != "import", len(name)), name
+        star = self._facts.names.star
+        if star is not None and (star.lineno, star.col_offset) < (line, column):
+            # Only what the code reads anyway is certain to stay where it comes from.
+            yield from (((False, len(name)), name) for name in self._facts.names.read if scope.owner(name) is None)
 
     def _is_conditional(self, binding: Binding) -> bool:
         """Whether a binding may not have been made below it: a value that raises in a `try` binds nothing."""

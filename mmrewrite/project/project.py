@@ -106,7 +106,8 @@ class Project:
 
     def _is_module_of(self, facts: Facts, name: str) -> bool:
         """Whether `name` is a module of a package: once anything imports it, it is an attribute that is exported."""
-        if not name or name.startswith("_") or self._exported(facts) is not None:
+        listed = self._exported(facts)
+        if not name or (name.startswith("_") if listed is None else listed.is_whole):
             return False
         packages = [each for each in (facts, *self._starred_by(facts)) if each.names.is_package]
         return any(self.module(f"{each.names.name}.{name}", each) is not None for each in packages)
@@ -129,9 +130,12 @@ class Project:
 
     def _given_once(self, facts: Facts, given: dict[Facts, frozenset[str] | None]) -> frozenset[str] | None:
         listed = self._exported(facts)
-        if listed is not None:
-            return listed.names if listed.is_whole else None
-        names = {name for name in facts.names.scope.bindings if not name.startswith("_")}
+        if listed is not None and listed.is_whole:
+            return listed.names
+        if _may_bind_by_text(facts) or (listed is not None and "__getattr__" in facts.names.scope.bindings):
+            return None
+        # What `__all__` may name besides is among them.
+        names = {name for name in facts.names.scope.bindings if listed is not None or not name.startswith("_")}
         for star in facts.names.stars:
             module = self.star_module(star, facts)
             inner = given[module] if module is not None else None
@@ -384,6 +388,12 @@ def _is_certain(binding: Binding, facts: Facts) -> bool:
     return binding.kind in ("function", "class", "import", "value") and (
         statement is not None and statement not in facts.names.parents
     )
+
+
+def _may_bind_by_text(facts: Facts) -> bool:
+    """Whether code of a module may bind names of it that are not written out, as `globals().update(...)` does."""
+    used = facts.names.identifiers
+    return not used.isdisjoint(("exec", "globals", "locals", "vars")) or {"setattr", "__name__"} <= used
 
 
 def imported_names(node: ast.AST, facts: Facts) -> Iterator[str]:

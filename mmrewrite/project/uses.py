@@ -310,19 +310,20 @@ class ModuleUses:
     def _dotted_names(self) -> Mapping[tuple[Scope, str], Mapping[str, Sequence[_Place]]]:
         """The names that are read, by the scope that binds each, as it decides for all; for each what follows it.
 
-        Names that stand for no module, function or class are left out, as parameters and loop variables do.
+        Names that stand for no module, function or class are left out, as parameters and loop variables do. Those that
+        a star import may bind are of the module.
         """
         found: dict[tuple[Scope, str], dict[str, list[_Place]]] = {}
         # By the scope that reads a name. Many of them share what binds it.
         known: dict[tuple[Scope, str], dict[str, list[_Place]] | None] = {}
-        read_in, parents = self.facts.names.read_in, self.parents
+        names, parents = self.facts.names, self.parents
         for position, head in enumerate(self.names_read):
             # Names in annotations that are strings are not collected with the scopes.
-            scope = read_in.get(head) or self.scope_of(head)
+            scope = names.read_in.get(head) or self.scope_of(head)
             key = (scope, head.id)
             if key not in known:
-                owner = scope.owner(head.id)
-                is_plain = owner is None or any(_is_plain(each, owner) for each in owner.bindings[head.id])
+                owner = scope.owner(head.id) or (names.scope if names.stars else None)
+                is_plain = owner is None or any(_is_plain(each, owner) for each in owner.bindings.get(head.id, ()))
                 known[key] = None if owner is None or is_plain else found.setdefault((owner, head.id), {})
             dotted = known[key]
             if dotted is not None:
@@ -376,6 +377,7 @@ class ModuleUses:
             # `import jax` and `import jax.experimental.pjit` bind one name to one thing.
             targets = {binding.target for binding in (owner.bindings[head.id] if owner is not None else ())}
             target = targets.pop() if len(targets) == 1 else None
+            target = self.facts.names.given_by_star(head.id) if owner is None else target
             written = target + dotted.removeprefix(head.id) if target is not None else None
             if written != name and isinstance(node, ast.Attribute):
                 # `tree = jax.tree_util`, then `tree.tree_map`, or `utils.jax.tree_map`: only a module of another

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -268,6 +268,11 @@ class Module:
         """Where the name that `owner` binds is read, and the scope that reads it there."""
         return ((node, scope) for node, scope in self._reads.get(name, ()) if scope.owner(name) is owner)
 
+    @property
+    def read(self) -> Collection[str]:
+        """The names that are read, whatever they mean."""
+        return self._reads.keys()
+
     @cached_property
     def _reads(self) -> dict[str, list[tuple[ast.Name, Scope]]]:
         """Where each name is read, whatever it means there."""
@@ -314,6 +319,12 @@ class Module:
         """What `from ... import *` binds a name to, None where that is unclear: it may not even run."""
         target = None if star in self.parents else self.star_target(star, name)
         return None if target is None else self._canonical(target)
+
+    def given_by_star(self, name: str) -> str | None:
+        """The full name that the last `from ... import *` which may bind a name gives it, before that is followed."""
+        star = next((each for each in reversed(self.stars) if self.star_gives(each, name)), None)
+        home = absolute_import(self.name, self.is_package, star.module, star.level) if star is not None else None
+        return member_of(home, name) if home is not None else None
 
     def is_bound_by(self, star: ast.ImportFrom, name: str) -> bool:
         """Whether code may read what `from ... import *` binds a name of the module to.

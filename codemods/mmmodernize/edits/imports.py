@@ -489,7 +489,7 @@ def _takes_by_star(module: ModuleUses, name: str, context: ModernizeContext) -> 
     if name not in names.identifiers:
         return False
     read, old = module.heads.get(name, ()), {use.node for use in module.uses(context.owners)}
-    if read and old.issuperset(read):
+    if read and old.issuperset(read) and all(module.scope_of(node).owner(name) is not None for node in read):
         return False
     below = [
         binding.statement.lineno
