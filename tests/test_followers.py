@@ -49,6 +49,7 @@ PARTIALS = {
 # Who looks at an assignment in an expression (`a := b`).
 WALRUSES = {
     "codemods/mmcodemods/values/gather_value.py": "which names an expression binds",
+    "codemods/mmmodernize/meshes/mesh_regions.py": "a mesh that an expression names can be no statement",
     "codemods/mmmodernize/meshes/partition_specs.py": "the specs in it are edited at their places",
     "codemods/mmmodernize/modules/passed_modules.py": "whether a module gets another name",
     "codemods/mmmodernize/text/text_patterns.py": "which texts a program puts together, as patterns",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from fixture_files import source_files
 
@@ -66,6 +68,47 @@ PLACES = {
     "        build(f)\n": "annotate `m` where it is assigned",
     "def h() -> C:\n    return make(1)\ndef g(f):\n    with h():\n        build(f)\n": "`entered: Class = h()`",
 }
+# What a parameter `v` is declared as, and what is entered of it. `Item`, `Many` and `Kept` are below.
+PARTS = {
+    "dict[str, C]": ("v[f]", "v.get(f)", "v.get(f, None)", "[*v.values()][0]", "next(iter(v.values()))", "v.pop(f)"),
+    "'Mapping[str, C]'": ("v[f]",),
+    "Mapping['str', 'C | None']": ("v[f]",),
+    "typing.Dict[str, typing.Optional[C]]": ("v[f]",),
+    "dict[str, dict[str, C]]": ("v[f][f]",),
+    "list[C]": ("v[0]", "v[-1]", "v.pop()", "[m for m in v][0]", "v[1:][0]"),
+    "Sequence[C] | None": ("v[0]",),
+    "list[C] | tuple[C, ...]": ("v[0]",),
+    "tuple[C, ...]": ("v[0]", "v[f]"),
+    "tuple[int, C]": ("v[1]", "v[-1]"),
+    "typing.Annotated[list[C], 'meshes']": ("v[0]",),
+    "Many": ("v[f]",),
+    "Optional[Many]": ("v[f]",),
+    "Kept": ("v.many[f]", "v.one", "v.made()", "v.computed", "v.items[0].one"),
+    "list[Kept]": ("v[0].one", "v[0].many[f]"),
+    "Callable[[], C]": ("v()",),
+    "Callable[..., dict[str, C]]": ("v()[f]",),
+}
+LOOPS = {
+    "dict[str, C]": ("for m in v.values()", "for _, m in v.items()"),
+    "Iterable[C]": ("for m in v", "for _, m in enumerate(v)"),
+    "list[tuple[str, C]]": ("for _, m in v",),
+}
+HOLDERS = """\
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Optional
+Many = dict[str, C]
+@dataclasses.dataclass
+class Item:
+    one: C
+@dataclasses.dataclass
+class Kept(Item):
+    many: dict[str, C]
+    items: "list[Item]"
+    def made(self) -> C: ...
+    @property
+    def computed(self) -> C: ...
+"""
 NO_MESHES = (
     "threading.Lock()",
     "grpc.insecure_channel(f)",
@@ -110,6 +153,67 @@ def test_a_class_in_an_annotation_says_whether_it_is_a_mesh() -> None:
     found = {written: is_mesh(modernized(PARAMETER.format(f": {written}"))) for written in CLASSES}
     assert found == CLASSES
     assert {written: is_mesh(modernized(NAMED.format(written))) for written in CLASSES} == CLASSES
+
+
+@pytest.mark.parametrize("kind", ["Mesh", "Channel", "object"])
+def test_an_annotation_says_what_parts_are(kind: str) -> None:
+    expected = {"Mesh": True, "Channel": False, "object": None}[kind]
+    programs = [f"def g(f, v: {of}):\n    with {part}:\n        build(f)\n" for of in PARTS for part in PARTS[of]]
+    programs += [
+        f"def g(f, v: {of}):\n    {loop}:\n        with m:\n            build(f)\n"
+        for of in LOOPS
+        for loop in LOOPS[of]
+    ]
+    programs += [
+        "def g(f, *v: C):\n    with v[0]:\n        build(f)\n",
+        "def g(f, **v: C):\n    with v[f]:\n        build(f)\n",
+        "def g(f, v: list[C]):\n    first, *m = v\n    with m[0]:\n        build(f)\n",
+        "class A:\n    def __init__(self, v):\n        self.v: dict[str, C] = v\n    def g(self, f):\n"
+        "        with self.v[f]:\n            build(f)\n",
+        "def g(f):\n    v: list[C] = make(1)\n    with v[0]:\n        build(f)\n",
+        "def h() -> dict[str, C]:\n    return make(1)\ndef g(f):\n    with h()[f]:\n        build(f)\n",
+    ]
+    texts = {f"a{i}.py": re.sub(r"\bC\b", kind, HEAD + HOLDERS + each).encode() for i, each in enumerate(programs)}
+    found = modernize_project(source_files(texts), REGISTRY, load=lambda path: None)
+    assert {each.failure for each in found} == {None}
+    told = {programs[int(each.path[1:-3])]: is_mesh(each) for each in found}
+    assert told == dict.fromkeys(programs, expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "part"),
+    [
+        # The keys are meshes, the values are not seen.
+        ("dict[Mesh, object]", "v[f]"),
+        ("dict[str, Mesh]", "v.get(f, make(1))"),
+        ("dict", "v[f]"),
+        ("list", "v[0]"),
+        ("tuple[Mesh, object]", "v[f]"),
+        ("list[Mesh | Channel]", "v[0]"),
+        ("list[Mesh] | object", "v[0]"),
+        ("somelib.Box[Mesh]", "v[0]"),
+    ],
+)
+def test_a_part_of_which_no_annotation_says_all_may_be_a_mesh(kind: str, part: str) -> None:
+    assert is_mesh(modernized(f"def g(f, v: {kind}):\n    with {part}:\n        build(f)\n")) is None
+
+
+def test_a_mesh_that_is_computed_is_named_where_its_context_goes() -> None:
+    text = (
+        "import jax\nfrom jax.experimental.pjit import pjit\nfrom jax.sharding import Mesh, PartitionSpec as P\n"
+        "meshes = [Mesh(jax.devices(), ('x',))]\ndef f(x):\n    return x\ndef g(x):\n    with {}:\n"
+        "        return pjit(f, in_axis_resources=P('x'), out_axis_resources=P())(x)\n"
+    )
+    for entered, expected in {
+        "meshes[0]": "    mesh = meshes[0]\n    return jax.jit(",
+        "meshes[0], open(x)": "    mesh = meshes[0]\n    with open(x):\n",
+        "open(x), meshes[0]": "    with open(x), jax.set_mesh(meshes[0]):\n",
+        "(m := meshes[0])": "    with (jax.set_mesh(m := meshes[0])):\n",
+    }.items():
+        files = source_files({"a.py": text.format(entered).encode()})
+        (result,) = modernize_project(files, REGISTRY, load=lambda path: None)
+        assert result.failure is None
+        assert expected in result.result.decode()
 
 
 def test_what_is_seen_to_be_no_mesh_holds_nothing_back() -> None:

@@ -127,15 +127,20 @@ class ValueFlow:
 
     def function_at(self, module: ModuleUses, node: ast.expr) -> tuple[ModuleUses, Function] | None:
         """The function of the project that a name stands for, where one binding decides and nothing decorates it."""
+        found = self.binding_at(module, node)
+        function = found[1].node if found is not None else None
+        if found is None or not isinstance(function, Function) or function.decorator_list:
+            return None
+        return found[0], function
+
+    def binding_at(self, module: ModuleUses, node: ast.expr) -> tuple[ModuleUses, Binding] | None:
+        """The only binding of a name in the project, with its module."""
         binding = module.facts.names.binding(node.id, module.scope_of(node)) if isinstance(node, ast.Name) else None
-        if binding is None or binding.kind == "import":
-            name = self.full_name(module, node)
-            place = self.project.definition(name, module.facts) if name is not None else None
-            if place is None:
-                return None
-            module, binding = self.uses_of(place[0]), place[1]
-        is_plain = isinstance(binding.node, Function) and not binding.node.decorator_list
-        return (module, binding.node) if is_plain and isinstance(binding.node, Function) else None
+        if binding is not None and binding.kind != "import":
+            return module, binding
+        name = self.full_name(module, node)
+        place = self.project.definition(name, module.facts) if name is not None else None
+        return (self.uses_of(place[0]), place[1]) if place is not None else None
 
     def bases(self, module: ModuleUses, definition: ast.ClassDef) -> classes.Bases:
         """A class and all that it derives from."""

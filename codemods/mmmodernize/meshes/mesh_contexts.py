@@ -54,6 +54,11 @@ class MeshContext:
         return target if isinstance(target, ast.Name) else None
 
     @property
+    def is_computed(self) -> bool:
+        """Whether the mesh is what an expression gives that is no name, so that it has one only by `as`."""
+        return not isinstance(self.node, ast.Name | ast.Attribute)
+
+    @property
     def place(self) -> str:
         """Where it is, for messages."""
         return f"{self.module.facts.path}:{self.node.lineno}"

@@ -462,7 +462,9 @@ def _not_removable(context: MeshContext) -> str | None:
         return "puts a mesh in context only sometimes"
     if context.item.optional_vars is not None and context.name is None:
         return "gives the mesh to something that is not a name"
-    is_made_here = context.name is not None or isinstance(context.node, ast.Call)
+    if isinstance(context.node, ast.NamedExpr):
+        return "gives the mesh a name by `:=`; do that in a statement above"
+    is_made_here = context.name is not None or context.is_computed
     if is_made_here and context.item is not context.holder.items[0]:
         return "makes the mesh behind other items of a `with`; make it in a statement above"
     return None

@@ -11,7 +11,7 @@ from mmmodernize.types.libraries import ARRAY_LIBRARIES, gives_no_mesh, is_known
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.annotations import classes_in, parsed_annotation
 from mmrewrite.source.names import Scope, dotted_name
-from mmrewrite.values.annotations import annotations_of
+from mmrewrite.values.annotations import declared
 from mmrewrite.values.flow import ValueFlow
 from mmrewrite.values.value import By, Function, Unknown, Value
 
@@ -121,9 +121,10 @@ class MeshValues:
                 return False
             # Objects of these libraries may have attributes that the program gave them.
             return False if is_known(head) and (root not in ARRAY_LIBRARIES or len(value.path) < 2) else None
-        for found in annotations_of(self._flow, value):
-            if not found.path:
-                return self._of_annotation(found.module, found.node)
+        said = [*declared(self._flow, value)]
+        if said and not any(found.path for found in said):
+            kinds = {self._of_annotation(found.module, found.node) for found in said}
+            return kinds.pop() if len(kinds) == 1 else None
         if value.path and value.path[0].kind is By.ATTRIBUTE and _OF_TESTS.fullmatch(value.path[0].what):
             return False
         return None

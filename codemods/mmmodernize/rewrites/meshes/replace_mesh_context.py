@@ -72,7 +72,7 @@ class ReplaceMeshContext(ModernizeCodemod):
     def _remove(self, context: MeshContext, name: str | None) -> None:
         holder, item = context.holder, context.item
         assert isinstance(holder, ast.With) and item is not None
-        is_named = (isinstance(context.node, ast.Call) and name is not None) or context.name is not None
+        is_named = (context.is_computed and name is not None) or context.name is not None
         made = f"{name if context.name is None else context.name.id} = " if is_named else ""
         if len(holder.items) == 1:
             take_out_of_with(self.site, holder, made)
