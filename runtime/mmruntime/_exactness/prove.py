@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,7 +12,6 @@ import numpy as np
 
 from mmruntime import _compat
 from mmruntime._exactness.afterwards import Afterwards, afterwards, may_run_afterwards
-from mmruntime._exactness.averages import averages
 from mmruntime._exactness.deferred_factor import put_off
 from mmruntime._exactness.difference import differences
 from mmruntime._exactness.lattice import FREE, ZERO, AbstractValue, Kind, Reason, Shards, every_reason, rows
@@ -21,7 +20,6 @@ from mmruntime._exactness.rules import (
     contraction,
     control,
     elementwise,
-    identity,
     indexing,
     random,
     reduction,
@@ -53,7 +51,7 @@ from mmruntime._jaxpr.inline import CALLS
 from mmruntime._jaxpr.primitives import BILINEAR, MOVES, is_constraint
 
 # Importing them registers their rules.
-_SUBJECTS = (collectives, contraction, control, elementwise, identity, indexing, random, reduction, shape, shards)
+_SUBJECTS = (collectives, contraction, control, elementwise, indexing, random, reduction, shape, shards)
 
 
 @dataclass(frozen=True)
@@ -338,8 +336,7 @@ class _Run(Interpreter):
         self.outermost = self.outermost or frame
         for var, twin, value, whole_value in zip(one.constvars, other.constvars, consts, whole_consts, strict=True):
             frame.bind_constant(var, twin, value, whole_value)
-        for var, twin, value in zip(one.invars, other.invars, ins, strict=True):
-            frame.bind(var, twin, value)
+        frame.env.update(zip(one.invars, ins, strict=True))
         for index, (eqn, twin) in enumerate(zip(one.eqns, other.eqns, strict=True)):
             frame.step(index, eqn, twin)
         outs = []
@@ -378,9 +375,6 @@ class _Frame:
     env: dict[Any, AbstractValue] = field(default_factory=dict)
     read_hoisted: dict[Any, Hoisted] = field(default_factory=dict)
     after: list[int] = field(default_factory=list)
-
-    def bind(self, var: Any, twin: Any, value: AbstractValue) -> None:
-        self.env[var] = value
 
     def bind_constant(self, var: Any, twin: Any, one: Any, other: Any) -> None:
         hoistable = not self.run.is_parameter(var, one)
@@ -550,7 +544,7 @@ class _Frame:
 
     def _known_on_devices(self, eqn: Equation) -> list[AbstractValue] | None:
         """What operations give that work on an array in the form in which devices hold it; None for others."""
-        if RULES.get(eqn.name) is identity.identity:
+        if RULES.get(eqn.name) is shape.identity:
             return list(eqn.ins)
         found = shards.reduced_at_once(eqn)
         if found is not None:
@@ -676,3 +670,39 @@ def fits(value: AbstractValue, part: Sequence[int], whole: Sequence[int], n: int
             return False
         expected[value.dim] *= n
     return expected == list(whole)
+
+
+def averages(closed: Any, edits: Edits) -> set[int]:
+    """The positions of the results that such a number of the whole batch's program is in the way of.
+
+    Args:
+        closed: A microbatch's program, open or closed.
+        edits: What the proof changes in it.
+    """
+    if edits.is_empty:
+        return set()
+    jaxpr, _ = _compat.split(closed)
+    found: set[Any] = set()
+    for index, eqn in enumerate(jaxpr.eqns):
+        own = [edits.operands.get((index, position)) for position in range(len(eqn.invars))]
+        is_size = any(isinstance(edit, Hoisted) and edit.is_size for edit in own)
+        # What is computed before the loop is read from there.
+        read = [atom for atom, edit in zip(eqn.invars, own, strict=True) if not isinstance(edit, Hoisted)]
+        if is_size or any(_compat.is_var(atom) and atom in found for atom in read):
+            found.update(eqn.outvars)
+        else:
+            found.update(eqn.outvars[position] for position in _inside(eqn, edits.inner.get(index, {})))
+        found -= edits.hoisted.keys()
+    return {position for position, atom in enumerate(jaxpr.outvars) if _compat.is_var(atom) and atom in found}
+
+
+def _inside(eqn: Any, inner: Mapping[Any, Edits]) -> set[int]:
+    """The results of an equation that such a number in one of its bodies is in the way of; all, if they are others."""
+    found: set[int] = set()
+    for key, edits in inner.items():
+        name, *which = key if isinstance(key, tuple) else (key,)
+        body = eqn.params[name][which[0]] if which else eqn.params[name]
+        positions = averages(body, edits)
+        is_same = len(_compat.split(body)[0].outvars) == len(eqn.outvars)
+        found |= positions if is_same or not positions else set(range(len(eqn.outvars)))
+    return found

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mmruntime._exactness.lattice import FREE, ZERO, AbstractValue, Kind, join_outer
-from mmruntime._exactness.rules.elementwise import reject_totals
-from mmruntime._exactness.rules.equation import Equation, NotProved, common_rows, rule
+from mmruntime._exactness.lattice import FREE, ZERO, AbstractValue, Kind, join_outer, rows
+from mmruntime._exactness.rules.elementwise import multiplied, times_sum
+from mmruntime._exactness.rules.equation import Equation, NotProved, reject_totals, rule
+from mmruntime._jaxpr.primitives import factors
 
 _PAIRS = (
     "compares or multiplies examples with each other",
@@ -19,44 +20,23 @@ def dot_general(eqn: Equation) -> AbstractValue:
     """Contractions: linear in each operand."""
     if any(value.kind is Kind.ZERO for value in eqn.ins):
         return ZERO
-    left, right = (value if value.kind is Kind.SUM else eqn.plain(i) for i, value in enumerate(eqn.ins))
-    total = _linear_in_one(eqn, left, right)
+    left, right = multiplied(eqn)
+    total = times_sum(eqn, left, right)
     if total is not None:
         return total
     power = left.power + right.power
-    (left_contract, right_contract), (left_batch, right_batch) = eqn.params["dimension_numbers"]
-    if left.kind is right.kind is Kind.ROWS:
-        outer = join_outer(left.outer, right.outer)
-        contracted = (left.dim, right.dim) in zip(left_contract, right_contract, strict=True)
-        batched = (left.dim, right.dim) in zip(left_batch, right_batch, strict=True)
-        if outer is None or not (contracted or batched):
-            raise NotProved(*_PAIRS)
-        if contracted:
-            return AbstractValue(Kind.SUM, power=power)
-        return left.but(dim=[int(dim) for dim in left_batch].index(left.dim), outer=outer, power=power)
-    if left.kind is right.kind:
+    places = {side: value.dim for side, value in enumerate((left, right)) if value.kind is Kind.ROWS}
+    if not places:
         return FREE.but(power=power)
-    side, value = (0, left) if left.kind is Kind.ROWS else (1, right)
-    contract, batch = ((left_contract, left_batch), (right_contract, right_batch))[side]
-    rank = len(eqn.shape(side))
-    free = [dim for dim in range(rank) if dim not in contract and dim not in batch]
-    if value.dim not in free:
-        raise NotProved("contracts examples with something that does not count them")
-    before = len(left_batch)
-    if side == 1:
-        before += len(eqn.shape(0)) - len(left_batch) - len(left_contract)
-    return value.but(dim=before + free.index(value.dim), power=power)
-
-
-def _linear_in_one(eqn: Equation, left: AbstractValue, right: AbstractValue) -> AbstractValue | None:
-    """The product of a sum and something free; None if neither is reduced over examples."""
-    kinds = (left.kind, right.kind)
-    if Kind.SUM in kinds:
-        if Kind.FREE not in kinds:
-            raise NotProved("multiplies a sum over examples by something that depends on the examples")
-        return (left if left.kind is Kind.SUM else right).but(power=left.power + right.power)
-    reject_totals(eqn, [left, right])
-    return None
+    factor = next(each for each in factors(eqn.part) if places.items() & each.ins.items())
+    if len(places) == 1:
+        if len(factor.ins) > 1:
+            raise NotProved("contracts examples with something that does not count them")
+        return rows(factor.outs[0], (left.outer, right.outer)[min(places)], power)
+    outer = join_outer(left.outer, right.outer)
+    if outer is None or factor.ins != places:
+        raise NotProved(*_PAIRS)
+    return rows(factor.outs[0], outer, power) if factor.outs else AbstractValue(Kind.SUM, power=power)
 
 
 @rule("ragged_dot_general")
@@ -67,13 +47,13 @@ def ragged_dot_general(eqn: Equation) -> AbstractValue:
     """
     if any(value.kind is Kind.ZERO for value in eqn.ins[:2]):
         return ZERO
-    left, right = (value if value.kind is Kind.SUM else eqn.plain(i) for i, value in enumerate(eqn.ins[:2]))
+    left, right = multiplied(eqn)
     eqn.scale_to(2, 0)
     sizes = eqn.ins[2]
     reject_totals(eqn, [sizes])
     power = left.power + right.power
     if sizes.kind is Kind.FREE:
-        total = _linear_in_one(eqn, left, right)
+        total = times_sum(eqn, left, right)
         if total is not None:
             return total
     reject_totals(eqn, [left, right])
@@ -109,11 +89,11 @@ def conv_general_dilated(eqn: Equation) -> AbstractValue:
     """Convolutions: examples are independent, or contracted in the gradient of the kernel."""
     if any(value.kind is Kind.ZERO for value in eqn.ins):
         return ZERO
-    left, right = (value if value.kind is Kind.SUM else eqn.plain(i) for i, value in enumerate(eqn.ins))
+    left, right = multiplied(eqn)
     groups = [(p["feature_group_count"], p["batch_group_count"]) for p in (eqn.params, eqn.whole_params)]
     same_groups = groups[0] == groups[1]
     if same_groups:
-        total = _linear_in_one(eqn, left, right)
+        total = times_sum(eqn, left, right)
         if total is not None:
             return total
     reject_totals(eqn, [left, right])
@@ -166,14 +146,12 @@ def matrices(eqn: Equation) -> list[AbstractValue]:
 
 
 def _for_every_matrix(eqn: Equation) -> AbstractValue:
-    values = eqn.unscaled()
-    reject_totals(eqn, values)
-    value = common_rows(values)
-    if value is None:
-        return FREE
+    value = eqn.by_example()
+    if value.kind is Kind.FREE:
+        return value
     # Operands are matrices, or vectors of them, over the same leading dimensions.
-    leads = min(len(eqn.shape(index)) for index in range(len(values))) - (1 if eqn.name in _VECTORS else 2)
-    if value.dim >= leads or any(each.kind is not Kind.ROWS for each in values):
+    leads = min(len(eqn.shape(index)) for index in range(len(eqn.ins))) - (1 if eqn.name in _VECTORS else 2)
+    if value.dim >= leads or any(each.kind is not Kind.ROWS for each in eqn.ins):
         raise NotProved(f"computes `{eqn.name}` over examples")
     return value
 

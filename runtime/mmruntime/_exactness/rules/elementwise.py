@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from mmruntime._exactness.lattice import FREE, ZERO, AbstractValue, Kind
-from mmruntime._exactness.rules.equation import RULES, Equation, NotProved, common_rows, is_inexact, is_integer, rule
+from mmruntime._exactness.rules.equation import (
+    RULES,
+    Equation,
+    NotProved,
+    common_rows,
+    is_inexact,
+    is_integer,
+    reject_totals,
+    rule,
+)
 from mmruntime._jaxpr.primitives import ENTRY_BY_ENTRY
 
 # For these, f(max(x, y)) = max(f(x), f(y)). Not for `log` and `sqrt`: where a microbatch's maximum is negative, they
@@ -20,21 +29,7 @@ def entry_by_entry(eqn: Equation) -> AbstractValue:
         if eqn.ins[0].power == 0:
             return eqn.ins[0]
         raise NotProved("reads a maximum that is scaled by the size of the batch")
-    values = eqn.unscaled()
-    reject_totals(eqn, values)
-    return common_rows(values) or FREE
-
-
-def reject_totals(eqn: Equation, values: list[AbstractValue]) -> None:
-    """Refuse operands that are reduced over examples."""
-    for value in values:
-        if value.kind is Kind.SUM:
-            raise NotProved(
-                f"computes `{eqn.name}` of a sum or mean over examples, which is not the sum of what microbatches give",
-                "Apply it to each example before the reduction, or outside of the microbatched function.",
-            )
-        if value.kind in (Kind.MAX, Kind.MIN):
-            raise NotProved(f"computes `{eqn.name}` of a maximum or minimum over examples")
+    return eqn.by_example()
 
 
 @rule("square")
@@ -107,15 +102,26 @@ def mul(eqn: Equation) -> AbstractValue:
     left, right = eqn.ins
     if Kind.ZERO in (left.kind, right.kind):
         return ZERO
-    left, right = (value if value.kind is Kind.SUM else eqn.plain(i) for i, value in enumerate((left, right)))
+    left, right = multiplied(eqn)
+    total = times_sum(eqn, left, right)
+    return total or (common_rows((left, right)) or FREE).but(power=left.power + right.power)
+
+
+def multiplied(eqn: Equation) -> tuple[AbstractValue, AbstractValue]:
+    """The factors of a product: sums, or ordinary values."""
+    left, right = (value if value.kind is Kind.SUM else eqn.plain(i) for i, value in enumerate(eqn.ins[:2]))
+    return left, right
+
+
+def times_sum(eqn: Equation, left: AbstractValue, right: AbstractValue) -> AbstractValue | None:
+    """The product of a sum and something free; None if neither factor is reduced over examples."""
     kinds = {left.kind, right.kind}
-    power = left.power + right.power
-    if Kind.SUM in kinds:
-        if Kind.FREE not in kinds:
-            raise NotProved("multiplies a sum or mean over examples by something that depends on the examples", _LINEAR)
-        return (left if left.kind is Kind.SUM else right).but(power=power)
-    reject_totals(eqn, [left, right])
-    return (common_rows((left, right)) or FREE).but(power=power)
+    if Kind.SUM not in kinds:
+        reject_totals(eqn, [left, right])
+        return None
+    if Kind.FREE not in kinds:
+        raise NotProved("multiplies a sum or mean over examples by something that depends on the examples", _LINEAR)
+    return (left if left.kind is Kind.SUM else right).but(power=left.power + right.power)
 
 
 _LINEAR = "Multiply each example before the reduction, or outside of the microbatched function."

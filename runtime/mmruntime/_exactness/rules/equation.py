@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mmruntime import _compat
-from mmruntime._exactness.lattice import ANY, AbstractValue, Kind, join_outer, rows
+from mmruntime._exactness.lattice import ANY, FREE, AbstractValue, Kind, join_outer, rows
 
 Rule = Callable[["Equation"], "AbstractValue | Sequence[AbstractValue]"]
 
@@ -266,6 +266,31 @@ class Equation:
             self.scale_to(index, 0)
         return [self.ins[index] for index in every]
 
+    def by_example(self, *indices: int) -> AbstractValue:
+        """What a function gives that looks at each example by itself: the rows of its operands, or what is free.
+
+        Args:
+            indices: The operands; all if left out.
+
+        Raises:
+            NotProved: If one is reduced over examples, or they have rows that do not agree.
+        """
+        values = self.unscaled(indices or None)
+        reject_totals(self, values)
+        return common_rows(values) or FREE
+
+    def summable(self, index: int = 0) -> AbstractValue:
+        """An operand in which the operation is linear: zeros, a sum, or what is not reduced over examples.
+
+        Raises:
+            NotProved: If it is reduced in another way.
+        """
+        if self.ins[index].kind in (Kind.ZERO, Kind.SUM):
+            return self.ins[index]
+        value = self.plain(index)
+        reject_totals(self, [value])
+        return value
+
     def aligned(self, indices: Sequence[int]) -> AbstractValue:
         """What operands have in common, in an operation that is linear in all of them together.
 
@@ -344,6 +369,18 @@ class Equation:
         """Interpret a jaxpr among the parameters; `key` says where it is."""
         outs, self.inner[key] = self.interpreter.run(part, whole, ins, hoists=hoists, place=place)
         return outs
+
+
+def reject_totals(eqn: Equation, values: Iterable[AbstractValue]) -> None:
+    """Refuse operands that are reduced over examples."""
+    for value in values:
+        if value.kind is Kind.SUM:
+            raise NotProved(
+                f"computes `{eqn.name}` of a sum or mean over examples, which is not the sum of what microbatches give",
+                "Apply it to each example before the reduction, or outside of the microbatched function.",
+            )
+        if value.kind in (Kind.MAX, Kind.MIN):
+            raise NotProved(f"computes `{eqn.name}` of a maximum or minimum over examples")
 
 
 _AFTER_A_SUM = "Reduce over the examples last, or compute the sum from the batch alone, so that it can be hoisted."

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mmruntime._exactness.lattice import ANY, ZERO, AbstractValue, Kind, join_outer, rows
-from mmruntime._exactness.rules.elementwise import reject_totals
-from mmruntime._exactness.rules.equation import Equation, NotProved, is_inexact, rule
+from mmruntime._exactness.rules.equation import Equation, NotProved, is_inexact, reject_totals, rule
 
 _BY_POSITION = (
     "reads or writes examples by their position in the batch",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from mmruntime import _compat
 from mmruntime._exactness.lattice import ANY, FREE, AbstractValue, Kind, rows
-from mmruntime._exactness.rules.elementwise import entry_by_entry, reject_totals
-from mmruntime._exactness.rules.equation import Equation, NotProved, common_rows, rule
+from mmruntime._exactness.rules.elementwise import entry_by_entry
+from mmruntime._exactness.rules.equation import Equation, NotProved, reject_totals, rule
 
 # Draws whose first operand is a key, or several.
 KEYED = ("random_bits", "random_split", "random_gamma")
@@ -36,47 +36,44 @@ def draws(eqn: Equation) -> AbstractValue:
     key = eqn.plain(0)
     reject_totals(eqn, [key])
     _check_keys(eqn, key)
-    rank, grown = len(eqn.shape(0)), eqn.grown()
-    if key.kind is Kind.ROWS:
-        if grown != [key.dim] or key.dim >= rank:
-            raise NotProved("draws random numbers in several dimensions of examples")
-        return key
+    if key.kind is not Kind.ROWS:
+        return _drawn(eqn)
+    if eqn.grown() != [key.dim] or key.dim >= len(eqn.shape(0)):
+        raise NotProved(_SEVERAL)
+    return key
+
+
+_SEVERAL = "draws random numbers in several dimensions of examples"
+
+
+def _drawn(eqn: Equation, result: int = 0) -> AbstractValue:
+    """A result that is drawn from what does not depend on the examples: anew for each, if it counts them."""
+    grown = eqn.grown(result)
     if len(grown) > 1:
-        raise NotProved("draws random numbers in several dimensions of examples")
-    if grown:
-        eqn.interpreter.note_draw(eqn)
-        return rows(grown[0], ANY)
-    return FREE
+        raise NotProved(_SEVERAL)
+    if not grown:
+        return FREE
+    eqn.interpreter.note_draw(eqn)
+    return rows(grown[0], ANY)
 
 
 rule("random_fold_in", "random_clone")(entry_by_entry)
 
 
-@rule("random_wrap")
+@rule("random_wrap", "random_seed", "random_unwrap")
 def wrap(eqn: Equation) -> AbstractValue:
-    """Key data as keys: without the last dimensions."""
-    value = eqn.unscaled()[0]
-    reject_totals(eqn, [value])
+    """Key data as keys, without the last dimensions; keys as key data; keys of integers, one for each."""
+    value = eqn.by_example()
     if value.kind is Kind.ROWS and value.dim >= len(eqn.out_shape()):
         raise NotProved("makes random keys of the examples")
-    return value
-
-
-@rule("random_seed", "random_unwrap")
-def one_each(eqn: Equation) -> AbstractValue:
-    """Keys of integers, one for each; keys as key data, with more dimensions at the end."""
-    value = eqn.unscaled()[0]
-    reject_totals(eqn, [value])
     return value
 
 
 @rule("random_gamma")
 def gamma(eqn: Equation) -> AbstractValue:
     """Draws of a distribution with parameters of the same shape."""
-    values = eqn.unscaled()
-    reject_totals(eqn, values)
-    _check_keys(eqn, values[0])
-    value = common_rows(values) or FREE
+    value = eqn.by_example()
+    _check_keys(eqn, eqn.ins[0])
     if value.kind is Kind.ROWS:
         eqn.interpreter.note_draw(eqn)
     return value
@@ -87,12 +84,7 @@ def rng_uniform(eqn: Equation) -> AbstractValue:
     """Numbers of a shape between two bounds, from the device's own generator."""
     if any(value.kind is not Kind.FREE or value.own for value in eqn.unscaled()):
         raise NotProved("draws random numbers between bounds that depend on the examples")
-    if not (grown := eqn.grown()):
-        return FREE
-    if len(grown) > 1:
-        raise NotProved("draws random numbers in several dimensions of examples")
-    eqn.interpreter.note_draw(eqn)
-    return rows(grown[0], ANY)
+    return _drawn(eqn)
 
 
 @rule("rng_bit_generator", loose=("shape",))
@@ -101,10 +93,4 @@ def rng_bit_generator(eqn: Equation) -> list[AbstractValue]:
     key = eqn.unscaled()[0]
     if key.kind is not Kind.FREE:
         raise NotProved("draws random numbers from a key that depends on the examples")
-    bits = FREE
-    if grown := eqn.grown(1):
-        if len(grown) > 1:
-            raise NotProved("draws random numbers in several dimensions of examples")
-        eqn.interpreter.note_draw(eqn)
-        bits = rows(grown[0], ANY)
-    return [FREE, bits]
+    return [FREE, _drawn(eqn, 1)]

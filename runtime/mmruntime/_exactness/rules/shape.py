@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 
 from mmruntime._exactness.lattice import ANY, FREE, ZERO, AbstractValue, Kind, rows
-from mmruntime._exactness.rules.elementwise import reject_totals
-from mmruntime._exactness.rules.equation import Equation, NotProved, constant, rule
+from mmruntime._exactness.rules.equation import Equation, NotProved, constant, reject_totals, rule
 from mmruntime._jaxpr.primitives import factors
 
 _SEVERAL = "makes several dimensions of examples, which meet each other there"
@@ -84,9 +83,9 @@ def reshaped(
     return None
 
 
-@rule("squeeze")
-def squeeze(eqn: Equation) -> AbstractValue:
-    """Drops dimensions of one entry."""
+@rule("squeeze", "expand_dims", "transpose")
+def moved(eqn: Equation) -> AbstractValue:
+    """Dimensions of one entry dropped or added, or dimensions in another order."""
     return placed(eqn, eqn.ins[0])
 
 
@@ -110,18 +109,6 @@ def shifted(value: AbstractValue, dropped: Sequence[int]) -> AbstractValue:
     if value.dim in dropped:
         raise NotProved("drops the dimension of the examples")
     return value.at(value.dim - sum(dim < value.dim for dim in dropped))
-
-
-@rule("expand_dims")
-def expand_dims(eqn: Equation) -> AbstractValue:
-    """New dimensions of one entry."""
-    return placed(eqn, eqn.plain(0))
-
-
-@rule("transpose")
-def transpose(eqn: Equation) -> AbstractValue:
-    """Dimensions in another order."""
-    return placed(eqn, eqn.ins[0])
 
 
 @rule("rev")
@@ -401,15 +388,16 @@ def iota(eqn: Equation) -> AbstractValue:
 @rule("bitcast_convert_type")
 def bitcast_convert_type(eqn: Equation) -> AbstractValue:
     """Other types of the same bits, with a last dimension more or less where they are of other sizes."""
-    value = eqn.unscaled()[0]
-    reject_totals(eqn, [value])
+    value = eqn.by_example()
     if value.kind is Kind.ROWS and value.dim >= len(eqn.out_shape()):
         raise NotProved("takes the examples as parts of numbers")
     return value
 
 
-@rule("optimization_barrier")
-def optimization_barrier(eqn: Equation) -> list[AbstractValue]:
+@rule("sharding_constraint", "mm_constraint", "name", "layout_constraint", "pvary", "reshard", "device_put",
+      "with_memory_space_constraint", "shard_alike", "reduced_vary_cast", "reduced_vary_cast_p", "vary_unreduced_cast",
+      "vary_unreduced_cast_p", "relayout", "optimization_barrier")  # fmt: skip
+def identity(eqn: Equation) -> list[AbstractValue]:
     """Every operand as it is."""
     return list(eqn.ins)
 
