@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import Mesh
 
 from mmruntime import compat
-from mmruntime._old_jax import linen_mesh as _linen_mesh
+from mmruntime._old_jax import mesh_context as _linen_mesh
 
 MESH = Mesh(np.array(jax.devices()).reshape(4, 2), ("d", "m"))
 

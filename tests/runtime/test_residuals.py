@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import mmruntime as mm
-from mmruntime._partition.programs.minimum_cut import cheapest_to_keep
-from mmruntime._partition.programs.residuals import recompute_residuals
+from mmruntime._partition.programs.residuals import cheapest_to_keep, recompute_residuals
 from mmruntime._partition.programs.segment import segment
 from mmruntime._step import plan
 from tests.runtime.helpers import normal

@@ -5,8 +5,7 @@ import random
 import pytest
 
 from mmruntime import schedules
-from mmruntime._inspect.run_jobs import TimedJob, run_jobs
-from mmruntime._inspect.shared_cores import SharedCores
+from mmruntime._inspect.run_jobs import SharedCores, TimedJob, run_jobs
 from mmruntime._inspect.simulate_step import simulate_step
 from mmruntime._partition.pipeline.instructions import Program, ProgramSpec, RunInstruction, TransferInstruction
 

@@ -12,8 +12,8 @@ from flax import linen as nn
 from jax.sharding import PartitionSpec as P
 
 import mmruntime as mm
-from mmruntime._step.fingerprint import fingerprint
 from mmruntime._step.plan import make_plan
+from mmruntime._step.several_processes import fingerprint
 from tests.runtime.helpers import assert_close, assert_equal, normal, stages
 
 optax = pytest.importorskip("optax")

@@ -22,7 +22,7 @@ TRAIN = """
     import jax, jax.numpy as jnp, numpy as np
     import mmruntime as mm
     from jax.sharding import PartitionSpec as P
-    from mmruntime._partition.layouts import propagated_layouts
+    from mmruntime._partition.layouts import propagate as propagated_layouts
 
     events = collections.Counter()
     jax.monitoring.register_event_listener(lambda event, **_: events.update([event.rpartition("/")[2]]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -221,6 +221,14 @@ def inner_jaxprs(eqn: Any) -> list[Any]:
     return found
 
 
+def every_equation(eqns: Iterable[Any]) -> Iterator[Any]:
+    """Equations, each followed by those in its bodies, at any depth."""
+    for eqn in eqns:
+        yield eqn
+        for inner in inner_jaxprs(eqn):
+            yield from every_equation(inner.eqns)
+
+
 def ordered_effects(eqn: Any) -> frozenset[Any]:
     """The effects of an equation that JAX keeps in program order, such as those of `io_callback(ordered=True)`."""
     return frozenset(effect for effect in eqn.effects if effects.ordered_effects.contains(effect))
@@ -268,22 +276,12 @@ def is_tracer(value: Any) -> bool:
 
 def own_derivative_rule(jaxpr: Any) -> str:
     """The first function in a jaxpr with a derivative rule that is none of JAX's, as "name at file:line"; else ""."""
-    seen: set[int] = set()
-
-    def find(inner: Any) -> str:
-        if id(inner) in seen:
-            return ""
-        seen.add(id(inner))
-        for eqn in inner.eqns:
-            if eqn.primitive.name in ("custom_jvp_call", "custom_vjp_call"):
-                where = str(split(eqn.params["call_jaxpr"])[0].debug_info.func_src_info)
-                if os.path.dirname(jax.__file__) + os.sep not in where:
-                    return where
-            if found := next(filter(None, map(find, inner_jaxprs(eqn))), ""):
-                return found
-        return ""
-
-    return find(split(jaxpr)[0])
+    for eqn in every_equation(split(jaxpr)[0].eqns):
+        if eqn.primitive.name in ("custom_jvp_call", "custom_vjp_call"):
+            where = str(split(eqn.params["call_jaxpr"])[0].debug_info.func_src_info)
+            if os.path.dirname(jax.__file__) + os.sep not in where:
+                return where
+    return ""
 
 
 def with_extra_inputs(eqn: Any, extra: Sequence[Any]) -> Any:

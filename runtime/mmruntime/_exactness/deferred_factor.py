@@ -15,7 +15,6 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -23,8 +22,9 @@ from mmruntime import _compat
 from mmruntime._core.accumulators import accumulator_type
 from mmruntime._exactness.lattice import AbstractValue, Kind
 from mmruntime._exactness.rules.equation import shape_of
-from mmruntime._jaxpr.inline import CALLS, inlined
+from mmruntime._jaxpr.inline import CALLS
 from mmruntime._jaxpr.primitives import linear_in
+from mmruntime._jaxpr.rewrite import trace_equations
 
 # How a value depends on the factor: not at all; it is zero, so in every way; it is the factor times what does not; it
 # is the sum of such a product and of what does not; else.
@@ -139,11 +139,8 @@ class _Multiplied:
         self.terms.update(zip(eqn.outvars, zip(*found, strict=True), strict=True))
 
     def _computed(self, function: Callable[..., Any], atoms: Sequence[Any], aval: Any, like: Any = None) -> Any:
-        shapes = [jax.ShapeDtypeStruct(shape_of(atom), atom.aval.dtype) for atom in atoms]
-        inner, consts = _compat.split(jax.make_jaxpr(function)(*shapes))
-        assert not consts
-        target = _compat.new_var(aval)
-        self.eqns += inlined(inner, atoms, [target], like)
+        target, eqns = trace_equations(function, atoms, _compat.new_var(aval))
+        self.eqns += [eqn if like is None else eqn.replace(source_info=like.source_info) for eqn in eqns]
         return target
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from mmruntime._exactness.lattice import Reason
@@ -71,6 +71,14 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
+def by_text(said: Iterable[tuple[str, str]]) -> list[str]:
+    """A line for each text, with the names that it is said of; of pairs of a text and a name."""
+    names: dict[str, list[str]] = {}
+    for text, name in said:
+        names.setdefault(text, []).append(name)
+    return [f"{text}: {listed(found)}" for text, found in names.items()]
+
+
 def contradiction(verdict: Verdict, how: str, dim: int, name: str, label: str) -> str | None:
     """What is wrong with putting a result together in a given way; None if nothing is, or nothing is known.
 
@@ -112,15 +120,14 @@ def given_summary(
         dims: The dimension along which "concat" joins each.
         is_bare: Whether nobody has said how, so that all are added up.
     """
-    by_standing: dict[str, list[str]] = {}
-    for name, verdict, how, dim in zip(names, proof.verdicts, kinds, dims, strict=True):
-        by_standing.setdefault(_standing(verdict, how, dim, proof.num_microbatches), []).append(name)
+    pairs = zip(proof.verdicts, kinds, dims, strict=True)
+    standings = [_standing(*each, proof.num_microbatches) for each in pairs]
     head = (
         "microbatches' results added up, as no reduce= is given"
         if is_bare
         else "microbatches' results, as reduce= says"
     )
-    return (head, *(f"{standing}: {listed(found)}" for standing, found in by_standing.items()))
+    return (head, *by_text(zip(standings, names, strict=True)))
 
 
 def _standing(verdict: Verdict, how: str, dim: int, n: int) -> str:
@@ -156,10 +163,7 @@ def summary(proof: Proof, names: Sequence[str], hoisted: Sequence[Hoisted]) -> t
         names: What each result is called.
         hoisted: The values that are computed on the whole batch.
     """
-    by_word: dict[str, list[str]] = {}
-    for name, verdict in zip(names, proof.verdicts, strict=True):
-        by_word.setdefault(verdict.word, []).append(name)
-    lines = [f"{_COMBINED[word]}: {listed(found)}" for word, found in by_word.items()]
+    lines = by_text((_COMBINED[verdict.word], name) for name, verdict in zip(names, proof.verdicts, strict=True))
     for each in hoisted:
         aval = each.whole.aval
         size = math.prod(aval.shape) * (getattr(aval.dtype, "itemsize", 8) or 8)

@@ -1,6 +1,6 @@
 """Compiling the programs of a step, moving arrays, running instructions.
 
-A list of instructions comes in. `compile` compiles, `donation` says what is overwritten, `run` issues them,
+A list of instructions comes in. `compile` compiles, and says what is overwritten, `run` issues them,
 `run_across` those of one of several processes; arrays move in `transfers`. Runners around these check values
 (`checked_runner`), premises (`premise_runner`), or cut stacks (`stacked_runner`).
 """

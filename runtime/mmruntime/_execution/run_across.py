@@ -276,7 +276,7 @@ class AcrossRunner:
         if itinerary is None:
             what = f"{name} of {self._label}, {value.aval.str_short()}"
             awaited = {index: Awaited(what, crossing.senders)}
-            itinerary = Itinerary(self._label, self._num_instructions, awaited, {index: what})
+            itinerary = Itinerary(self._label, awaited, {index: what})
             self._moves[offset, key] = itinerary
         before, progress.itinerary, progress.index = progress.index, itinerary, index
         (moved,) = crossing([value], number + offset)
@@ -400,7 +400,7 @@ def _plan_code(
             if kind == Share.CROSS and call.senders:
                 awaited[index] = Awaited(tasks[index], call.senders)
         code.append((int(kind), call, item.args, item.results, item.frees, index))
-    return code, Itinerary(label, len(program.instructions), awaited, tasks)
+    return code, Itinerary(label, awaited, tasks)
 
 
 def _asked(code: Sequence[tuple[int, Any, Any, Any, Any, int]]) -> list[tuple[Crossing, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,14 +157,10 @@ class _Constraints:
         """The mesh axes of each constraint in an equation, at any depth, and its line."""
         if (op, where) not in self._cuts:
             eqn = self._shardings.in_mesh_axes(op, where)
-            self._cuts[op, where] = [(spec_axes(sharding.spec), _at(each)) for each, sharding in _constraints_in(eqn)]
+            self._cuts[op, where] = [
+                (spec_axes(sharding.spec), _at(each))
+                for each in _compat.every_equation([eqn])
+                if each.primitive.name == "sharding_constraint"
+                and isinstance(sharding := each.params.get("sharding"), NamedSharding)
+            ]
         return self._cuts[op, where]
-
-
-def _constraints_in(eqn: Any) -> Iterator[tuple[Any, NamedSharding]]:
-    sharding = eqn.params.get("sharding")
-    if eqn.primitive.name == "sharding_constraint" and isinstance(sharding, NamedSharding):
-        yield eqn, sharding
-    for inner in _compat.inner_jaxprs(eqn):
-        for each in inner.eqns:
-            yield from _constraints_in(each)

@@ -221,10 +221,7 @@ def row_names(ops: Iterable[Op], rows: int) -> list[str]:
         rows: How many rows a microbatch has. A name that is given a first dimension of another size is none of rows.
     """
     sizes: dict[str, set[int]] = {}
-    left = [op.eqn for op in ops]
-    while left:
-        eqn = left.pop()
-        left += [inner for jaxpr in _compat.inner_jaxprs(eqn) for inner in jaxpr.eqns]
+    for eqn in _compat.every_equation(op.eqn for op in ops):
         if eqn.primitive is constraint_p and eqn.params["names"]:
             leading = eqn.params["names"][0]
             for name in leading if isinstance(leading, tuple) else (leading,):

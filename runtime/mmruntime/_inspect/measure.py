@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from mmruntime._execution.run import StepRunner
 from mmruntime._inspect.costs import stage_costs, typical
 from mmruntime._inspect.measure_processes import measure_processes
-from mmruntime._inspect.shared_cores import SharedCores, usable_cores
+from mmruntime._inspect.run_jobs import SharedCores, usable_cores
 from mmruntime._inspect.simulate_processes import simulate_processes
 from mmruntime._inspect.simulate_step import simulate_step
 from mmruntime._inspect.timeline import Measurement

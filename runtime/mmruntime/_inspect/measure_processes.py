@@ -15,7 +15,7 @@ from mmruntime._execution.run import StepRunner
 from mmruntime._execution.transfers.own_parts import processes
 from mmruntime._inspect.costs import typical
 from mmruntime._inspect.process_times import gather, joined, share
-from mmruntime._inspect.shared_cores import usable_cores
+from mmruntime._inspect.run_jobs import usable_cores
 from mmruntime._inspect.simulate_processes import ProcessCosts, Work
 from mmruntime._inspect.waited_run import BEGIN, RESULTS, copies, timed
 from mmruntime._jaxpr.ir import is_scalar

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from mmruntime._inspect.run_jobs import TimedJob
-from mmruntime._inspect.shared_cores import SharedCores, run_shared
+from mmruntime._inspect.run_jobs import SharedCores, TimedJob, run_jobs, run_shared
 from mmruntime._partition.pipeline.instructions import Program, RunInstruction
 
 # Steps that follow each other until their time is taken for that of the long run, and those that it is taken over.
@@ -70,12 +69,9 @@ def simulate_step(
     """
     issue = [0.0] * len(program.instructions) if issue is None else issue
     count = len(program.instructions)
-    if cores is None:
-        starts, ends = many = _apart(program, devices, carried, seconds, issue)
-    else:
-        # Alone first: programs of the next step take cores from this one where they can start.
-        starts, ends = _sharing(program, devices, carried, seconds, issue, cores, rounds=1)
-        many = _sharing(program, devices, carried, seconds, issue, cores, rounds=ROUNDS)
+    many = _run(program, devices, carried, seconds, issue, cores, ROUNDS)
+    # With cores alone: programs of the next step take cores from this one where they can start.
+    starts, ends = many if cores is None else _run(program, devices, carried, seconds, issue, cores, 1)
     finished = [max(many[1][at * count : (at + 1) * count], default=0.0) for at in range(ROUNDS)]
     return summed_up(program, starts[:count], ends[:count], max(ends[:count], default=0.0), finished)
 
@@ -100,69 +96,37 @@ def summed_up(
     return SimulatedStep(makespan, step_time, dict(busy), tuple(starts), tuple(ends))
 
 
-def _apart(
+def _run(
     program: Program,
     devices: Sequence[Collection[int]],
     carried: Mapping[int, int],
     seconds: Sequence[float],
     issue: Sequence[float],
-) -> tuple[list[float], list[float]]:
-    """The times of some steps' instructions, one step after the other, on devices that share nothing."""
-    free: dict[int, float] = defaultdict(float)
-    links: dict[tuple[int, int], float] = defaultdict(float)
-    ready: dict[int, float] = {}
-    starts, ends, issued = [], [], 0.0
-    for _ in range(ROUNDS):
-        for item, cost, own in zip(program.instructions, seconds, issue, strict=True):
-            start = max((ready[slot] for slot in item.args if slot in ready), default=0.0)
-            start = max(start, issued)
-            issued += own
-            if isinstance(item, RunInstruction):
-                on = devices[item.spec.submesh]
-                start = max(start, *(free[device] for device in on))
-                free.update(dict.fromkeys(on, start + cost))
-            else:
-                link = item.source, item.target
-                start = max(start, links[link])
-                links[link] = start + cost
-            starts.append(start)
-            ends.append(start + cost)
-            ready.update(dict.fromkeys(item.results, start + cost))
-        ready = handed_on(program, carried, ready)
-    return starts, ends
-
-
-def _sharing(
-    program: Program,
-    devices: Sequence[Collection[int]],
-    carried: Mapping[int, int],
-    seconds: Sequence[float],
-    issue: Sequence[float],
-    cores: SharedCores,
-    *,
+    cores: SharedCores | None,
     rounds: int,
 ) -> tuple[list[float], list[float]]:
-    """The step on devices that share cores, each submesh one of them."""
-    assert all(len(on) == 1 for on in devices), "programs of several devices are not taken to share cores"
-    links: dict[tuple[int, int], int] = {}
+    """The times of some steps' instructions, one step after the other; devices that share cores are no queues."""
+    assert cores is None or all(len(on) == 1 for on in devices), "programs of several devices share no cores"
+    # The last job of each device and each link; for each slot, the job behind which it is there.
+    free: dict[Any, int] = {}
     made: dict[int, int] = {}
     jobs: list[TimedJob] = []
-    indices: list[int] = []
     issued = 0.0
     for _ in range(rounds):
-        for index, (item, cost, own) in enumerate(zip(program.instructions, seconds, issue, strict=True)):
-            after = {made[slot] for slot in item.args if slot in made}
-            shares = isinstance(item, RunInstruction)
-            if not isinstance(item, RunInstruction):
-                link = item.source, item.target
-                after.update({links[link]} if link in links else ())
-                links[link] = len(jobs)
+        for item, cost, own in zip(program.instructions, seconds, issue, strict=True):
+            is_run = isinstance(item, RunInstruction)
+            queues: Collection[Any] = [(item.source, item.target)] if not isinstance(item, RunInstruction) else ()
+            if isinstance(item, RunInstruction) and cores is None:
+                queues = devices[item.spec.submesh]
+            after = {made[slot] for slot in item.args if slot in made} | {free[each] for each in queues if each in free}
+            free.update(dict.fromkeys(queues, len(jobs)))
             made.update(dict.fromkeys(item.results, len(jobs)))
-            jobs.append(TimedJob(cost, frozenset(after), issued, takes_place=shares))
-            indices.append(index)
+            jobs.append(TimedJob(cost, frozenset(after), issued, takes_place=is_run and cores is not None))
             issued += own
         made = handed_on(program, carried, made)
-    return run_shared(jobs, indices, cores)
+    if cores is None:
+        return run_jobs(jobs, lambda running: dict.fromkeys(running, 1.0))
+    return run_shared(jobs, [number % len(seconds) for number in range(len(jobs))], cores)
 
 
 def handed_on(program: Program, carried: Mapping[int, int], ready: Mapping[int, _T]) -> dict[int, _T]:

@@ -14,13 +14,7 @@ def runs_once(eqn: Any) -> bool:
 
     `jax.pure_callback` has no effect in JAX's sense. Its function may still count its calls, or take long.
     """
-    return bool(eqn.effects) or _calls_pure_callback(eqn)
-
-
-def _calls_pure_callback(eqn: Any) -> bool:
-    if eqn.primitive.name == "pure_callback":
-        return True
-    return any(_calls_pure_callback(each) for inner in _compat.inner_jaxprs(eqn) for each in inner.eqns)
+    return bool(eqn.effects) or any(each.primitive.name == "pure_callback" for each in _compat.every_equation([eqn]))
 
 
 # JAX's equations that call functions of the host.
@@ -29,11 +23,7 @@ _HOST_CALLS = frozenset(("debug_callback", "debug_print", "io_callback", "pure_c
 
 def host_call_lines(jaxpr: Any) -> Iterator[str]:
     """Where the user wrote each call of the host, at whatever depth; see `at_line`."""
-    for eqn in jaxpr.eqns:
-        if eqn.primitive.name in _HOST_CALLS:
-            yield at_line(eqn)
-        for inner in _compat.inner_jaxprs(eqn):
-            yield from host_call_lines(inner)
+    return (at_line(eqn) for eqn in _compat.every_equation(jaxpr.eqns) if eqn.primitive.name in _HOST_CALLS)
 
 
 def previous_ordered(ops: Sequence[Op]) -> dict[Op, tuple[Op, ...]]:

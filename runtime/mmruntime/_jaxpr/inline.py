@@ -86,9 +86,8 @@ def _open_unmarked(eqn: Any) -> list[Any]:
 
 def _holds_mark(eqn: Any) -> bool:
     """Whether an equation is a task or a microbatch loop, or has one inside."""
-    if eqn.primitive is _compat.jit_p and is_marked(eqn.params["name"]):
-        return True
-    return any(_holds_mark(each) for inner in _compat.inner_jaxprs(eqn) for each in inner.eqns)
+    calls = (each for each in _compat.every_equation([eqn]) if each.primitive is _compat.jit_p)
+    return any(is_marked(each.params["name"]) for each in calls)
 
 
 def inlined(inner: Any, invars: Sequence[Atom], outvars: Sequence[Any], like: Any) -> list[Any]:

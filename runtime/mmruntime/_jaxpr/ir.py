@@ -132,6 +132,13 @@ class Step:
         for region in self.regions:
             yield from region.ops
 
+    def border(self) -> set[Var]:
+        """What more than equations read: results, what loops take slices of, and what they add up."""
+        found = {atom for atom in self.outvars if is_var(atom)}
+        for region in self.regions:
+            found |= {*region.slices.values(), *(result for _, result in region.sums)}
+        return found
+
     def read_behind(self, index: int) -> set[Var]:
         """The variables that regions behind one read, or that the step returns."""
         later = self.regions[index + 1 :]
@@ -142,11 +149,8 @@ class Step:
     def float_types(self) -> set[Any]:
         """The types of all floats and complex numbers that it takes or computes, those of inner jaxprs included."""
         variables: list[Any] = [*self.invars, *self.constants]
-        left = [op.eqn for op in self.ops()]
-        while left:
-            eqn = left.pop()
+        for eqn in _compat.every_equation(op.eqn for op in self.ops()):
             variables += eqn.outvars
-            left += [inner for jaxpr in _compat.inner_jaxprs(eqn) for inner in jaxpr.eqns]
         types = {getattr(variable.aval, "dtype", None) for variable in variables}
         return {dtype for dtype in types if dtype is not None and jnp.issubdtype(dtype, jnp.inexact)}
 

@@ -22,7 +22,7 @@ from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
 from mmruntime._core.accumulators import accumulator_type
 from mmruntime._jaxpr.primitives import MOVES
-from mmruntime._jaxpr.trace_equations import trace_equations
+from mmruntime._jaxpr.rewrite import trace_equations
 
 # Pass on float32 from these operands on; all of them together, so that the others are converted.
 _PASSES = {

@@ -38,13 +38,11 @@ class Itinerary:
 
     Attributes:
         label: The step's name.
-        num_instructions: How many instructions it has, those of other processes included.
         awaited: By the index of the instruction, what it needs of other processes; no entry if nothing.
         tasks: By the index of the instruction, its tasks and microbatch in words.
     """
 
     label: str
-    num_instructions: int
     awaited: Mapping[int, Awaited]
     tasks: Mapping[int, str] = field(default_factory=dict)
 

@@ -27,11 +27,10 @@ from mmruntime._compat import Var, is_var
 from mmruntime._jaxpr.inline import CALLS, inlined
 from mmruntime._jaxpr.ir import Op, Region, Step, at_line
 from mmruntime._jaxpr.primitives import is_constraint
-from mmruntime._jaxpr.trace_equations import trace_equations
+from mmruntime._jaxpr.rewrite import trace_equations
 from mmruntime._slices.constants import Constants, once_each
-from mmruntime._slices.parameters import adapted_params
 from mmruntime._slices.ranges import RANGES, Range
-from mmruntime._slices.rules import ADVICE, Application, SlicedEquation, apply_rule, suggested
+from mmruntime._slices.rules import ADVICE, Application, SlicedEquation, adapted_params, apply_rule, suggested
 from mmruntime._slices.values import Check, NotSliceableError, SequenceAxis, SlicedValue, even_axis
 
 # Of the ranges of what slices compute, that of a value.

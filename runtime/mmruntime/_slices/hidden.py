@@ -121,7 +121,7 @@ def combined_fill(eqn: Any, row: SequenceAxis, column: SequenceAxis) -> tuple[Fi
     for k in _OF_HIDDEN[name][0] if name in _OF_HIDDEN else ():
         if not is_hidden(fills[k]) or is_hidden(other := fills[1 - k]):
             continue
-        if other is not None or (checks := _not_below(eqn, 1 - k, _tenth(fills[k]))) is not None:
+        if other is not None or (checks := _bounded(eqn, 1 - k, "above", _tenth(fills[k]))) is not None:
             return _OF_HIDDEN[name][1], () if other is not None else checks or ()
     numbers = [fill for fill in fills if isinstance(fill, float)]
     if is_same(name):
@@ -204,7 +204,7 @@ def _of_hidden_and_more(eqn: Any, fills: Sequence[Fill | None]) -> tuple[Fill | 
             return -math.inf, () if other is not None else finite(eqn, 1 - k)
         if other is not None:
             return _low(_most(fills[k]) + _most(other)), ()
-        if (checks := _not_above(eqn, 1 - k, -_tenth(fills[k]))) is not None:
+        if (checks := _bounded(eqn, 1 - k, "below", -_tenth(fills[k]))) is not None:
             return _low(0.9 * _most(fills[k])), checks
     return None, ()
 
@@ -222,7 +222,7 @@ def _of_hidden_and_less(
         # A row's maximum is minus infinity where all of the row is, and then all of the difference is NaN, here and
         # there.
         return one, ()
-    checks = _not_below(eqn, 1, _tenth(one))
+    checks = _bounded(eqn, 1, "above", _tenth(one))
     if checks is None:
         return None, ()
     return (one if one == -math.inf else _low(0.9 * _most(one))), checks
@@ -277,36 +277,28 @@ def _range(eqn: Any, operand: int) -> tuple[float, float] | None:
     return float(once.min()), float(once.max())
 
 
-def _not_below(eqn: Any, operand: int, least: float) -> tuple[Check, ...] | None:
-    """What is to be checked of an operand so that no entry is below a number; None if one is."""
-    value, found = eqn.ins[operand], _range(eqn, operand)
+def _bounded(eqn: Any, operand: int, form: str, limit: float) -> tuple[Check, ...] | None:
+    """What is to be checked of an operand so that all its entries are "above" a limit, or "below"; None if one is not.
+
+    Of pairs of positions slices do not compute those that are hidden.
+    """
+    value, found, is_above = eqn.ins[operand], _range(eqn, operand), form == "above"
     if found is not None:
-        return () if found[0] >= least else None
-    if value.least >= least or eqn.eqn.invars[operand].aval.dtype == np.bool_:
+        return () if (found[0] >= limit if is_above else found[1] <= limit) else None
+    if eqn.eqn.invars[operand].aval.dtype == np.bool_ or (is_above and value.least >= limit):
         return ()
-    if len(value.axes) == 2:
-        return _of_pairs(operand, "above", least)
-    what = f"what is subtracted from masked scores, or compared with them, is below {least:.0e}"
-    return (Check(operand, "above", least, f"{what}, as of a row that sees no position. {_ROW_SEES}"),)
-
-
-def _not_above(eqn: Any, operand: int, most: float) -> tuple[Check, ...] | None:
-    """What is to be checked of an operand so that no entry is above a number; None if one is."""
-    value, found = eqn.ins[operand], _range(eqn, operand)
-    if found is not None:
-        return () if found[1] <= most else None
-    if eqn.eqn.invars[operand].aval.dtype == np.bool_:
-        return ()
-    if len(value.axes) == 2:
-        return _of_pairs(operand, "below", most)
-    what = f"what is added to masked scores is above {most:.0e}, and shows what the mask hides"
-    return (Check(operand, "below", most, f"{what}. {_WRITE_INFINITY}"),)
-
-
-def _of_pairs(operand: int, form: str, limit: float) -> tuple[Check, ...]:
-    """The check of pairs of positions, of which slices do not compute those that are hidden."""
-    what = f"a mask hides by a number that is added, and scores that it hides may be as large as {abs(limit):.0e}"
-    return (Check(operand, form, limit, f"{what}. {_WRITE_INFINITY}", pairs=True),)
+    are_pairs = len(value.axes) == 2
+    if are_pairs:
+        what = f"a mask hides by a number that is added, and scores that it hides may be as large as {abs(limit):.0e}"
+    elif is_above:
+        what = (
+            f"what is subtracted from masked scores, or compared with them, is below {limit:.0e}, as of a row that "
+            "sees no position"
+        )
+    else:
+        what = f"what is added to masked scores is above {limit:.0e}, and shows what the mask hides"
+    advice = _ROW_SEES if is_above and not are_pairs else _WRITE_INFINITY
+    return (Check(operand, form, limit, f"{what}. {advice}", pairs=are_pairs),)
 
 
 _ROW_SEES = (

@@ -330,58 +330,66 @@ def _summed(
     raise NotSliceableError(message)
 
 
-def _dot_general(eqn: SlicedEquation) -> Application:
-    ((lc, rc), (lb, rb)) = eqn.params["dimension_numbers"]
-    ranks = [len(eqn.shape(0)), len(eqn.shape(1))]
-    contracted, batch = (lc, rc), (lb, rb)
-    free = [[d for d in range(ranks[k]) if d not in contracted[k] and d not in batch[k]] for k in (0, 1)]
-    sums: dict[int, list[tuple[int, SequenceAxis]]] = {}
+# Operands, each with an axis of its own.
+Members = list[tuple[int, SequenceAxis]]
+
+
+def _by_factors(
+    eqn: SlicedEquation, why_not: Callable[[int, int], str]
+) -> tuple[list[SequenceAxis], list[tuple[int, SequenceAxis, SequenceAxis]], list[tuple[int, Members]]]:
+    """The axes of a result whose factors have positions.
+
+    Args:
+        eqn: The equation.
+        why_not: What is wrong where positions in a dimension of an operand, given by its number, have no factor.
+
+    Returns:
+        The axes; the operands that have one, each with its own axis and the result's; and of each factor that results
+        do not have, the number and its operands.
+    """
+    known = factors(eqn.eqn)
     found: list[tuple[SequenceAxis, bool]] = []
-    for k in (0, 1):
-        for axis in eqn.ins[k].axes:
-            if axis.dim in contracted[k]:
-                sums.setdefault(contracted[k].index(axis.dim), []).append((k, axis))
-                continue
-            if axis.dim in batch[k]:
-                there = batch[k].index(axis.dim)
+    summed: dict[int, Members] = {}
+    for k, value in enumerate(eqn.ins):
+        for axis in value.axes:
+            number = next((number for number, each in enumerate(known) if each.ins.get(k) == axis.dim), None)
+            if number is None:
+                if value.hard_axes:
+                    raise NotSliceableError(why_not(k, axis.dim))
+            elif known[number].outs:
+                found.append((axis.at(known[number].outs[0]), bool(value.hard_axes)))
             else:
-                there = len(lb) + (len(free[0]) if k else 0) + free[k].index(axis.dim)
-            found.append((axis.at(there), bool(eqn.ins[k].hard_axes)))
-    outs = _united(found)
-    for position, members in sums.items():
+                summed.setdefault(number, []).append((k, axis))
+    axes = _united(found)
+    there = {each.outs[0]: each for each in known if each.outs}
+    kept = [(k, axis.at(dim), axis) for axis in axes for k, dim in there[axis.dim].ins.items()]
+    sums = []
+    for number, members in summed.items():
         # What is the same for all slices, or may be computed whole, follows the other operand.
-        firm = [each for each in members if eqn.ins[each[0]].hard_axes] or members[:1]
-        like = firm[0][1]
-        if any(axis != like.at(axis.dim) for _, axis in firm):
+        firm = [axis for k, axis in members if eqn.ins[k].hard_axes] or [members[0][1]]
+        if any(axis.at(0) != firm[0].at(0) for axis in firm):
             raise NotSliceableError("reads positions of several slices at once")
-        sums[position] = [(k, like.at(contracted[k][position])) for k in (0, 1)]
+        sums.append((number, [(k, firm[0].at(dim)) for k, dim in known[number].ins.items()]))
+    return axes, kept, sums
 
-    def dim_in(k: int, axis: SequenceAxis) -> int | None:
-        if axis.dim < len(lb):
-            return int(batch[k][axis.dim])
-        at = axis.dim - len(lb) - (len(free[0]) if k else 0)
-        return free[k][at] if 0 <= at < len(free[k]) else None
 
-    kept = [(k, axis.at(dim), axis) for axis in outs for k in (0, 1) if (dim := dim_in(k, axis)) is not None]
+def _read_for(
+    eqn: SlicedEquation, axes: Sequence[SequenceAxis], kept: Sequence[tuple[int, SequenceAxis, SequenceAxis]]
+) -> list[Reads]:
+    """How each operand is read for the axes of a result."""
+    return [[(own, axes.index(axis)) for k, own, axis in kept if k == operand] for operand in range(len(eqn.ins))]
+
+
+def _dot_general(eqn: SlicedEquation) -> Application:
+    axes, kept, sums = _by_factors(eqn, lambda k, dim: "is not known for slices of a sequence")
     if sums:
-        return _summed(eqn, list(sums.items()), kept)
-    reads: list[Reads] = [[], []]
-    for k, axis, there in kept:
-        reads[k].append((axis, outs.index(there)))
-    out = eqn.known(outs)
-    if len(outs) == 2:
-        zero = {}
-        for k in (0, 1):
-            dims = {axis.dim: there.dim for each, axis, there in kept if each == k}
-            zero.update(
-                {
-                    (dims[r], dims[c]): 0.0
-                    for (r, c), fill in eqn.ins[k].fills.items()
-                    if fill == 0 and {r, c} <= {*dims}
-                }
-            )
-        out = out.but(fills=zero)
-    return Application(out, reads)
+        return _summed(eqn, sums, kept)
+    zero: dict[tuple[int, int], float] = {}
+    for k, value in enumerate(eqn.ins if len(axes) == 2 else ()):
+        dims = {axis.dim: there.dim for each, axis, there in kept if each == k}
+        pairs = [pair for pair, fill in value.fills.items() if fill == 0 and {*pair} <= {*dims}]
+        zero.update({(dims[r], dims[c]): 0.0 for r, c in pairs})
+    return Application(eqn.known(axes).but(fills=zero), _read_for(eqn, axes, kept))
 
 
 # Shapes.
@@ -483,10 +491,8 @@ def _unjoined(eqn: SlicedEquation, column: SequenceAxis, start: int, limit: int)
 
 
 def _stack(eqn: SlicedEquation) -> Application:
-    new = eqn.params["axis"]
-    axes = _united([each for value in eqn.ins for each in _of(value)])
-    reads: list[Reads] = [[(axis, number) for number, axis in enumerate(axes)] for _ in eqn.ins]
-    return Application(eqn.known([axis.at(axis.dim + (axis.dim >= new)) for axis in axes]), reads)
+    axes, kept, _ = _by_factors(eqn, lambda k, dim: "is not known for slices of a sequence")
+    return Application(eqn.known(axes), _read_for(eqn, axes, kept))
 
 
 def _slice(eqn: SlicedEquation) -> Application:
@@ -577,86 +583,30 @@ def _dynamic_update_slice(eqn: SlicedEquation) -> Application:
 
 
 def _gather(eqn: SlicedEquation) -> Application:
-    numbers, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
-    operand_shape, rank = eqn.shape(0), len(eqn.out_shape)
-    batching, indices_batching = numbers.operand_batching_dims, numbers.start_indices_batching_dims
-    batch_dims = [dim for dim in range(rank) if dim not in numbers.offset_dims]
-    windows = [
-        dim for dim in range(len(operand_shape)) if dim not in numbers.collapsed_slice_dims and dim not in batching
-    ]
-    found: list[tuple[SequenceAxis, bool]] = []
-    for axis in eqn.ins[0].axes:
-        firm = bool(eqn.ins[0].hard_axes)
-        if axis.dim in batching:
-            found.append((axis.at(batch_dims[indices_batching[list(batching).index(axis.dim)]]), firm))
-        elif axis.dim in windows and sizes[axis.dim] == operand_shape[axis.dim]:
-            if axis.dim in numbers.start_index_map:
-                raise NotSliceableError("reads positions by their number")
-            found.append((axis.at(numbers.offset_dims[windows.index(axis.dim)]), firm))
-        elif firm:
-            raise NotSliceableError("reads positions by their number")
-    for axis in eqn.ins[1].axes:
-        if axis.dim < len(batch_dims):
-            found.append((axis.at(batch_dims[axis.dim]), bool(eqn.ins[1].hard_axes)))
-        elif eqn.ins[1].hard_axes:
-            raise NotSliceableError("reads at an index that depends on the sequence")
-    axes = _united(found)
+    why_not = "reads positions by their number", "reads at an index that depends on the sequence"
+    axes, kept, _ = _by_factors(eqn, lambda k, dim: why_not[k])
     if len(axes) > 1:
         raise NotSliceableError("reads positions for positions")
-    reads: list[Reads] = [[], []]
-    for number, axis in enumerate(axes):
-        if axis.dim in batch_dims:
-            at = batch_dims.index(axis.dim)
-            reads[1].append((axis.at(at), number))
-            if at in indices_batching:
-                reads[0].append((axis.at(batching[list(indices_batching).index(at)]), number))
-        else:
-            reads[0].append((axis.at(windows[list(numbers.offset_dims).index(axis.dim)]), number))
-    return Application(eqn.known(axes), reads)
+    return Application(eqn.known(axes), _read_for(eqn, axes, kept))
 
 
 def _scatter(eqn: SlicedEquation) -> Application:
-    numbers = eqn.params["dimension_numbers"]
-    shape, update_rank = eqn.shape(0), len(eqn.shape(2))
-    batching, indices_batching = numbers.operand_batching_dims, numbers.scatter_indices_batching_dims
-    scatter_dims = [dim for dim in range(update_rank) if dim not in numbers.update_window_dims]
-    windows = [dim for dim in range(len(shape)) if dim not in numbers.inserted_window_dims and dim not in batching]
-    operand, indices, updates = eqn.ins
-    # In terms of the updates' dimensions.
-    found = _of(updates)
-    for axis in indices.axes:
-        if axis.dim < len(scatter_dims):
-            found.append((axis.at(scatter_dims[axis.dim]), bool(indices.hard_axes)))
-        elif indices.hard_axes:
-            raise NotSliceableError("writes at an index that depends on the sequence")
-    for axis in operand.axes:
-        if axis.dim in batching:
-            at = scatter_dims[indices_batching[list(batching).index(axis.dim)]]
-        elif axis.dim in windows:
-            at = numbers.update_window_dims[windows.index(axis.dim)]
-        elif operand.hard_axes:
-            raise NotSliceableError("writes positions by their number")
-        else:
-            continue
-        found.append((axis.at(at), bool(operand.hard_axes)))
-    axes = _united(found)
-    if len(axes) != 1:
+    def why_not(operand: int, dim: int) -> str:
+        if operand == 1:
+            return "writes at an index that depends on the sequence"
+        is_window = operand == 0 or dim in eqn.params["dimension_numbers"].update_window_dims
+        return "writes positions by their number" if is_window else "writes what several positions give to one place"
+
+    axes, kept, sums = _by_factors(eqn, why_not)
+    if len(axes) + len(sums) != 1:
         raise NotSliceableError("writes positions for positions")
-    (axis,) = axes
-    if axis.dim in scatter_dims:
-        at = scatter_dims.index(axis.dim)
-        if at in indices_batching:
-            there = batching[list(indices_batching).index(at)]
-            reads: list[Reads] = [[(axis.at(there), 0)], [(axis.at(at), 0)], [(axis, 0)]]
-            return Application(eqn.known([axis.at(there)]), reads)
-        if eqn.name != "scatter-add" or operand.axes:
-            raise NotSliceableError("writes what several positions give to one place")
-        reads = [[], [(axis.at(at), "own")], [(axis, "own")]]
-        return Application(eqn.known(partial=True, origin=eqn.eqn), reads, once=frozenset({0}))
-    there = windows[list(numbers.update_window_dims).index(axis.dim)]
-    if there in numbers.scatter_dims_to_operand_dims or eqn.shape(2)[axis.dim] != shape[there]:
-        raise NotSliceableError("writes positions by their number")
-    return Application(eqn.known([axis.at(there)]), [[(axis.at(there), 0)], [], [(axis, 0)]])
+    if axes:
+        return Application(eqn.known(axes), _read_for(eqn, axes, kept))
+    if eqn.ins[0].axes:
+        raise NotSliceableError("writes what several positions give to one place")
+    own = dict(sums[0][1])
+    reads: list[Reads] = [[(own[k], "own")] if k in own else [] for k in range(len(eqn.ins))]
+    return Application(eqn.known(partial=True, origin=eqn.eqn), reads, once=frozenset({0}))
 
 
 _RULES: dict[str, Callable[[SlicedEquation], Application]] = {
@@ -739,3 +689,62 @@ def suggested(eqn: SlicedEquation) -> tuple[SequenceAxis, ...]:
             ):
                 return (even_axis(dim, eqn.out_shape[dim], eqn.count),)
     return ()
+
+
+def adapted_params(
+    eqn: Any,
+    atoms: Sequence[Any],
+    shapes: Sequence[tuple[int, ...]],
+    rule: Application,
+    number: int,
+    modes: Mapping[int, str],
+) -> Any:
+    """The parameters of an equation for a slice's operands and results."""
+    name, params = eqn.primitive.name, dict(eqn.params)
+    (shape, *_) = shapes
+    if rule.out.partial and not rule.once and name not in ("dot_general", "reduce_sum"):
+        return params
+    if name == "broadcast_in_dim":
+        params["shape"] = tuple(shape)
+    elif name == "reshape":
+        params["new_sizes"] = tuple(shape)
+    elif name == "slice":
+        before, new = eqn.invars[0].aval.shape, atoms[0].aval.shape
+        starts, limits = list(params["start_indices"]), list(params["limit_indices"])
+        for axis, mode in rule.wants(0, modes):
+            dim = axis.dim
+            if (starts[dim], limits[dim]) == (0, before[dim]):
+                limits[dim] = new[dim]
+                continue
+            if axis.is_joined:
+                # What lies behind the positions lies behind those up to the slice's end.
+                gone, end = before[dim] - new[dim], axis.lead + axis.length
+                starts[dim] -= gone if starts[dim] >= end else 0
+                limits[dim] -= gone if limits[dim] >= end else 0
+                continue
+            if mode != "own":
+                raise NotSliceableError("reads part of the positions before it")
+            start, end = axis.bounds[number], axis.bounds[number + 1]
+            low, high = max(start, starts[dim]), min(end, limits[dim])
+            starts[dim], limits[dim] = low - start, high - start
+        params |= {"start_indices": tuple(starts), "limit_indices": tuple(limits)}
+    elif name == "pad":
+        config = list(params["padding_config"])
+        for axis, mode in rule.wants(0, modes):
+            low, high, _ = config[axis.dim]
+            is_of_pairs = mode == "upto" and len(rule.reads[0]) == 2
+            if (low, high) == (0, 0) or is_of_pairs:
+                continue
+            if mode != "own":
+                raise NotSliceableError("reads part of the positions before it")
+            last = len(axis.bounds) - 2
+            config[axis.dim] = (low if number == 0 else 0, high if number == last else 0, 0)
+        params["padding_config"] = tuple(config)
+    elif name in ("dynamic_slice", "gather"):
+        sizes = list(params["slice_sizes"])
+        new = atoms[0].aval.shape
+        for axis, _ in rule.reads[0]:
+            if sizes[axis.dim] != 1 or eqn.invars[0].aval.shape[axis.dim] == 1:
+                sizes[axis.dim] = new[axis.dim]
+        params["slice_sizes"] = tuple(sizes)
+    return params

@@ -1,5 +1,5 @@
 """Compiled steps: `mjit`, `parallelize`, and the plan of passes.
 
 A function and the types of its arguments come in, a runner goes out. `plan` calls the passes, `mesh_function` keeps a
-plan for each `signature`, `fingerprint` is what processes compare before they run a step by `several_processes`.
+plan for each `signature`; what processes compare before they run a step is in `several_processes`.
 """

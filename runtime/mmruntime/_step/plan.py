@@ -17,8 +17,7 @@ from mmruntime._core.mesh import using
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.registry import registrations
 from mmruntime._core.switches import fast_path_enabled
-from mmruntime._execution.compile import Compiled, compile_program
-from mmruntime._execution.donation import owned_slots
+from mmruntime._execution.compile import Compiled, compile_program, owned_slots
 from mmruntime._execution.run import Runner, StepRunner, WholeRunner, outputs_of
 from mmruntime._execution.stacked_runner import StackedRunner, StackLayouts, lay_out_stacks
 from mmruntime._execution.transfers.own_parts import processes

@@ -10,7 +10,7 @@ from typing import Any
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._jaxpr.ir import Step
 from mmruntime._partition.layouts.input_layouts import InputLayouts
-from mmruntime._partition.layouts.propagated_layouts import PropagatedLayouts
+from mmruntime._partition.layouts.propagate import PropagatedLayouts
 from mmruntime._partition.layouts.shard import Shardings, propagate_segments
 from mmruntime._partition.pipeline.loop_schedule import LoopSchedule
 from mmruntime._partition.placement.place import Placement

@@ -24,7 +24,7 @@ from mmruntime._execution.transfers.crossing import Crossing
 from mmruntime._processes.group import group_of
 from mmruntime._processes.progress import progress
 from mmruntime._processes.transports import NAMES
-from mmruntime._step import fingerprint
+from mmruntime._step import several_processes as fingerprint
 from tests.runtime.helpers import adam_state, adam_step, batches, in_stages, normal, plain_chain, squares, weights
 
 

@@ -82,7 +82,7 @@ def main():
     exchange = Exchange()
     me = int(os.environ["JAX_PROCESS_ID"])
     awaited = Awaited("float32[16,16] from submesh 1 to submesh 0", ((me + 1) % COUNT,))
-    step = Itinerary("step", 2, {1: awaited}, {1: f"task layer{me} forward, microbatch 2"})
+    step = Itinerary("step", {1: awaited}, {1: f"task layer{me} forward, microbatch 2"})
     for number in range(STEPS):
         if number == AT and me == VICTIM:
             bring_about(FAULT)

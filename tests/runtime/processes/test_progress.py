@@ -29,7 +29,7 @@ class Arriving:
         return self.deleted
 
 
-STEP = Itinerary("train", 9, {3: Awaited("float32[2] from submesh 1 to submesh 0", (1,))})
+STEP = Itinerary("train", {3: Awaited("float32[2] from submesh 1 to submesh 0", (1,))})
 
 
 def test_the_oldest_wait_is_the_first_that_is_not_over():

@@ -24,6 +24,7 @@ from mmruntime._exactness.resize import for_one_example
 from mmruntime._exactness.rules.equation import Edits
 from mmruntime._exactness.split import no_derivative, reads_edits, split
 from mmruntime._frontend.labels import label_of, name_trace
+from mmruntime._frontend.loops.iteration_results import in_row
 from mmruntime._frontend.python_state import traced_again
 from mmruntime._jaxpr import equal_traces
 from mmruntime._jaxpr.effects import host_call_lines
@@ -130,9 +131,7 @@ class TracedFunction:
 def _may_overflow(program: Any) -> bool:
     """Whether a program converts from a type of less range than float32."""
     jaxpr, _ = _compat.split(program)
-    return any(
-        shorter_range(eqn) is not None or any(map(_may_overflow, _compat.inner_jaxprs(eqn))) for eqn in jaxpr.eqns
-    )
+    return any(shorter_range(eqn) is not None for eqn in _compat.every_equation(jaxpr.eqns))
 
 
 def trace_both(
@@ -524,9 +523,7 @@ class TracedLoop:
     def _added(self, verdict: Verdict, value: Any, index: Any) -> Any:
         if verdict.kind == "sum":
             return value
-        # Booleans cannot be added.
-        value = value.astype(np.uint8) if value.dtype == np.bool_ else value
-        return jnp.zeros((self.count, *np.shape(value)), value.dtype).at[index].set(value)
+        return in_row(value, index, self.count)
 
     def result(self, totals: Sequence[Any]) -> Any:
         """The function's result, from the sums of what the microbatches added."""

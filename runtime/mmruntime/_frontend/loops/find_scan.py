@@ -11,6 +11,7 @@ from jax.core import Tracer
 
 from mmruntime import _compat
 from mmruntime._frontend.operands import by_operands
+from mmruntime._jaxpr.rewrite import run_scan
 
 R = TypeVar("R")
 
@@ -50,13 +51,8 @@ class Scan:
 
     def run(self, consts: Sequence[Any], carry: Sequence[Any], slices: Sequence[Any], length: int) -> Any:
         """Run the scan with `length` iterations: the last carry, and the stacked results."""
-        compute = _compat.as_fun(self.body)
-
-        def body(carry: Any, sliced: Any) -> tuple[Any, Any]:
-            out = compute(*consts, *carry, *sliced)
-            return out[: self.num_carry], out[self.num_carry :]
-
-        return jax.lax.scan(body, list(carry), list(slices), length=length, reverse=self.reverse, unroll=self.unroll)
+        options = {"length": length, "reverse": self.reverse, "unroll": self.unroll}
+        return run_scan(_compat.as_fun(self.body), consts, carry, slices, **options)
 
 
 def replace_scan(

@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from mmruntime._exactness.messages import because, listed
+from mmruntime._exactness.messages import because, by_text
 from mmruntime._exactness.prove import Verdict
 
 _PHRASES = {
@@ -34,18 +34,13 @@ def extreme_of(kind: str, rows: Any, dtype: Any) -> Any:
 
 def loop_summary(names: Sequence[str], kinds: Sequence[str]) -> tuple[str, ...]:
     """What is proved of the leaves of a loop's carry, in lines."""
-    by_kind: dict[str, list[str]] = {}
-    for name, kind in zip(names, kinds, strict=True):
-        by_kind.setdefault(kind, []).append(name)
-    return ("the loop's own results, proved", *(f"{_PHRASES[kind]}: {listed(each)}" for kind, each in by_kind.items()))
+    said = ((_PHRASES[kind], name) for name, kind in zip(names, kinds, strict=True))
+    return ("the loop's own results, proved", *by_text(said))
 
 
 def whole_summary(names: Sequence[str], verdicts: Sequence[Verdict | None]) -> tuple[str, ...]:
     """What is known of sums over iterations beside one iteration on all their pieces together, in lines."""
-    by_standing: dict[str, list[str]] = {}
-    for name, verdict in zip(names, verdicts, strict=True):
-        by_standing.setdefault(_standing(verdict), []).append(name)
-    return tuple(f"{standing}: {listed(each)}" for standing, each in by_standing.items())
+    return tuple(by_text((_standing(verdict), name) for name, verdict in zip(names, verdicts, strict=True)))
 
 
 def _standing(verdict: Verdict | None) -> str:

@@ -11,14 +11,12 @@ from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import jax
-
 from mmruntime import _compat
 from mmruntime._compat import Var, is_var
 from mmruntime._core.logical_axes import entry_names
 from mmruntime._frontend.constraint import constraint_p
-from mmruntime._jaxpr.ir import Op, Region, Step, abstract
-from mmruntime._jaxpr.rewrite import renamed
+from mmruntime._jaxpr.ir import Op, Region, Step
+from mmruntime._jaxpr.rewrite import renamed, trace_equations
 from mmruntime._partition.layouts.shard import Shardings
 from mmruntime._partition.placement.place import Placement
 
@@ -159,8 +157,7 @@ def _constraint(source: Var, target: Var, names: tuple[tuple[str, ...], ...]) ->
     def lay_out(value: Any) -> Any:
         return constraint_p.bind(value, names=names, logical=False)
 
-    template = _compat.split(jax.make_jaxpr(lay_out)(abstract(source)))[0].eqns[-1]
-    return template.replace(invars=[source], outvars=[target])
+    return trace_equations(lay_out, [source], target)[1][-1]
 
 
 def _laid_out_outside(eqn: Any, positions: Collection[int]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -27,7 +27,8 @@ def check_packed_types(step: Step, placement: Placement, segments: Segments, sha
         NotImplementedError: If one does, or may.
     """
     eqns = [op.eqn for op in step.ops()]
-    if not any(map(_is_packed, step.invars)) and not any(True for _ in _packed(eqns)):
+    made = (var for eqn in _compat.every_equation(eqns) for var in (*eqn.invars, *eqn.outvars))
+    if not any(map(_is_packed, step.invars)) and not any(map(_is_packed, made)):
         return
     meshes = placement.submeshes.meshes
     wide = [mesh.size > 1 and mesh.devices.flat[0].platform == "cpu" for mesh in meshes]
@@ -65,15 +66,6 @@ def _check(eqns: Iterable[Any], known: Mapping[Var, Any]) -> None:
                 inner.eqns,
                 {var: known[atom] for var, atom in pairs if is_call and _compat.is_var(atom) and atom in known},
             )
-
-
-def _packed(eqns: Iterable[Any]) -> Iterator[Any]:
-    """The equations that read or give two-bit integers, at whatever depth."""
-    for eqn in eqns:
-        if any(map(_is_packed, (*eqn.invars, *eqn.outvars))):
-            yield eqn
-        for inner in _compat.inner_jaxprs(eqn):
-            yield from _packed(inner.eqns)
 
 
 def _is_packed(atom: Any) -> bool:

@@ -23,8 +23,7 @@ from mmruntime._jaxpr.equal import Forms, names_mesh
 from mmruntime._jaxpr.ir import Op, Step
 from mmruntime._partition.layouts.input_layouts import InputLayouts
 from mmruntime._partition.layouts.mesh_axes import AxisTranslator, Unused
-from mmruntime._partition.layouts.propagate import Found, propagate
-from mmruntime._partition.layouts.propagated_layouts import PropagatedLayouts
+from mmruntime._partition.layouts.propagate import Found, PropagatedLayouts, propagate
 from mmruntime._partition.placement.place import Placement
 from mmruntime._partition.programs.segment import Segment, Segments
 from mmruntime._partition.programs.single_program import borders, whole_function

@@ -18,7 +18,7 @@ from mmruntime._compat import Atom, Var, is_var
 from mmruntime._jaxpr.ir import Region, Step, is_scalar
 from mmruntime._partition.pipeline.issue_order import Pipeline, order_loop
 from mmruntime._partition.pipeline.loop_schedule import LoopSchedule
-from mmruntime._partition.pipeline.run_again import remade
+from mmruntime._partition.pipeline.pipeline_stages import remade
 from mmruntime._partition.placement.place import Placement
 from mmruntime._partition.programs.segment import Segment, Segments
 from mmruntime._partition.programs.single_program import borders

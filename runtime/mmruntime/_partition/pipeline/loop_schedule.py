@@ -13,8 +13,7 @@ from mmruntime._core.accumulators import accumulator_type
 from mmruntime._core.marks import LoopSpec
 from mmruntime._jaxpr import flops as _cost
 from mmruntime._jaxpr.ir import Region, Step, num_bytes
-from mmruntime._partition.pipeline.pipeline_stages import Stage, dependencies, pipeline_stages
-from mmruntime._partition.pipeline.run_again import check_runs_again, remade
+from mmruntime._partition.pipeline.pipeline_stages import Stage, check_runs_again, dependencies, pipeline_stages, remade
 from mmruntime._partition.placement.place import Placement
 from mmruntime._partition.programs.segment import Segment, Segments, segment
 from mmruntime._partition.programs.split_backward import halves_of, split_backward

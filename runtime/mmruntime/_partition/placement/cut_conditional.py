@@ -15,7 +15,7 @@ from mmruntime._compat import Atom, Var, is_var
 from mmruntime._jaxpr.effects import runs_once
 from mmruntime._jaxpr.inline import fresh
 from mmruntime._jaxpr.ir import is_tiny
-from mmruntime._jaxpr.rewrite import has_effects, needed
+from mmruntime._jaxpr.rewrite import has_effects, needed, trace_equations
 from mmruntime._partition.placement.locations import SCALARS, CannotCutError, Key, Locations
 
 
@@ -264,6 +264,5 @@ def _has_effects(branch: _Branch, chunk: tuple[int, Key]) -> bool:
 
 def _zeros(aval: Any) -> tuple[list[Any], Atom]:
     """Equations that make an array of zeros, in the place of a value of a branch that is not taken."""
-    traced, _ = _compat.split(jax.make_jaxpr(lambda: jnp.zeros(aval.shape, aval.dtype))())
-    _, eqns, outs = fresh(traced)
-    return eqns, outs[0]
+    out, eqns = trace_equations(lambda: jnp.zeros(aval.shape, aval.dtype), [])
+    return eqns, out

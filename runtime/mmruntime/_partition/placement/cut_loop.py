@@ -11,8 +11,7 @@ from mmruntime._compat import Atom, Var, is_var
 from mmruntime._jaxpr.effects import runs_once
 from mmruntime._jaxpr.inline import fresh, inlined
 from mmruntime._jaxpr.ir import is_tiny
-from mmruntime._jaxpr.rewrite import needed
-from mmruntime._jaxpr.scans import trace_scan
+from mmruntime._jaxpr.rewrite import needed, trace_scan
 from mmruntime._partition.placement.locations import ANYWHERE, CannotCutError, Key, Locations, Whereabouts
 
 

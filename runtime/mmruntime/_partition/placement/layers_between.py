@@ -144,8 +144,4 @@ def _lines(eqn: Any) -> dict[_Line, None]:
 
     The forward pass of a layer under `jax.checkpoint` is opened, and its backward pass is one equation.
     """
-    found = dict.fromkeys([own] if (own := _compat.own_frames(eqn)) else [])
-    for jaxpr in _compat.inner_jaxprs(eqn):
-        for each in jaxpr.eqns:
-            found |= _lines(each)
-    return found
+    return dict.fromkeys(own for each in _compat.every_equation([eqn]) if (own := _compat.own_frames(each)))

@@ -21,7 +21,7 @@ from mmruntime._compat import Var, is_var
 from mmruntime._core.accumulators import accumulator_type
 from mmruntime._jaxpr import flops as _cost
 from mmruntime._jaxpr.ir import Op, Region, Step, is_tiny
-from mmruntime._jaxpr.trace_equations import trace_equations
+from mmruntime._jaxpr.rewrite import trace_equations
 
 _GRADIENT_SUMS = ("add_any", "add")
 # Associative and commutative but for rounding, so that they may be regrouped.
@@ -153,8 +153,7 @@ def _add_up(terms: Sequence[Var], result: Var, dtype: Any, like: Op | None) -> t
         summed = functools.reduce(jax.lax.add, [each.astype(dtype) for each in others], first.astype(dtype))
         return summed.astype(result.aval.dtype)
 
-    eqns = trace_equations(total, terms)[1] or [_compat.copy_eqn(terms[0], result)]
-    eqns[-1] = eqns[-1].replace(outvars=[result])
+    _, eqns = trace_equations(total, terms, result)
     return [Op(eqn) if like is None else Op(eqn, None, like.backward, like.variant) for eqn in eqns], result
 
 

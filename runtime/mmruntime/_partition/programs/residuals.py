@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 
 from mmruntime import _compat
-from mmruntime._compat import Var, is_var
+from mmruntime._compat import Var
 from mmruntime._core.switches import recomputation_enabled
 from mmruntime._frontend.constraint import constraint_p
 from mmruntime._jaxpr.inline import open_calls
@@ -26,7 +26,6 @@ from mmruntime._jaxpr.ir import Op, Region, Step, num_bytes
 from mmruntime._jaxpr.primitives import MOVES
 from mmruntime._jaxpr.rewrite import renamed
 from mmruntime._partition.placement.place import Placement
-from mmruntime._partition.programs.minimum_cut import cheapest_to_keep
 from mmruntime._partition.programs.segment import Segment, Segments
 from mmruntime._partition.tracing.trace import remove_dead_code
 
@@ -50,9 +49,7 @@ def recompute_residuals(step: Step, placement: Placement, segments: Segments) ->
     fixed = {*placement.floating, *placement.makers.values(), *placement.pulled.values()}
     # Those that several submeshes run belong to several programs, of which each would have other residuals.
     fixed |= {op for op in step.ops() if len(placement.of[op]) > 1}
-    elsewhere = {atom for atom in step.outvars if is_var(atom)}
-    for region in step.regions:
-        elsewhere |= {*region.slices.values(), *(result for _, result in region.sums)}
+    elsewhere = step.border()
     readers: dict[Var, list[Segment]] = defaultdict(list)
     for each in segments:
         for var in each.reads:
@@ -81,8 +78,7 @@ def _where_still_read(step: Step, of: Mapping[Op, tuple[int, ...]]) -> dict[Op, 
     A task that is opened drops the arguments that it did not use, such as the key of a dropout of rate zero.
     """
     found = {op: of[op] for op in step.ops()}
-    border = {atom for atom in step.outvars if is_var(atom)}
-    border |= {var for region in step.regions for var in (*region.slices.values(), *(read for _, read in region.sums))}
+    border = step.border()
     readers: dict[Var, set[int]] = defaultdict(set)
     for op in [op for region in reversed(step.regions) for op in reversed(region.ops)]:
         places = found[op]
@@ -194,3 +190,99 @@ def _is_cheap(op: Op) -> bool:
     if op.eqn.primitive.name == "integer_pow":
         return bool(op.eqn.params["y"] >= 0)
     return op.eqn.primitive.name in _CHEAP or op.eqn.primitive is constraint_p
+
+
+Value = TypeVar("Value", bound=Hashable)
+
+
+def cheapest_to_keep(
+    read: Collection[Value],
+    made_of: Callable[[Value], Iterable[Value] | None],
+    cost: Callable[[Value], int],
+) -> set[Value]:
+    """The values to keep: of those that cost the least together, the ones from which the least is made again.
+
+    A minimum cut of a network in which each value is an edge of its cost.
+
+    Args:
+        read: The values that must be kept or made again.
+        made_of: The values that one can be made of, none for a constant; None if it cannot be made again.
+        cost: What it costs to keep a value, an integer of at least 0.
+    """
+    operands: dict[Value, tuple[Value, ...] | None] = {}
+    waiting = list(read)
+    while waiting:
+        value = waiting.pop()
+        if value not in operands:
+            found = made_of(value)
+            operands[value] = None if found is None else tuple(found)
+            waiting.extend(operands[value] or ())
+    # Nodes: the source, the sink, and for each value where it comes in and where it goes out.
+    come = {value: 2 + 2 * n for n, value in enumerate(operands)}
+    go = {value: node + 1 for value, node in come.items()}
+    edges = {(come[value], go[value]): cost(value) for value in operands}
+    uncut = sum(edges.values()) + 1
+    for value, found in operands.items():
+        edges.update({(0, come[value]): uncut} if found is None else {(go[each], come[value]): uncut for each in found})
+    edges.update({(go[value], 1): uncut for value in read})
+    needed = _sink_side(edges, 2 + 2 * len(operands))
+    return {value for value in operands if go[value] in needed and come[value] not in needed}
+
+
+def _sink_side(edges: Mapping[tuple[int, int], int], size: int) -> set[int]:
+    """The nodes on the side of the sink, node 1, of the minimum cut that is nearest to it; the source is node 0.
+
+    Dinitz's algorithm (Dinic, "Algorithm for solution of a problem of maximum flow in networks with power estimation",
+    1970), in plain Python: to import SciPy's takes longer than the cuts of a step.
+    """
+    # The edges of each node, back edges among them: edge `n ^ 1` is the back edge of edge `n`.
+    of: list[list[int]] = [[] for _ in range(size)]
+    ends: list[int] = []
+    left: list[int] = []
+    for (start, end), capacity in edges.items():
+        of[start].append(len(ends))
+        of[end].append(len(ends) + 1)
+        ends += (end, start)
+        left += (capacity, 0)
+    while True:
+        levels = [-1] * size
+        levels[0] = 0
+        queue = [0]
+        for node in queue:
+            for edge in of[node]:
+                if left[edge] and levels[ends[edge]] < 0:
+                    levels[ends[edge]] = levels[node] + 1
+                    queue.append(ends[edge])
+        if levels[1] < 0:
+            break
+        untried = [each[:] for each in of]
+        path: list[int] = []
+        while True:
+            node = ends[path[-1]] if path else 0
+            if node == 1:
+                flow = min(left[edge] for edge in path)
+                for edge in path:
+                    left[edge] -= flow
+                    left[edge ^ 1] += flow
+                # On from the first edge that is full.
+                del path[next(n for n, edge in enumerate(path) if not left[edge]) :]
+                continue
+            edges_on = untried[node]
+            while edges_on and not (left[edges_on[-1]] and levels[ends[edges_on[-1]]] == levels[node] + 1):
+                edges_on.pop()
+            if edges_on:
+                path.append(edges_on[-1])
+            elif path:
+                # A dead end: its edge is not tried again.
+                levels[node] = -1
+                path.pop()
+            else:
+                break
+    side = [1]
+    seen = {1}
+    for node in side:
+        for edge in of[node]:
+            if left[edge ^ 1] and ends[edge] not in seen:
+                seen.add(ends[edge])
+                side.append(ends[edge])
+    return seen

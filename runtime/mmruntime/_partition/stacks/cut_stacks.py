@@ -25,9 +25,8 @@ from mmruntime._core.task import Task
 from mmruntime._jaxpr.inline import body_of_call, fresh, inlined
 from mmruntime._jaxpr.ir import Op, Region, Step
 from mmruntime._jaxpr.primitives import Factor
-from mmruntime._jaxpr.trace_equations import trace_equations
-from mmruntime._partition.stacks.dimension_ties import local_params, ties
-from mmruntime._partition.stacks.find_stacks import StackCut, StackCuts, WholeStack, find_stacks
+from mmruntime._jaxpr.rewrite import trace_equations
+from mmruntime._partition.stacks.find_stacks import StackCut, StackCuts, WholeStack, find_stacks, local_params, ties
 from mmruntime._partition.tracing.trace import remove_dead_code
 
 T = TypeVar("T")

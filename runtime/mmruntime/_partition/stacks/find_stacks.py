@@ -18,9 +18,9 @@ from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.submesh import task_mesh
 from mmruntime._core.task import Task
 from mmruntime._jaxpr.ir import Op, Step, at_line, is_tiny, num_elements
+from mmruntime._jaxpr.primitives import Factor, factors
 from mmruntime._partition.placement.namesakes import Namesakes, read_before
 from mmruntime._partition.placement.place import layer_costs
-from mmruntime._partition.stacks.dimension_ties import tied, ties
 
 # How many equations, such as casts and reshapes, may lie between a layer's slice and the task that reads it.
 _REACH = 8
@@ -374,3 +374,39 @@ class _Spread:
         if is_var(one) and is_var(other):
             self._same[one].append(other)
             self._same[other].append(one)
+
+
+# Primitives whose parameters hold what is not known of a part.
+_NOT_IN_PARTS = frozenset(
+    ("conv_general_dilated", "gather", "random_bits", "rev", "scatter", "scatter-add", "split", "top_k")
+)
+
+
+def ties(eqn: Any) -> list[Factor]:
+    """The factors of an equation that all its operands have; none for equations that are not known.
+
+    Where another one is cut, some operand is needed whole in every part.
+    """
+    if eqn.primitive.name in _NOT_IN_PARTS:
+        return []
+    # A dimension that is repeated depends on nothing.
+    operands = {k for k, atom in enumerate(eqn.invars) if atom.aval.shape}
+    return [each for each in factors(eqn) if each.outs and (not each.ins or each.ins.keys() == operands)]
+
+
+def local_params(eqn: Any, tie: Factor, count: int) -> dict[str, Any]:
+    """The parameters of an equation on one of `count` equal parts of the tied dimensions."""
+    params = dict(eqn.params)
+    for key in ("shape", "new_sizes", "limit_indices"):
+        if eqn.primitive.name in ("broadcast_in_dim", "reshape", "slice") and key in params:
+            sizes = list(params[key])
+            sizes[tie.outs[0]] //= count
+            params[key] = tuple(sizes)
+    return params
+
+
+def tied(eqn: Any, tie: Factor) -> list[tuple[Any, int]]:
+    """The variables of an equation that a tie holds together, each with its dimension."""
+    pairs = [(eqn.invars[index], dim) for index, dim in tie.ins.items()]
+    pairs += [(eqn.outvars[index], dim) for index, dim in tie.outs.items()]
+    return [(atom, dim) for atom, dim in pairs if is_var(atom)]

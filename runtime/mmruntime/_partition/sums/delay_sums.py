@@ -21,7 +21,7 @@ from mmruntime._compat import Var
 from mmruntime._core.accumulators import accumulator_type
 from mmruntime._core.logical_axes import spec_axes
 from mmruntime._jaxpr.ir import Op, Step, at_line, shard_bytes
-from mmruntime._partition.layouts.propagated_layouts import PropagatedLayouts
+from mmruntime._partition.layouts.propagate import PropagatedLayouts
 from mmruntime._partition.layouts.shard import Shardings
 from mmruntime._partition.placement.partial_sums import read_counts, split_loop_sums
 from mmruntime._partition.placement.place import Placement

@@ -21,7 +21,7 @@ from mmruntime._compat import Var, is_var
 from mmruntime._jaxpr.inline import open_calls
 from mmruntime._jaxpr.ir import Op, Region, Step, is_scalar, num_bytes, num_elements
 from mmruntime._jaxpr.primitives import MOVES, is_constraint
-from mmruntime._jaxpr.trace_equations import trace_equations
+from mmruntime._jaxpr.rewrite import trace_equations
 from mmruntime._partition.layouts.shard import Shardings
 from mmruntime._partition.placement.partial_sums import read_counts
 from mmruntime._partition.placement.place import Placement
@@ -207,7 +207,6 @@ def _taken_apart(pack: _Pack, like: Var) -> tuple[Var, list[Op]]:
         def piece(flat: Any, start: int = start, end: int = end, total: Var = total) -> Any:
             return jax.lax.reshape(jax.lax.slice(flat, (start,), (end,)), total.aval.shape)
 
-        _, eqns = trace_equations(piece, [joined])
-        ops += [Op(eqn, variant=pack.variant) for eqn in (*eqns[:-1], eqns[-1].replace(outvars=[total]))]
+        ops += [Op(eqn, variant=pack.variant) for eqn in trace_equations(piece, [joined], total)[1]]
         start = end
     return joined, ops

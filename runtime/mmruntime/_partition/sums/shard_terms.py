@@ -32,7 +32,8 @@ from mmruntime._core.logical_axes import entry_names, spec_axes
 from mmruntime._jaxpr.inline import inlined
 from mmruntime._jaxpr.ir import abstract
 from mmruntime._jaxpr.primitives import factors, is_constraint, linear_in
-from mmruntime._partition.layouts.propagated_layouts import PropagatedLayouts
+from mmruntime._jaxpr.rewrite import run_scan
+from mmruntime._partition.layouts.propagate import PropagatedLayouts
 from mmruntime._partition.tracing.own_meshes import border_shardings
 
 Axes = tuple[str, ...]
@@ -537,17 +538,13 @@ class _CallInTerms:
         params = self.eqn.params
         counts = {p: self.found._count(axes) for p, axes in self.axes.items() if p < num_carry}
 
-        def scan(*args: Any) -> list[Any]:
-            def layer(carry: Any, piece: Any) -> tuple[Any, Any]:
-                out = compute(*args[:num_consts], *carry, *piece)
-                return out[:num_carry], out[num_carry:]
+        options = {name: params[name] for name in ("length", "reverse", "unroll")}
 
+        def scan(*args: Any) -> list[Any]:
             first = list(args[num_consts:first_slice])
             for position, count in counts.items():
                 first[position] = _as_first(first[position], count)
-            options = {"length": params["length"], "reverse": params["reverse"], "unroll": params["unroll"]}
-            carry, stacks = jax.lax.scan(layer, first, list(args[first_slice:]), **options)
-            stacks = list(stacks)
+            carry, stacks = run_scan(compute, args[:num_consts], first, args[first_slice:], **options)
             for position in self.axes:
                 if position >= num_carry:
                     # Layers come first, shards behind them.

@@ -109,12 +109,7 @@ class TaskFinder:
 
     def inside(self, jaxpr: Any, test: Callable[[Any], bool]) -> bool:
         """Whether a jaxpr holds, at any depth, an equation that is a task's or that passes a test."""
-        for eqn in jaxpr.eqns:
-            if test(eqn) or self.find(eqn)[0] is not None:
-                return True
-            if any(self.inside(inner, test) for inner in _compat.inner_jaxprs(eqn)):
-                return True
-        return False
+        return any(test(eqn) or self.find(eqn)[0] is not None for eqn in _compat.every_equation(jaxpr.eqns))
 
 
 def _runs(stack: list[tuple[str, bool]]) -> list[list[str]]:

@@ -310,7 +310,7 @@ def _is_loop(eqn: Any) -> bool:
 
 def holds_loop(jaxpr: Any) -> bool:
     """Whether a microbatch loop is in a jaxpr, at whatever depth."""
-    return any(_is_loop(eqn) or any(map(holds_loop, _compat.inner_jaxprs(eqn))) for eqn in jaxpr.eqns)
+    return any(map(_is_loop, _compat.every_equation(jaxpr.eqns)))
 
 
 def _is_mapped_only(eqn: Any) -> bool:

@@ -7,16 +7,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Unpack
 
-from mmruntime.schedules._action import Rows
+from mmruntime.schedules._action import Action, Rows
 from mmruntime.schedules._named import check_sizes, named, placements, suits
 from mmruntime.schedules._registry import AUTO, names
 from mmruntime.schedules._schedule import Schedule
 from mmruntime.schedules._search.choice import Choice, Considered
-from mmruntime.schedules._search.list_scheduling import Pick, Policy, Preference, Recompute, hops_to_end, list_schedule
+from mmruntime.schedules._search.list_scheduling import (
+    Pick,
+    PipelineModel,
+    Policy,
+    Preference,
+    Recompute,
+    hops_to_end,
+    list_schedule,
+)
 from mmruntime.schedules._search.local_search import improve
 from mmruntime.schedules._search.lower_bound import shortest_step
 from mmruntime.schedules._search.objective import Objective, SearchOptions, objective_for
-from mmruntime.schedules._search.recomputation import recompute_where_full
 from mmruntime.schedules._simulate import Simulation, simulate
 
 # Budgets of the search, as actions run in simulated time: for policies, and for local search. Not seconds, because
@@ -323,3 +330,38 @@ def _simulated(schedule: Schedule, options: SearchOptions) -> Simulation:
         weight_activation_bytes=options.get("weight_activation_bytes"),
         input_bytes=options.get("input_bytes"),
     )
+
+
+def recompute_where_full(rows: Rows, pipeline: PipelineModel) -> Rows:
+    """The rows, with a forward run once more for each microbatch whose activations found no memory.
+
+    The earlier ones keep their activations, in as much memory as the largest forward leaves that runs once more. The
+    result may still be too large: an order with more microbatches in flight than there is memory for their inputs.
+    """
+    able = set(pipeline.recomputable)
+    return tuple(_row(row, pipeline, memory, able) for row, memory in zip(rows, pipeline.memory, strict=True))
+
+
+def _row(row: tuple[Action, ...], pipeline: PipelineModel, memory: float, able: set[int]) -> tuple[Action, ...]:
+    whole, kept, inputs = pipeline.whole, pipeline.kept, pipeline.inputs
+    more = max((whole[action.stage] - inputs[action.stage] for action in row if action.stage in able), default=0.0)
+    live = 0.0
+    waiting: set[tuple[int, int]] = set()
+    result: list[Action] = []
+    for action in row:
+        stage, key = action.stage, (action.stage, action.microbatch)
+        if action.kind == "F":
+            if stage in able and live + whole[stage] > memory - more + 1e-9:
+                waiting.add(key)
+                live += inputs[stage]
+            else:
+                live += whole[stage]
+        elif action.kind == "W":
+            live -= kept[stage]
+        else:
+            if key in waiting:
+                result.append(Action("R", stage, action.microbatch))
+                live += whole[stage] - inputs[stage]
+            live -= whole[stage] - (kept[stage] if action.kind == "I" else 0.0)
+        result.append(action)
+    return tuple(result)
