@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,6 +17,7 @@ from mmrewrite.values.value import (
     CallArguments,
     CallFrame,
     Function,
+    Key,
     Own,
     Path,
     Unknown,
@@ -70,6 +72,7 @@ def bases_of(flow: ValueFlow, module: ModuleUses, definition: ast.ClassDef) -> B
     return Bases(classes, [name for name in outside if name not in _PLAIN_BASES], is_whole)
 
 
+_ENUMS = frozenset(f"enum.{name}" for name in ("Enum", "IntEnum", "StrEnum", "Flag", "IntFlag"))
 _PLAIN_METACLASSES = frozenset(("abc.ABCMeta", "enum.EnumMeta", "builtins.type"))
 _PLAIN_BASES = frozenset(
     ("builtins.object", "abc.ABC", "typing.Generic", "typing.Protocol", "typing.NamedTuple", "builtins.Exception")
@@ -91,6 +94,12 @@ def of_class(flow: ValueFlow, value: Value) -> _Found:
             yield Value(module, definition, tuple(rest), frame)
         case [Access(By.CALL), Access(By.ATTRIBUTE, "__class__"), *rest]:
             yield Value(module, definition, tuple(rest), frame)
+        case [Access(By.CALL) as made, Access(By.BOUND, owner), *rest]:
+            # What a class holds is given the object only if it is a descriptor.
+            is_descriptor = any(_own_methods(flow, module, definition, "__get__"))
+            given = Access(By.CALL, flow.call_with(owner))
+            steps = (attribute("__get__"), given) if is_descriptor else ()
+            yield Value(module, definition, (made, *steps, *rest), frame)
         case [Access(By.CALL, call), step, *rest]:
             for home, method in _own_methods(flow, module, definition, "__new__"):
                 yield Value(home, method, (Access(By.CALL, flow.merged(Value(module, definition), call)), step, *rest))
@@ -184,11 +193,21 @@ def _attribute(
     """What an attribute of a class or of an object may be."""
     module, definition = of
     bases = flow.bases(module, definition)
+    owner = Value(module, value.head, value.path[: -1 - len(rest)], value.frame)
+    match name, rest:
+        case "__dict__", [Access(By.ITEM, Key(text=str(key))), *more] if not is_class:
+            yield owner.done(attribute(key), *more)
+            return
+        case _, [Access(By.ATTRIBUTE, "value" | "_value_"), *more] if not _ENUMS.isdisjoint(bases.outside):
+            rest = tuple(more)
+            if any(_binds(*each, "__new__") for each in bases.classes):
+                yield Unknown(f"`{definition.name}` says itself what the values of its members are", value)
+        case _:
+            pass
     below = () if is_exact else flow.below(definition)
     family = [*bases.classes, *below]
     # An object of a class may be of one that derives from it, and from others.
     holders = {each for _, each in family} | {base for each in below for _, base in flow.bases(*each).classes}
-    owner = Value(module, value.head, value.path[: -1 - len(rest)], value.frame)
     is_found = False
     stores = [
         each
@@ -219,9 +238,17 @@ def _attribute(
             yield Unknown(f"`{definition.name}` has `{word}`", value, is_open=is_found)
     for store in flow.stores.computed:
         if store.holder in holders or (store.holder is None and flow.may_be(store, definition)):
+            words: Sequence[ast.expr] = ()
+            match store.node:
+                case ast.Call(func=ast.Attribute(attr="update"), args=args, keywords=keywords):
+                    # `self.__dict__.update(words)`
+                    words = [*args, *(each.value for each in keywords if each.arg is None)]
+                case _:
+                    pass
+            yield from (Value(store.module, each, (item(name), *rest), frame) for each in words)
             line = getattr(store.node, "lineno", 1)
             told = f"line {line} of {store.module.facts.path} sets attributes by computed names"
-            yield Unknown(told, value, is_open=is_found)
+            yield Unknown(told, value, is_open=is_found or bool(words))
             break
     if not bases.is_whole:
         yield Unknown(f"a base of `{definition.name}` is not in view", value)
@@ -232,11 +259,16 @@ def _attribute(
         given = CallArguments([flow.argument(module, ast.Constant(name))])
         for binding in home.facts.names.inner[each].bindings["__getattr__"]:
             yield from of_bound(flow, home, binding, (Access(By.BOUND, owner), Access(By.CALL, given), *rest), None)
-    for outside in bases.outside:
+    for outside in bases.outside if not looked else filter(lambda base: _may_have(base, name), bases.outside):
         made = () if is_class else (Access(By.CALL, call or flow.no_arguments),)
         yield flow.outside(module, outside, (*made, attribute(name), *rest))
     if not looked and not bases.outside:
         yield Unknown(f"nothing in view sets `{name}` of `{definition.name}`", value)
+
+
+def _may_have(base: str, name: str) -> bool:
+    """Whether a class of a library may have an attribute: of one of Python's own that is known."""
+    return hasattr(getattr(builtins, base.removeprefix("builtins."), None), name) or not base.startswith("builtins.")
 
 
 def _binds(module: ModuleUses, definition: ast.ClassDef, name: str) -> bool:

@@ -13,6 +13,7 @@ from mmrewrite.values.arguments import given, joined, without_first
 from mmrewrite.values.containers import paths_of_items
 from mmrewrite.values.names import of_bound
 from mmrewrite.values.value import (
+    AWAITED,
     ELEMENT,
     ENTERED,
     Access,
@@ -77,6 +78,7 @@ _DICTIONARIES = frozenset(
         "types.MappingProxyType",
     )
 )
+_EXECUTORS = tuple(f"concurrent.futures.{name}PoolExecutor" for name in ("Thread", "Process"))
 _CONTEXTS = frozenset(("contextlib.contextmanager", "contextlib.asynccontextmanager"))
 # What is called with the arguments of the function that it is given, and gives what that gives, as far as this is no
 # array: `jax.jit(f)` itself is where a value ends.
@@ -91,6 +93,10 @@ def of_outside(flow: ValueFlow, value: Value) -> _Found:
     if not path or path[0].kind is not By.CALL:
         if path and path[0].kind in (By.ITEM, By.ELEMENT) and name == "sys.modules":
             yield from _of_modules_by_name(flow, value)
+        elif path and path[0].kind is By.BOUND and name.startswith("builtins.dict."):
+            # `__getattr__ = dict.__getitem__` in a class that derives from `dict`
+            method = (attribute(name.rpartition(".")[2]), *path[1:])
+            yield Value(value.module, "builtins.dict", (*path[0].what.path[-1:], *method))
         return
     call, rest = path[0].what, path[1:]
     assert isinstance(call, CallArguments)
@@ -325,6 +331,69 @@ def _chain(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _F
         yield from (each.done(*inner, *path[1:]) for each in given(call))
 
 
+def _repeat(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    first = call.at(0, "object")
+    for path, _ in paths_of_items(rest):
+        if first is not None:
+            yield first.done(*path[1:])
+
+
+def _awaited(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    first = call.at(0, "main")
+    if first is not None:
+        yield first.done(AWAITED, *rest)
+
+
+def _executor(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    """`submit(f, x).result()`, and the elements of `map(f, xs)`."""
+    match rest:
+        case [Access(By.ENTERED), *more]:
+            yield Value(value.module, value.head, (Access(By.CALL, call), *more))
+        case [
+            Access(By.ATTRIBUTE, "submit"),
+            Access(By.CALL, later),
+            Access(By.ATTRIBUTE, "result"),
+            Access(By.CALL),
+            *more,
+        ]:
+            yield from _operator_call(flow, value, later, tuple(more))
+        case [Access(By.ATTRIBUTE, "map"), Access(By.CALL, later), *more]:
+            yield from _map(flow, value, later, tuple(more))
+        case _:
+            pass
+
+
+def _singledispatch(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    yield from _first(flow, value, call, rest)
+    yield Unknown("which function is called hangs on the type of its argument", value)
+
+
+def _context_variable(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    """What `get()` gives: a default, or what is set by the name of the variable."""
+    match rest:
+        case [Access(By.ATTRIBUTE, "get"), Access(By.CALL, later), *more]:
+            for default in (later.first(), next((each for word, each in call.keywords if word == "default"), None)):
+                if default is not None:
+                    yield default.done(*more)
+            holder = value.module.parents.get(call.node) if call.node is not None else None
+            names = {*map(_last_name, getattr(holder, "targets", [getattr(holder, "target", None)]))} - {None}
+            for module, read in flow.stores.reads("set"):
+                setting = module.parents[read]
+                if (
+                    isinstance(read, ast.Attribute)
+                    and isinstance(setting, ast.Call)
+                    and _last_name(read.value) in names
+                ):
+                    yield from (Value(module, each, tuple(more)) for each in setting.args[:1])
+            yield Unknown("a context may hold another value", value)
+        case _:
+            pass
+
+
+def _last_name(node: ast.expr | None) -> str | None:
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else None
+
+
 def _fromkeys(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
     for path, _ in paths_of_items(rest):
         found = call.at(0 if path[0].kind is By.ELEMENT else 1)
@@ -504,9 +573,12 @@ def _type(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Fo
     if len(call.positional) == 1 and first is not None and rest:
         yield first.done(attribute("__class__"), *rest)
     elif len(call.positional) > 1:
-        bases = call.at(1)
+        bases, attributes = call.at(1), call.at(2)
         if bases is not None and rest:
             yield bases.done(ELEMENT, *rest)
+        of_class = rest[1:] if rest[:1] and rest[0].kind is By.CALL else rest
+        if attributes is not None and of_class and of_class[0].kind is By.ATTRIBUTE:
+            yield attributes.done(item(of_class[0].what), *of_class[1:])
         yield Unknown("a class is made by `type`", value, is_open=bases is not None)
 
 
@@ -595,7 +667,11 @@ _FORMS: dict[str, _Form] = {
     **dict.fromkeys(
         ("builtins.filter", "itertools.filterfalse", "itertools.takewhile", "itertools.dropwhile"), _filter
     ),
-    **dict.fromkeys(("itertools.chain", "itertools.chain.from_iterable"), _chain),
+    **dict.fromkeys(("itertools.chain", "itertools.chain.from_iterable", "builtins.sum"), _chain),
+    "itertools.repeat": _repeat,
+    "asyncio.run": _awaited,
+    **dict.fromkeys(_EXECUTORS, _executor),
+    "functools.singledispatch": _singledispatch,
     "operator.attrgetter": _attrgetter,
     "operator.itemgetter": _itemgetter,
     "operator.methodcaller": _methodcaller,
@@ -604,7 +680,8 @@ _FORMS: dict[str, _Form] = {
     **dict.fromkeys(_CONTEXTS, _context),
     "contextlib.nullcontext": _nullcontext,
     **dict.fromkeys(("contextlib.ExitStack", "contextlib.AsyncExitStack"), _stack),
-    **dict.fromkeys(("types.SimpleNamespace", "argparse.Namespace"), _namespace),
+    **dict.fromkeys(("types.SimpleNamespace", "argparse.Namespace", "threading.local"), _namespace),
+    "contextvars.ContextVar": _context_variable,
     **dict.fromkeys(("collections.namedtuple", "typing.NamedTuple"), _namedtuple),
     "builtins.super": _super,
     "builtins.type": _type,

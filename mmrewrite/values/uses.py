@@ -14,7 +14,7 @@ from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import Scope
 from mmrewrite.values.library import MAPS, PARTIALS
 from mmrewrite.values.stores import own_class
-from mmrewrite.values.value import ELEMENT, CallArguments, Function, Own, Value
+from mmrewrite.values.value import ELEMENT, CallArguments, Decorated, Function, Own, Value
 
 if TYPE_CHECKING:
     from mmrewrite.values.flow import ValueFlow
@@ -235,12 +235,15 @@ def _after(flow: ValueFlow, place: UsePlace, used: Used) -> Iterator[UsePlace]:
             yield from _named(flow, place._replace(is_held=False), target, used)
         case ast.Attribute(attr="lower" | "trace" | "eval_shape"):
             yield place._replace(node=holder)
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() if node in holder.decorator_list:
+            # It is called with what stands below it.
+            below = holder.decorator_list.index(node) + 1
+            is_last = below == len(holder.decorator_list)
+            found = flow.call_with(Value(module, holder if is_last else Decorated(holder, below)))
+            used.calls.extend(_called(flow, place, found, used.takes_object))
         case ast.Attribute() | ast.Compare() | ast.Expr() | ast.ClassDef() | ast.Subscript():
             if place.is_held and isinstance(holder, ast.Attribute):
                 used.escapes.append((place, "it is kept where it cannot be followed"))
-        case ast.FunctionDef() | ast.AsyncFunctionDef():
-            # A decorator: it is called with what stands below it.
-            used.escapes.append((place, "it decorates a function"))
         case ast.Return():
             around = next((each for each in module.above(node) if isinstance(each, Function)), None)
             if around is not None:

@@ -59,7 +59,7 @@ def path_beginning(flow: ValueFlow, value: Value, depth: int = 0) -> PathBeginni
     others: list[str] = []
     for begin, each in flow.walk(value, lambda value: _of_value(flow, value, depth)):
         if isinstance(each, Unknown):
-            others.append(_told(flow, each.value))
+            others.append(_told(flow, each.value) or ("other code gives another" if each.is_open else ""))
         elif begin is None:
             # `None` and numbers are no paths, and an empty container has none.
             if not isinstance(each.head, _NO_PATHS):
