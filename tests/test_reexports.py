@@ -409,3 +409,20 @@ def test_what_a_copy_of_a_library_defines_is_its_own(text: str) -> None:
 def test_what_a_folder_of_its_name_lacks_is_told(path: str, text: str) -> None:
     results = modernized({path: "def train(): ...\n", "main.py": text})
     assert told_lines(results["main.py"])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("from flax import nnx\nnnx.VariableState(1)\n", {2: "`flax.nnx` (flax/__init__.py) has no `VariableState`"}),
+        ("from flax.nnx import VariableState as V\nV(1)\n", {1: "has no `VariableState`", 2: "has no `VariableState`"}),
+        ("from flax import nnx\nmodule = nnx\nmodule.VariableState(1)\n", {3: "has no `VariableState`"}),
+        # Names that the library did not lose are none of our business.
+        ("from flax import nnx\nnnx.Param(1)\n", {}),
+    ],
+)
+def test_what_a_copy_of_a_library_lacks_is_told_as_its_own(text: str, told: dict[int, str]) -> None:
+    result = modernized({**COPY, "tests/main.py": text})["tests/main.py"]
+    assert not result.changed and not result.left
+    assert {each.line for each in result.refusals} == told.keys()
+    assert all(told[each.line] in each.reason for each in result.refusals)

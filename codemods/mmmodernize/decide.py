@@ -9,7 +9,13 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from mmmodernize.codemod import Codemods, ModernizeCodemod
-from mmmodernize.doubts.ambiguous_names import members_of_passed, members_of_reexported, names_by_star, unclear_uses
+from mmmodernize.doubts.ambiguous_names import (
+    lacking_in_copies,
+    members_of_passed,
+    members_of_reexported,
+    names_by_star,
+    unclear_uses,
+)
 from mmmodernize.doubts.held_functions import find_held_keywords, keywords_of_held
 from mmmodernize.doubts.looked_up_names import looked_up
 from mmmodernize.doubts.names_in_strings import mentions, names_in_labels
@@ -19,7 +25,7 @@ from mmmodernize.meshes.mesh_regions import MeshRegions
 from mmmodernize.meshes.xmap_chains import has_xmaps, leave_chains
 from mmmodernize.modules.deprecations import ToldNames
 from mmmodernize.modules.held_modules import HeldModules
-from mmmodernize.modules.own_members import OwnMembers
+from mmmodernize.modules.own_members import OwnMembers, copy_of
 from mmmodernize.modules.patched_names import PatchedNames
 from mmmodernize.modules.project_age import ProjectAge
 from mmmodernize.names.name_index import ROOTS
@@ -357,7 +363,13 @@ def _owners(codemods: tuple[tuple[str, type[ModernizeCodemod]], ...]) -> Mapping
 def _uses(facts: Facts, project: Project, run: _ModernizeRun) -> ModuleUses:
     with _failures_of(facts.path):
         uses = run.uses_of(facts)
-        uses.defines = lambda name: name.partition(".")[0] in ROOTS and project.defines(name, facts)
+
+        def defines(name: str) -> bool:
+            package, _, own = name.partition(".")
+            is_own = package in ROOTS and bool(own)
+            return is_own and (copy_of(package, project, facts) is not None or project.defines(name, facts))
+
+        uses.defines = defines
         return uses
 
 
@@ -499,6 +511,7 @@ def _unseen(module: ModuleUses, context: ModernizeContext) -> _Unseen:
         unclear = (
             *unclear_uses(module, context.analysis(ToldNames).names),
             *names_by_star(module, context),
+            *lacking_in_copies(module, context),
             *looked_up(module, context),
             *members_of_passed(module, context),
             *members_of_reexported(module, context),

@@ -287,15 +287,20 @@ class Project:
         names = (qualified, *(module for module, _ in _splits(qualified)))
         return any(name == near.names.name or self.module(name, near) is not None for name in names)
 
+    def own_package(self, name: str, near: Facts) -> Facts | None:
+        """The project's package of a name, but for one that relative imports lead to: `import jax` gives another."""
+        copy = self.module(name, near)
+        if copy is None or copy in self.once("relative", lambda: {*self._find_relative()}):
+            return None
+        return copy
+
     def defines(self, qualified: str, near: Facts) -> bool:
         """Whether the project itself has what a full name stands for, as a fork of a library has, or a copy of one.
 
-        A package `jax` that has no such name is taken for one that only some of the project's files see, and one that
-        relative imports lead to is no package of its own: `import jax` gives another.
+        A package `jax` that has no such name is taken for one that only some of the project's files see.
         """
         package, _, own = qualified.partition(".")
-        copy = self.module(package, near) if own else None
-        if copy is None or copy in self.once("relative", lambda: {*self._find_relative()}):
+        if not own or self.own_package(package, near) is None:
             return False
         if self.module(qualified, near) is not None:
             return True

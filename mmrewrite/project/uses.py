@@ -236,6 +236,11 @@ class ModuleUses:
     @cached_property
     def imported(self) -> tuple[ImportedName, ...]:
         """Every name that an import statement binds, but for names of libraries that the project defines itself."""
+        return tuple(item for item in self.all_imported if not self.defines(item.name))
+
+    @cached_property
+    def all_imported(self) -> tuple[ImportedName, ...]:
+        """Every name that an import statement binds."""
         found: list[ImportedName] = []
         # Many statements share a scope.
         for holder in dict.fromkeys(self.facts.names.scopes.values()):
@@ -243,7 +248,7 @@ class ModuleUses:
                 for binding in bindings:
                     if binding.kind == "import" and isinstance(binding.node, ast.Import | ast.ImportFrom):
                         found += _imported(binding.node, binding)
-        unique = {(id(item.alias), item.local): item for item in found if not self.defines(item.name)}
+        unique = {(id(item.alias), item.local): item for item in found}
         return tuple(sorted(unique.values(), key=lambda item: (item.alias.lineno, item.alias.col_offset)))
 
     @cached_property

@@ -9,11 +9,11 @@ from functools import lru_cache
 from mmmodernize.calls.call_forms import keywords_of
 from mmmodernize.modules.deprecations import ToldNames
 from mmmodernize.modules.held_modules import HeldModules, HeldModulesInView
-from mmmodernize.modules.own_members import OwnMembers
+from mmmodernize.modules.own_members import OwnMembers, copy_of
 from mmmodernize.modules.passed_modules import PassedModules, star_origins
 from mmmodernize.modules.reexported_modules import ReexportedModules
 from mmmodernize.names.lost_keywords import lost_keywords
-from mmmodernize.names.name_index import TITLES
+from mmmodernize.names.name_index import ROOTS, TITLES
 from mmmodernize.names.name_index import old_names as index
 from mmmodernize.sites.decision import refusal_of
 from mmmodernize.sites.site import ModernizeContext
@@ -198,6 +198,24 @@ def _and_above(name: str) -> Iterator[str]:
     while "." in name:
         name = name.rpartition(".")[0]
         yield name
+
+
+def lacking_in_copies(module: ModuleUses, context: ModernizeContext) -> Iterator[Refusal]:
+    """Old names of a library that the project's own copy of it has not."""
+    facts, project = module.facts, context.project
+    copies = {package: copy_of(package, project, facts) for package in ROOTS}
+    if not any(copies.values()):
+        return
+    places: list[tuple[ast.expr | ast.alias, str | None]] = [(item.alias, item.name) for item in module.all_imported]
+    places += [(node, facts.names.resolve(node, module.scope_of(node))) for _, chain in module.chains for node in chain]
+    for node, name in places:
+        copy = copies.get((name or "").partition(".")[0])
+        if name is None or copy is None or name not in index() or project.defines(name, facts):
+            continue
+        line, column = facts.source.position(span(facts.source, node)[0])
+        home, _, own = name.rpartition(".")
+        reason = f"the project's own `{home}` ({copy.path}) has no `{own}`; use what it has"
+        yield refusal_of(LeftAlone(facts.path, line, column, ast.unparse(node), reason, name), "report_old_names")
 
 
 def members_of_passed(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone]:
