@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib.metadata
 import json
+import re
 import sys
 import warnings
 from collections.abc import Sequence
@@ -16,7 +17,17 @@ import pytest
 from fixture_files import source_files, told_lines
 from wheels import write_wheel
 
-from mmmodernize.names.name_index import INDEX_FILE, ONCE_MODULES, OldName, may_use_old_names, old_names
+from mmmodernize.names.advice import ADVICE
+from mmmodernize.names.name_index import (
+    INDEX_FILE,
+    OLDER_FILE,
+    ONCE_MODULES,
+    OldName,
+    last_releases,
+    may_use_old_names,
+    old_names,
+)
+from mmmodernize.names.private_index import private_names
 from mmmodernize.registry import ModernizeRegistry
 from mmmodernize.rewrite import modernize_project
 
@@ -289,18 +300,62 @@ def test_imports_of_what_a_gone_module_held_are_told(statement: str) -> None:
     assert [[*told_lines(result)] for result in results] == [[1]] * len(modules)
 
 
+# Rows by hand that say what a name was, each with how that was seen. Those of the script are so by the wheels.
+SEEN = {
+    "jax.experimental.optimizers": "the source of 0.2.24 and today's give the same bits on JAX 0.10.2 and 0.12.0.1",
+    "jax.experimental.stax": "the source of 0.2.24 and today's give the same bits on JAX 0.10.2 and 0.12.0.1",
+    "jax.experimental.PartitionSpec": "both are of `jax._src.partition_spec` in 0.4.10",
+    "jax.experimental.pjit.NamedSharding": "both are of `jax._src.sharding_impls` in 0.4.10",
+    "jax.experimental.pjit.PartitionSpec": "both are of `jax._src.partition_spec` in 0.4.10",
+    "jax.interpreters.batching.not_mapped": "`not_mapped = None` in 0.4.35",
+    "jax.interpreters.pxla.Mesh": "both are of `jax._src.mesh` in 0.4.10",
+    "jax.interpreters.pxla.PartitionSpec": "both are of `jax._src.partition_spec` in 0.4.10",
+    "jax.interpreters.xla.Device": "both are `xla_client.Device` in 0.4.7",
+    "jax.nn.normalize": "it calls `standardize` in 0.3.5",
+    "jax.numpy.round_": "`round_ = round` in 0.4.30",
+    "jax.numpy.row_stack": "`row_stack = vstack` in 0.4.13",
+    "jax.numpy.trapz": "`trapz` of 0.4.22 and `trapezoid` of 0.4.26 compute the same",
+    "jax.sharding.MeshPspecSharding": "`MeshPspecSharding = NamedSharding` in 0.4.7",
+    "jax.sharding.OpShardingSharding": "its class is `GSPMDSharding` in 0.4.10",
+    "jaxlib.xla_client.weakref_lru_cache": "`jax._src.util` calls the one in JAX 0.5.3, the other in 0.6.0",
+    "flax.core.lift.transform": "renamed between 0.3.5 and 0.4.0",
+    "optax.InitUpdate": "`InitUpdate = GradientTransformation` in 0.0.2",
+    "orbax.checkpoint.aggregate_handlers.PyTreeDef": "`PyTreeDef = jax.tree_util.PyTreeDef` in 0.1.0",
+    "orbax.checkpoint.type_handlers.PyTreeDef": "`PyTreeDef = jax.tree_util.PyTreeDef` in 0.1.0",
+}
+SAYS_SO = re.compile(
+    r"`([\w.]+)`(?:, which (?:is|was) the same|, which it (?:was|is|became)| is what has that name today)"
+)
+
+
 def test_what_is_said_to_be_the_same_is_there_and_is() -> None:
     pytest.importorskip("jax")
+    by_hand = {
+        json.loads(line).get("name") for line in OLDER_FILE.read_text(encoding="utf-8").splitlines()
+    } | ADVICE.keys()
+    seen = set()
     for name, row in old_names().items():
-        if row.instead is None or "which is the same" not in row.advice:
+        said = SAYS_SO.search(row.advice)
+        if said is None:
             continue
-        new, release = row.instead
-        if not _is_installed(new, release):
+        seen |= {name} & by_hand
+        new, release = row.instead or (said[1], "0.0.0")
+        if new == "None" or not _is_installed(new, release):
             continue
-        found, old = _at(new), _at(name)
+        found, old = _at(said[1]), _at(name)
         assert found is not None, (name, new)
         # A module that is there still is named by it in `jax` alone.
         assert old is None or old is found or isinstance(found, ModuleType), (name, new)
+    assert seen == SEEN.keys()
+
+
+@pytest.mark.slow
+def test_what_is_said_of_private_names_is_there() -> None:
+    pytest.importorskip("jax")
+    for name, row in private_names().items():
+        said = SAYS_SO.search(row.advice)
+        if said is not None and _is_installed(row.package, last_releases()[row.package]):
+            assert _at(said[1]) is not None, name
 
 
 def _is_installed(name: str, release: str) -> bool:
