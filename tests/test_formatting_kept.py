@@ -137,6 +137,18 @@ AROUND = {
 )
 """,
     ),
+    "an argument that had a line of its own": (
+        "y = mm.microbatch(jax.grad(\n        loss), size=2)(x)\n",
+        "y = mm.microbatch(\n    jax.grad(\n        loss),\n    size=2,\n)(x)\n",
+    ),
+    "lines that are not indented": (
+        "y = mm.microbatch(jax.grad(\nloss), size=2)(x)\n",
+        "y = mm.microbatch(\n    jax.grad(\n        loss),\n    size=2,\n)(x)\n",
+    ),
+    "several levels": (
+        "y = mm.microbatch(jax.grad(make(\n            loss),\n        has_aux=True), size=2)(x)\n",
+        "y = mm.microbatch(\n    jax.grad(make(\n            loss),\n        has_aux=True),\n    size=2,\n)(x)\n",
+    ),
     "text over lines": ('y = mm.task(make("""a\nb"""), task=t)(x)\n',) * 2,
     "no call of ours": ("y = make(Block(\n    4,\n), task=t)(x)\n",) * 2,
 }

@@ -122,16 +122,29 @@ def _moved(source: SourceText, brackets: _Breakable, indent: str, newline: str) 
     """The first item with its lines as far to the right as its first line now is, or by how much it is indented."""
     start, end = brackets.items[0]
     head, *rest = source.text[start:end].split(newline)
-    line = source.line(source.position(start)[0])
-    ends = rest[-1] if rest and rest[-1].lstrip()[:1] in tuple(")]}") else line
-    own = len(ends) - len(ends.lstrip(" \t"))
+    if not rest:
+        # Its lines end otherwise than those of the file.
+        return head
+    line, column = source.position(start)
+    unit = len(indent) - _indentation(source.line(line))
     # Lines below an opening bracket are indented, others stand below what follows it.
     ahead = [each for each in tokens_between(source, start, end) if each.is_code and each.start < start + len(head)]
-    is_aligned = bool(rest) and ahead[-1].text not in tuple("([{")
-    by = len(indent) - (source.position(start)[1] - 1 if is_aligned else own)
-    added = indent[own:] if not is_aligned else " " * by
-    rest = [each[min(-by, len(each) - len(each.lstrip(" "))) :] if by < 0 else f"{added}{each}" for each in rest]
+    is_aligned = ahead[-1].text not in tuple("([{")
+    if is_aligned:
+        own = column - 1
+    elif rest[-1].lstrip()[:1] in tuple(")]}"):
+        own = _indentation(rest[-1])
+    else:
+        # The item may have stood on a line of its own, which its lines still show.
+        own = min((_indentation(each) for each in rest if each.strip()), default=0) - unit
+    by = len(indent) - own
+    added = " " * by if is_aligned else indent[-1:] * by
+    rest = [each[min(-by, _indentation(each)) :] if by < 0 else f"{added}{each}" for each in rest]
     return newline.join([head, *(each if each.strip() else "" for each in rest)])
+
+
+def _indentation(line: str) -> int:
+    return len(line) - len(line.lstrip(" \t"))
 
 
 def _line(source: SourceText, brackets: _Breakable) -> int:
