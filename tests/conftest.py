@@ -33,13 +33,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_threa
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Much of the time goes into compiling small programs. Nearly half of them are those of other tests, or of processes
-# that tests start, so all of a run share a cache on disk. By default they are compiled as users compile. Without LLVM's
-# optimization that takes two thirds of the time, and where XLA can still write loops without MLIR (not in JAX 0.12,
-# which refuses the flag), a third, with one module for LLVM to a program: for MMREWRITE_TESTS_QUICK=1, as in `.ci/run`.
+# that tests start, so all of a run share a cache on disk. Without LLVM's optimization they take two thirds of the time,
+# and where XLA can still write loops without MLIR (not in JAX 0.12, which refuses the flag), a third, with one module
+# for LLVM to a program. MMREWRITE_TESTS_OPTIMIZED=1 compiles as users compile.
 _quick = ["--xla_backend_optimization_level=0"]
 if importlib.util.find_spec("jax") is not None and importlib.metadata.version("jax").startswith("0.10."):
     _quick += ["--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1"]
-OPTIMIZED = os.environ.get("MMREWRITE_TESTS_QUICK") != "1"
+OPTIMIZED = os.environ.get("MMREWRITE_TESTS_OPTIMIZED") == "1"
 
 # Of families of programs, with the mark `family`, one of so many cases runs by default, or as the mark says.
 FAMILY_STRIDE = 16
@@ -63,6 +63,10 @@ os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"
 # No test may fail for a busy machine.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--share", type=int, default=1, help="run one test of so many of each file, the first among them")
 
 
 def pytest_report_header() -> str:
@@ -97,12 +101,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             ):
                 item.add_marker(pytest.mark.slow)
             numbers[test] += 1
+        if not OPTIMIZED and item.get_closest_marker("optimized") is not None:
+            item.add_marker(pytest.mark.skip(reason="hangs on optimized code: set MMREWRITE_TESTS_OPTIMIZED=1"))
     if "slow" in config.getoption("markexpr") or any("::" in argument for argument in config.args):
         return
     marks = ("slow",) if OPTIMIZED else ("slow", "optimized")
-    out = {item for item in items if any(map(item.get_closest_marker, marks))}
-    config.hook.pytest_deselected(items=list(out))
-    items[:] = [item for item in items if item not in out]
+    share, places = config.getoption("--share"), collections.Counter[Path]()
+    out = []
+    for item in items:
+        is_left = any(map(item.get_closest_marker, marks))
+        is_other = not is_left and bool(places[item.path] % share)
+        places[item.path] += not is_left
+        out += [item] if is_left or is_other else []
+    config.hook.pytest_deselected(items=out)
+    left = {*out}
+    items[:] = [item for item in items if item not in left]
 
 
 def pytest_collection_finish() -> None:

@@ -127,7 +127,7 @@ def _lines(source: SourceText, start: int, end: int) -> range:
 WITH_MESHES = {"spec": {"with", "__enter__"}}
 
 
-@pytest.mark.family(4)
+@pytest.mark.family(8)
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_a_value_is_rewritten_or_told_in_each_form(question: str) -> None:
     assert silent_forms(QUESTIONS[question]) == WITH_MESHES.get(question, set())

@@ -104,7 +104,7 @@ def is_told(result: Rewrite, lines: set[int]) -> bool:
     return not lines.isdisjoint(told)
 
 
-@pytest.mark.family(4)
+@pytest.mark.family(8)
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_a_value_is_rewritten_or_told_in_each_form(question: str) -> None:
     silent = set()

@@ -263,12 +263,12 @@ def ids(array: Any) -> set[int]:
 
 
 def assert_same_bits(found: Any, expected: Any) -> None:
-    """Equal arrays, bit for bit; where `.ci/run` compiles without optimization, within rounding.
+    """Equal arrays, bit for bit; where tests compile without optimization, within rounding.
 
     Initialisers promise the bits of `jax.jit`, and one program on two submeshes gives the same ones only if XLA fuses
     the same operations in it. Tests that call this have the mark `optimized`.
     """
-    quick = os.environ.get("MMREWRITE_TESTS_QUICK") == "1"
+    quick = os.environ.get("MMREWRITE_TESTS_OPTIMIZED") != "1"
     compare = functools.partial(np.testing.assert_allclose, rtol=1e-6) if quick else np.testing.assert_array_equal
     jax.tree.map(compare, found, expected)
 

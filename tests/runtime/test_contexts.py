@@ -425,6 +425,7 @@ def leaks_of(call, *args) -> str:
 KEPT: list[object] = []
 
 
+@pytest.mark.family(4)
 @pytest.mark.parametrize("reduce", ["exact", "sum", {"loss": "sum"}, None], ids=str)
 @pytest.mark.parametrize("is_leak", [False, True], ids=["right", "leak"])
 def test_leaks_are_those_of_the_program(reduce, is_leak) -> None:
