@@ -21,15 +21,13 @@ class SecondRun:
     """How an engine runs over its own output, and its words in messages.
 
     `read` parses one file; `rewrite` gives the result of each module, by path, and may leave out those without anything
-    to rewrite. `verb` is what the engine did to a file, `edited` what it edits. `moves_names` says that statements may
-    come to stand in other scopes, so that a file which parses need not compile.
+    to rewrite. `verb` is what the engine did to a file, `edited` what it edits.
     """
 
     read: Callable[[SourceFile], Facts | Unreadable]
     rewrite: Callable[[Sequence[Facts]], Mapping[str, Rewrite]]
     verb: str
     edited: str
-    moves_names: bool = False
 
 
 def self_check(
@@ -53,7 +51,7 @@ def self_check(
         if isinstance(second, Unreadable):
             checked[facts.path] = _failed(result, f"the {run.verb} file does not parse: {second.message}")
             second = facts
-        elif run.moves_names and (problem := _why_not_compiled(second)) and not _why_not_compiled(facts):
+        elif (problem := _why_not_compiled(second)) and not _why_not_compiled(facts):
             checked[facts.path] = _failed(result, f"the {run.verb} file does not compile: {problem}")
         elif undo_edits(SourceText.decode(result.result).text, result.edits, facts.source.text) != facts.source.text:
             checked[facts.path] = _failed(result, f"text outside the edited {run.edited} changed")

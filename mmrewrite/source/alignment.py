@@ -60,22 +60,28 @@ def aligned(old: str, new: str) -> str:
     if max(len(before.all), len(after.all)) > _MOST:
         return new
     was, now = ([token.text for token in each.all] for each in (before, after))
-    blocks = difflib.SequenceMatcher(None, was, now, autojunk=False).get_matching_blocks()
-    to_new = {block.a + number: block.b + number for block in blocks for number in range(block.size)}
+    changes = difflib.SequenceMatcher(None, was, now, autojunk=False).get_opcodes()
+    # As many tokens in the place of others are these by other names.
+    same = [each for each in changes if each[2] - each[1] == each[4] - each[3]]
+    to_new = {a + n: c + n for _, a, b, c, _ in same for n in range(b - a)}
     kept = set(to_new.values())
+
+    def first_of(number: int) -> int:
+        """The first token of what is new before one on its line, such as its name or the module in front of it."""
+        while not after.begins_line(number) and number - 1 not in kept:
+            number -= 1
+        return number
+
     shifts: dict[int, int] = {}
     for origin, number in to_new.items():
         if not before.begins_line(origin):
             continue
-        # What is new may stand before it on its line, such as its name.
-        first = number
-        while not after.begins_line(first) and first - 1 not in kept:
-            first -= 1
+        first = first_of(number)
         line, column = after.places[first]
         if not after.begins_line(first) or before.places[origin][1] != column:
             continue
         below, bracket = before.below(origin), before.around[origin]
-        head = to_new.get(below) if below is not None else None
+        head = first_of(to_new[below]) if below in to_new else None
         if head is not None and not after.begins_line(head):
             head_line, head_column = after.places[head]
             shifts[line] = head_column + shifts.get(head_line, 0) - column

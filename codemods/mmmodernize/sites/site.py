@@ -421,9 +421,21 @@ class OldNameSite:
 
     def rename_keyword(self, keyword: ast.keyword, name: str) -> None:
         """Change the name of a keyword argument and keep its value."""
+        self._check_free(keyword, name)
         first = tokens_between(self.source, *self.span(keyword))[0]
         self.edit(first.start, first.end, name)
         self.meant.set(keyword, arg=name)
+
+    def replace_keyword(self, keyword: ast.keyword, name: str, value: str) -> None:
+        """Write another keyword argument in the place of one."""
+        self._check_free(keyword, name)
+        self.replace(keyword, f"{name}={value}")
+
+    def _check_free(self, keyword: ast.keyword, name: str) -> None:
+        """Refuse a keyword that the call has already, as that of another release."""
+        call = self.module.parents[keyword]
+        if isinstance(call, ast.Call) and any(each.arg == name and each is not keyword for each in call.keywords):
+            self.refuse(f"`{keyword.arg}=` is `{name}=` today, which this call has as well; leave one of them", keyword)
 
     def rename_attribute(self, node: ast.Attribute, text: str) -> None:
         """Change the name of an attribute, such as `items` or `items()`, and keep the value that has it."""

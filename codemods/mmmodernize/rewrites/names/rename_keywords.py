@@ -153,7 +153,7 @@ class RenameKeywords(ModernizeCodemod):
     def _rewrite_sym_pos(self, keyword: ast.keyword) -> None:
         if not isinstance(keyword.value, ast.Constant) or not isinstance(keyword.value.value, bool):
             self.refuse('`sym_pos=` is `assume_a="pos"` today, or "gen"; write which', keyword)
-        self.site.replace(keyword, 'assume_a="pos"' if keyword.value.value else 'assume_a="gen"')
+        self.site.replace_keyword(keyword, "assume_a", '"pos"' if keyword.value.value else '"gen"')
 
     def _rewrite_vectorized(self, keyword: ast.keyword) -> None:
         if not isinstance(keyword.value, ast.Constant) or keyword.value.value is not False:
@@ -164,7 +164,7 @@ class RenameKeywords(ModernizeCodemod):
                 keyword,
             )
         self.site.needs("0.4.34", "`vmap_method=` of `jax.pure_callback`")
-        self.site.replace(keyword, 'vmap_method="sequential"')
+        self.site.replace_keyword(keyword, "vmap_method", '"sequential"')
 
     def _drop_concrete(self, keyword: ast.keyword) -> None:
         if not isinstance(keyword.value, ast.Constant) or keyword.value.value is not False:
