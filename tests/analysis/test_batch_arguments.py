@@ -13,6 +13,10 @@ from mmrewrite.codemod.site import HintMistake
 pytestmark = pytest.mark.quick
 
 LOSS = "def loss(params, batch, rng): ...\n"
+POSITIONS = (
+    "write `argnum=` with the position of the argument that has one row per example{}, and `rng=` with that of its "
+    "random key, or `rng=None`"
+)
 
 
 def chosen(text: str) -> Batch:
@@ -103,17 +107,23 @@ def test_a_batch_that_the_loss_closes_over_becomes_its_last_parameter() -> None:
         ),
         pytest.param(
             "y = jax.grad(f)(p, *x)  # mm: microbatch(size=2)",
-            "star-args hide which argument is the batch; write `argnum=` and `rng=`",
+            f"star-args hide which argument is the batch; {POSITIONS.format(', counted from 0')}",
             id="star-args",
         ),
         pytest.param(
             "y = jax.grad(f)  # mm: microbatch(size=2)",
-            "this gradient function is not called where it can be seen; write `argnum=` and `rng=`",
+            f"this gradient function is not called where it can be seen; {POSITIONS.format(', counted from 0')}",
             id="no call",
         ),
         pytest.param(
+            "def loss(p, b, key): ...\ny = jax.grad(loss)  # mm: microbatch(size=2)",
+            f"this gradient function is not called where it can be seen; {POSITIONS.format(' (`b` is 1, `key` is 2)')}",
+            id="no call of a loss that can be seen",
+        ),
+        pytest.param(
             "g = jax.grad(f)  # mm: microbatch(size=2)\ng(p, b)\ng(p, b, c)",
-            "this gradient function is called with different numbers of arguments; write `argnum=`",
+            f"this gradient function is called with different numbers of arguments; "
+            f"{POSITIONS.format(', counted from 0')}",
             id="calls that differ",
         ),
         pytest.param(

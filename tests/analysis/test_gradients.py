@@ -210,7 +210,8 @@ def test_how_a_gradient_is_made_and_called(text: str, expected: tuple[object, ..
         pytest.param(
             "y = jax.grad(f, argnums=n)(p, b)  # mm: microbatch(size=2)",
             3,
-            "`argnums` is computed, so the batch cannot be told from what is differentiated; write `argnum=`",
+            "`argnums` is computed, so the batch cannot be told from what is differentiated; write `argnum=` with the "
+            "position of the argument that has one row per example",
             id="computed `argnums`",
         ),
     ],

@@ -48,7 +48,7 @@ from mmrewrite.results import Refusal
 from mmrewrite.source.functions import own_expressions
 from mmrewrite.source.spans import first_line
 
-_HINT = "write `# mm: mjit` where it is compiled"
+_HINT = "write `# mm: mjit` where it is compiled, or `# mm: ignore[compile_for_mesh]` if it is to run there"
 
 # Roles of directives that use an axis of a mesh, and words of code that may do so by itself.
 _USES = frozenset((Role.PLACE, Role.LAYOUT, Role.AXES))
@@ -185,8 +185,7 @@ def _steps_for_one_device(project: Project, reach: Reach, modules: Sequence[Fact
                     continue
                 reason = (
                     f"{step.name} calls `{model}`, and if that is the model with the tasks, plain `jax.jit` would "
-                    f"inline them: all of it runs where its arguments are; {_HINT}, or "
-                    "`# mm: ignore[compile_for_mesh]` if it is to run there"
+                    f"inline them: all of it runs where its arguments are; {_HINT}"
                 )
             line, column = step.position
             yield Refusal(facts.path, line, column, reason, "compile_for_mesh")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from mmrewrite.analysis.steps.closures import Closed, cannot_be_given, closed_over, is_used_elsewhere, remade_loss
 from mmrewrite.analysis.steps.gradients import Gradient
@@ -280,13 +281,23 @@ class _Chooser:
         """A call that stands for all calls of the gradient function."""
         calls = self.gradient.calls
         if not calls:
-            self.site.refuse("this gradient function is not called where it can be seen; write `argnum=` and `rng=`")
+            self.refuse_to_guess("this gradient function is not called where it can be seen")
         for call in calls:
             if any(isinstance(argument, ast.Starred) for argument in call.args):
-                self.site.refuse("star-args hide which argument is the batch; write `argnum=` and `rng=`", call)
+                self.refuse_to_guess("star-args hide which argument is the batch", call)
         if len({len(call.args) for call in calls}) > 1:
-            self.site.refuse("this gradient function is called with different numbers of arguments; write `argnum=`")
+            self.refuse_to_guess("this gradient function is called with different numbers of arguments")
         return calls[0]
+
+    def refuse_to_guess(self, reason: str, node: ast.expr | None = None) -> NoReturn:
+        """Refuse a batch that the calls do not show; the user is told which argument has which position."""
+        others = [item for item in enumerate(self.parameters) if item[0] not in self.gradient.argnums]
+        shown = ", ".join(f"`{name}` is {index}" for index, name in others)
+        self.site.refuse(
+            f"{reason}; write `argnum=` with the position of the argument that has one row per example"
+            f"{f' ({shown})' if shown else ', counted from 0'}, and `rng=` with that of its random key, or `rng=None`",
+            node,
+        )
 
     # What the calls must change
 

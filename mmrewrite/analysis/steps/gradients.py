@@ -231,7 +231,10 @@ def _argnums(site: Site, maker: GradientMaker) -> frozenset[int]:
     if found is None:
         if site.hint.argument("argnum") is not None:
             return frozenset()
-        site.refuse("`argnums` is computed, so the batch cannot be told from what is differentiated; write `argnum=`")
+        site.refuse(
+            "`argnums` is computed, so the batch cannot be told from what is differentiated; write `argnum=` with the "
+            "position of the argument that has one row per example"
+        )
     return found
 
 
