@@ -7,7 +7,8 @@ import pytest
 from fixture_files import FIXTURES, hint_cases, source_files
 
 from mmrewrite.codemod.registry import Registry
-from mmrewrite.engine.rewrite import rewrite_project
+from mmrewrite.engine.rewrite import rewrite_project, rewrite_source
+from mmrewrite.engine.settings import HintSettings
 from mmrewrite.source.line_breaking import fit
 
 ruff = pytest.importorskip("ruff")
@@ -201,3 +202,35 @@ def test_an_import_goes_once_nothing_reads_it(head: str, more: str, other: str, 
     assert "mjit" in result.result.decode()
     assert (head in result.result.decode().splitlines()) is stays
     assert "from jax import value_and_grad" in result.result.decode()
+
+
+def test_a_module_in_googles_style_stays_in_it() -> None:
+    """Two spaces for blocks and four in brackets; imports of both kinds in the order of what they import."""
+    before = """\
+from absl import logging
+import flax.linen as nn
+import jax
+from jax import lax
+import jax.numpy as jnp
+import numpy as np
+from orbax import checkpoint
+
+
+# mm: mesh(stage=2, data=2); axes(batch="data", hidden=None)
+def stepped(params, x):
+  for layer in params:  # mm: stages
+    x = layer(x)
+  return x
+
+
+# mm: mjit
+step = jax.jit(
+    stepped,
+    donate_argnums=(0,),
+    static_argnames=("a_setting_of_the_step_with_a_long_name", "another_one"),
+)
+"""
+    after = rewrite_source(before, Registry(), settings=HintSettings(width=80)).result.decode()
+    assert "import jax.numpy as jnp\nimport mmruntime as mm\nimport numpy as np\n" in after
+    assert '\nmesh = mm.MultiMesh(\n    axis_sizes=(2, 2),\n    axis_names=("stage", "data"),\n' in after
+    assert "\nstep = mm.mjit(\n    stepped,\n    mesh=mesh,\n    donate_argnums=(0,),\n" in after

@@ -138,7 +138,7 @@ class LoopFunction:
         if not is_annotated(site):
             return cls(f"def {name}({', '.join(parameters)}):")
         annotated = [f"{parameter}: {annotation_of(site, parameter)}" for parameter in parameters]
-        begin, unit = indentation(site.facts.source, site.statement), site.draft.unit
+        begin, unit = indentation(site.facts.source, site.statement), site.draft.hanging
         together, each = ", ".join(annotated), "".join(f"\n{unit}{one}," for one in annotated)
         ways = (together, f"\n{unit}{together}\n", f"{each}\n") if annotated else (together,)
         heads = [f"def {name}({inside}) -> {result_of(site, results)}:" for inside in ways]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import bisect
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -263,11 +264,27 @@ def _into(facts: Facts, section: _ImportGroup, new: NewImport) -> ImportPosition
         place = sum(existing < new.key for existing in keys)
     else:
         plain = [index for index, (is_from, _) in enumerate(keys) if not is_from]
-        place = plain[-1] + 1 if plain and not new.is_from else len(keys)
+        place = _between_both_kinds(section, new) or (plain[-1] + 1 if plain and not new.is_from else len(keys))
     if place == 0:
         return ImportPosition(facts.source.line_starts[section.statements[0].lineno - 1])
     previous = section.statements[place - 1]
     return ImportPosition(_line_below(facts, previous))
+
+
+def _between_both_kinds(section: _ImportGroup, new: NewImport) -> int | None:
+    """The place between two imports of a group that has them, of both kinds, in the order of what they import.
+
+    That is the order of Google's style. Only the last imports need be in it, as many as there are.
+    """
+    paths = [
+        f"{module}.{statement.names[0].name}" if isinstance(statement, ast.ImportFrom) else module
+        for statement, module in zip(section.statements, section.modules, strict=True)
+    ]
+    paths = [path.lower() for path in paths]
+    begin = next((index for index in range(len(paths) - 1, 0, -1) if paths[index - 1] > paths[index]), 0)
+    place = bisect.bisect(paths, new.module.lower(), begin)
+    kinds = [isinstance(statement, ast.ImportFrom) for statement in section.statements[begin:]]
+    return place if kinds != sorted(kinds) and begin < place < len(paths) else None
 
 
 def _line_below(facts: Facts, statement: ast.stmt) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 import tokenize
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from mmrewrite.source.line_breaking import fit
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
 DEFAULT_UNIT = "    "
 _OPEN = "if 1:"
+# A line that ends with an opening bracket, and the indentation of what stands below.
+_HANGING = re.compile(r"^([ \t]*+)(?![\s#]).*[(\[{][ \t]*+\r?\n(?=([ \t]*+)[^\s)\]}])", re.MULTILINE)
 _BODY = " pass"
 
 
@@ -74,6 +78,16 @@ def indent_unit(facts: Facts) -> str:
         if indent.startswith(own) and len(indent) > len(own):
             return indent[len(own) :]
     return DEFAULT_UNIT
+
+
+def hanging_unit(facts: Facts) -> str:
+    """The text by which the module indents lines in brackets: Google's style has four spaces, and two for blocks."""
+    found = Counter(
+        inner.removeprefix(own)
+        for own, inner in _HANGING.findall(facts.source.text)
+        if inner.startswith(own) and len(inner) > len(own)
+    )
+    return found.most_common(1)[0][0] if found else indent_unit(facts)
 
 
 def wrap(text: str, indent: str, newline: str, header: bool) -> str:

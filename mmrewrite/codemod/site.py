@@ -7,12 +7,13 @@ import copy
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, NoReturn
 
 from mmrewrite.codemod.array_methods import ARRAY_METHODS
 from mmrewrite.codemod.fragment import Cut, Fragment, NotReproduced, without_cuts
 from mmrewrite.codemod.imports import Imports
-from mmrewrite.codemod.layout import indentation, render_statement
+from mmrewrite.codemod.layout import hanging_unit, indentation, render_statement
 from mmrewrite.codemod.refused import SiteRefused
 from mmrewrite.directives.arguments import whole_number
 from mmrewrite.directives.collect import Argument, Hint
@@ -79,6 +80,11 @@ class Draft:
 
     def __post_init__(self) -> None:
         self.imports = Imports(self.facts, self.is_taken_by_stars)
+
+    @cached_property
+    def hanging(self) -> str:
+        """The text by which the module indents lines in brackets."""
+        return hanging_unit(self.facts)
 
     def is_taken_by_stars(self, name: str) -> bool:
         """Whether a star import gives a name another meaning than a new one would: see the project."""
@@ -421,7 +427,7 @@ class Site:
         apart: bool = False,
     ) -> None:
         text = render_statement(
-            code, indent, self.facts.source.newline, self._reserved_runtime(), self.draft.width, self.draft.unit
+            code, indent, self.facts.source.newline, self._reserved_runtime(), self.draft.width, self.draft.hanging
         )
         self.draft.inserts.append(Insert(offset, text, indent, self.codemod, self.hint, above, below, apart, code))
 

@@ -334,7 +334,7 @@ def _edits(draft: Draft) -> Iterator[Edit]:
             continue
         inside = list(cuts_inside(draft.cuts, fragment.start, fragment.end))
         within.update(inside)
-        text = fragment.render(runtime, draft.width, draft.unit, source.newline)
+        text = fragment.render(runtime, draft.width, draft.hanging, source.newline)
         hints = {*fragment.hints, *(hint for cut in inside for hint in cut.hints)}
         yield Edit(fragment.start, fragment.end, text, tuple(dict.fromkeys(fragment.names)), tuple(sorted(hints)))
     imports = list(_import_edits(draft))

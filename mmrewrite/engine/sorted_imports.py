@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mmrewrite.codemod.layout import indent_unit
+from mmrewrite.codemod.layout import hanging_unit
 from mmrewrite.engine.edits import apply_edits
 from mmrewrite.project.facts import Facts
 from mmrewrite.results import Edit
@@ -26,7 +26,7 @@ def with_sorted_imports(facts: Facts, edits: Sequence[Edit], width: int) -> tupl
     except SyntaxError:
         # Then the comparison of the trees fails.
         return edits
-    unit, newline = indent_unit(facts), source.newline
+    unit, newline = hanging_unit(facts), source.newline
     for group in reversed(groups):
         inside, start, end = _edits_of(edits, group)
         if not inside or any(edit.end > end or edit.start < start for edit in inside):

@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mmrewrite.codemod.layout import fit_statement, indent_unit, indentation, own_span, unwrap, wrap
+from mmrewrite.codemod.layout import fit_statement, hanging_unit, indentation, own_span, unwrap, wrap
 from mmrewrite.engine.edits import apply_edits
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.results import Edit
@@ -38,7 +38,7 @@ def break_grown_calls(edits: Sequence[Edit], module: ModuleUses, width: int) -> 
     if not edits:
         return ()
     source, found, position = module.facts.source, list[Edit](), 0
-    unit = indent_unit(module.facts)
+    unit = hanging_unit(module.facts)
     for grown in _by_statement(edits, module):
         inside = edits[grown.first : grown.last]
         old = source.text[grown.start : grown.end]
