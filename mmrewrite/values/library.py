@@ -51,10 +51,13 @@ _GIVE_FIRST = frozenset(
         *("copy.copy", "copy.deepcopy", "contextlib.closing", "contextlib.aclosing", "weakref.proxy"),
         *("builtins.staticmethod", "builtins.classmethod", "functools.cache", "functools.total_ordering"),
         *("dataclasses.replace", "atexit.register", "sys.intern", "types.coroutine", "types.MappingProxyType"),
+        # Of `graphdef, state = nnx.split(model)` the definition stands for the module.
+        *("flax.nnx.clone", "flax.nnx.merge", "flax.nnx.view", "equinox.combine", "equinox.filter"),
+        *("equinox.nn.inference_mode", "equinox.tree_inference"),
     )
 )
 _COPY = frozenset(("__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__"))
-_GIVE_SECOND = frozenset(("typing.cast", "typing_extensions.cast", "typing.NewType"))
+_GIVE_SECOND = frozenset(("typing.cast", "typing_extensions.cast", "typing.NewType", "equinox.tree_at"))
 # What they are called with first is gone through, and comes out in the same order, or in another one.
 _GO_THROUGH = frozenset(
     (
@@ -142,6 +145,12 @@ def _first(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _F
         for word, given_value in call.keywords:
             if word in (None, rest[0].what):
                 yield given_value.done(*(() if word is not None else (item(rest[0].what),)), *rest[1:])
+
+
+def _split(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    """The parts of a module: the definition that `nnx.split` gives, or both modules of `eqx.partition`."""
+    if rest and rest[0] in ((item(0), item(1)) if value.head == "equinox.partition" else (item(0),)):
+        yield from _first(flow, value, call, rest[1:])
 
 
 def _second(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
@@ -651,6 +660,7 @@ _FORMS: dict[str, _Form] = {
     **dict.fromkeys(PARTIALS, _partial),
     **dict.fromkeys(_GIVE_FIRST, _first),
     **dict.fromkeys(_GIVE_SECOND, _second),
+    **dict.fromkeys(("flax.nnx.split", "equinox.partition"), _split),
     **dict.fromkeys(_WRAP, _cached),
     **dict.fromkeys(_PROPERTIES, _property),
     "builtins.classmethod": _classmethod,

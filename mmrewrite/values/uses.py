@@ -29,7 +29,9 @@ WRAPPERS = frozenset(
     (
         *(f"jax.{name}" for name in ("checkpoint", "grad", "hessian", "jacfwd", "jacrev", "jit", "named_call", "pmap")),
         *("jax.remat", "jax.value_and_grad", "jax.vmap", "functools.cache", "functools.lru_cache", "jax.custom_jvp"),
-        *("jax.custom_vjp", "jax.experimental.pjit.pjit", "flax.nnx.jit", "flax.nnx.grad", "flax.nnx.value_and_grad"),
+        *("jax.custom_vjp", "jax.experimental.pjit.pjit"),
+        *(f"flax.nnx.{name}" for name in ("grad", "jit", "pmap", "remat", "value_and_grad", "vmap")),
+        *(f"equinox.filter_{name}" for name in ("checkpoint", "grad", "jit", "pmap", "value_and_grad", "vmap")),
         *("builtins.staticmethod", "builtins.classmethod", "contextlib.contextmanager"),
     )
 )
@@ -201,7 +203,7 @@ def _after(flow: ValueFlow, place: UsePlace, used: Used) -> Iterator[UsePlace]:
             name = flow.full_name(module, holder.func)
             if name in PARTIALS:
                 yield place._replace(node=holder, before=(flow.call_at(module, holder, None), *place.before))
-            elif name in WRAPPERS:
+            elif _wraps(flow, module, holder):
                 yield place._replace(node=holder)
             elif name in MAPS:
                 values = [Value(module, each, (ELEMENT,)) for each in others]
@@ -212,7 +214,9 @@ def _after(flow: ValueFlow, place: UsePlace, used: Used) -> Iterator[UsePlace]:
             yield from _handed_on(flow, place, holder, used)
         case ast.keyword():
             call = module.parents[holder]
-            if isinstance(call, ast.Call):
+            if isinstance(call, ast.Call) and holder.arg == "fun" and not place.is_held and _wraps(flow, module, call):
+                yield place._replace(node=call)
+            elif isinstance(call, ast.Call):
                 yield from _handed_on(flow, place, call, used)
         case ast.Assign(targets=targets):
             for target in targets:
@@ -253,6 +257,14 @@ def _after(flow: ValueFlow, place: UsePlace, used: Used) -> Iterator[UsePlace]:
                 yield from (place._replace(module=home, node=call) for home, call in inner)
         case _:
             used.escapes.append((place, "it is kept where it cannot be followed"))
+
+
+def _wraps(flow: ValueFlow, module: ModuleUses, call: ast.Call) -> bool:
+    """Whether a call gives a function that passes its arguments on, also where one of several makes it."""
+    name = flow.full_name(module, call.func)
+    if name is not None:
+        return name in WRAPPERS
+    return bool(flow.must(flow.at(module, call.func), lambda value: value.outside in WRAPPERS or None))
 
 
 def _is_loaded(display: ast.expr) -> bool:

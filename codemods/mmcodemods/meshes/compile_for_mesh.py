@@ -128,19 +128,17 @@ class CompileForMesh(MeshCodemod):
     @classmethod
     def review(cls, project: Project, reach: Reach, modules: Sequence[Facts]) -> Iterator[Refusal]:
         """Parts of the program without which the rest does not run on the mesh."""
-        yield from _steps_for_one_device(project, reach, modules)
+        yield from _steps_for_one_device(project, modules)
         yield from _meshes_without_step(project, modules)
         yield from _meshes_without_use(project, modules)
         yield from _tasks_without_mesh(project, modules)
         yield from _files_not_given(project, modules)
-        yield from _mesh_requests(project, reach, modules, declared_names(modules, project.axes))
+        yield from _mesh_requests(project, modules, declared_names(modules, project.axes))
 
 
-def _mesh_requests(
-    project: Project, reach: Reach, modules: Sequence[Facts], logical: Collection[str]
-) -> Iterator[Refusal]:
+def _mesh_requests(project: Project, modules: Sequence[Facts], logical: Collection[str]) -> Iterator[Refusal]:
     """What would stop a step when it runs, as it asks for the program's own mesh or devices."""
-    for found in mesh_requests(project, reach, modules, logical):
+    for found in mesh_requests(project, modules, logical):
         path, (line, column), reason = found.facts.path, found.position, found.reason
         if found.facts not in modules:
             facts, hint = found.by
@@ -149,19 +147,20 @@ def _mesh_requests(
         yield Refusal(path, line, column, reason, "compile_for_mesh")
 
 
-def _steps_for_one_device(project: Project, reach: Reach, modules: Sequence[Facts]) -> Iterator[Refusal]:
+def _steps_for_one_device(project: Project, modules: Sequence[Facts]) -> Iterator[Refusal]:
     """Steps that reach a task and are compiled by plain `jax.jit`, but not as a part of a step for the mesh."""
     tasks = [(facts, hint.statement) for facts in modules for hint in facts.hints.hints if hint.record.places_code]
     if not tasks:
         return
+    # A value that a step gets from the function around it leads to all that this function compiles.
+    visible = VisibleReach(project)
     steps = [
         item
         for facts in modules
         for hint in facts.hints.hints
         if hint.record.role is Role.COMPILE
-        for item in reach.from_node(facts, hint.statement)
+        for item in visible.from_node(facts, hint.statement)
     ]
-    visible = VisibleReach(project)
     for facts in modules:
         hinted = {hint.statement for hint in facts.hints.hints if hint.record.role is Role.COMPILE}
         for step in plain_steps(project, facts, hinted, "compile_for_mesh"):

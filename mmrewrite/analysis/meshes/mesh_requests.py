@@ -15,7 +15,7 @@ from mmrewrite.directives.vocabulary import Role
 from mmrewrite.project.axis_names import DEVICE, layout_argument
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
-from mmrewrite.project.reach import Reach, Reached
+from mmrewrite.project.reach import Reached, VisibleReach
 from mmrewrite.source.functions import is_jit_decorator, own_expressions
 from mmrewrite.source.spans import span
 from mmrewrite.values.flow import ValueFlow, values_of
@@ -56,13 +56,12 @@ class MeshRequest:
 
 
 def mesh_requests(
-    project: Project, reach: Reach, modules: Sequence[Facts], logical: Collection[str] = frozenset()
+    project: Project, modules: Sequence[Facts], logical: Collection[str] = frozenset()
 ) -> Iterator[MeshRequest]:
     """Requests in the functions and classes that steps and tasks lead to, initialisers left out.
 
     Args:
         project: The project.
-        reach: Follows what they lead to.
         modules: The modules with hints.
         logical: The logical names of the project, which meshes of the program's own may have as axes.
     """
@@ -77,7 +76,7 @@ def mesh_requests(
         # In a step without tasks a mesh of all devices will do.
         carried=frozenset((*logical, *(name for name, _ in axes))) if sliced else None,
     )
-    flow, hints = values_of(project), _HintIndex()
+    flow, reach, hints = values_of(project), VisibleReach(project), _HintIndex()
     done: set[ast.AST] = set()
     seen: set[ast.stmt] = set()
     may_ask: dict[Facts, bool] = {}
@@ -85,7 +84,9 @@ def mesh_requests(
         for hint in facts.hints.hints:
             if hint.record.role is not Role.COMPILE and not hint.record.places_code:
                 continue
-            for reached in reach.from_node(facts, _definition_around(facts, hint.statement), done):
+            # What stands around a call of `jax.jit` runs before the step.
+            begin = _definition_around(facts, hint.statement) if hint.record.places_code else hint.statement
+            for reached in reach.from_node(facts, begin, done):
                 if reached.facts not in may_ask:
                     may_ask[reached.facts] = any(marker in reached.facts.file.data for marker in _MARKERS)
                 for statement in _statements(reached, hints) if may_ask[reached.facts] else ():
@@ -174,7 +175,7 @@ def _sets_mesh(facts: Facts) -> bool:
 
 
 def _definition_around(facts: Facts, statement: ast.stmt) -> ast.stmt:
-    """The definition that a hint is on or in, of a method its class; the statement itself if there is none."""
+    """The definition that a task is on or in, of a method its class; the statement itself if there is none."""
     if not isinstance(statement, _Function | ast.ClassDef):
         around = (each for each in facts.names.around(statement) if isinstance(each, _Function | ast.ClassDef))
         statement = next(around, statement)

@@ -102,16 +102,17 @@ def plain_steps(project: Project, facts: Facts, hinted: set[ast.stmt], codemod: 
                 functions[statement] = statement
         elif kind_of(statement) == STATEMENT:
             for node in names.calls.get(statement, ()):
-                if not node.args or not _compiles(project, facts, node.func, scope):
+                compiled = next(iter((*node.args, *(each.value for each in node.keywords if each.arg == "fun"))), None)
+                if compiled is None or not _compiles(project, facts, node.func, scope):
                     continue
                 binding = None
-                if isinstance(node.args[0], ast.Name):
-                    name = node.args[0].id
+                if isinstance(compiled, ast.Name):
+                    name = compiled.id
                     binding = next(iter((scope.owner(name) or scope).bindings.get(name, ())), None)
                 if binding is not None and isinstance(binding.node, ast.FunctionDef):
                     functions.setdefault(binding.node, statement)
-                elif not _initialises(node.args[0]):
-                    expressions.append(PlainStep(facts, statement, statement, node.args[0]))
+                elif not _initialises(compiled):
+                    expressions.append(PlainStep(facts, statement, statement, compiled))
     yield from (PlainStep(facts, function, compiled) for function, compiled in functions.items())
     yield from expressions
 
