@@ -195,6 +195,17 @@ def test_the_messages_come_from_its_record(text: str, message: str) -> None:
     assert [error.message for error in rewrite(text).errors] == [message]
 
 
+@pytest.mark.parametrize("first", ["stages", "task(stage=i)", "microbatch(count=2)"])
+@pytest.mark.parametrize("second", ["stages", "task(stage=i)", "microbatch(count=2)"])
+@pytest.mark.parametrize("between", ["; ", "\n# mm: "])
+def test_a_loop_becomes_one_call(first: str, second: str, between: str) -> None:
+    body = "    grads = grads + jax.grad(f)(params, batch[i : i + 2])\n"
+    result = rewrite(f"import jax\ngrads = 0\n# mm: {first}{between}{second}\nfor i in range(0, 8, 2):\n{body}")
+    assert result.failure is None
+    said = "is said twice about one statement" if first == second else "about one loop contradict each other; keep one"
+    assert [said in error.message for error in result.errors] == [True]
+
+
 def compared_names(source: str) -> list[str]:
     """Directives with whose names `source` compares something, be it by `==` or by `in`."""
     sides = [

@@ -12,6 +12,8 @@ from typing import get_overloads
 
 import pytest
 
+from mmmodernize.registry import ModernizeRegistry
+from mmmodernize.rewrite import modernize_project
 from mmrewrite import hints
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.directives.calls import find_calls
@@ -315,3 +317,29 @@ def test_a_decorator_begins_where_its_sign_does(hints_are: str, indent: str) -> 
     assert "mjit" in plain and "marks" not in plain
     for between in (" \\\n", "(\n", "(  # @one\n    ", " \\\n  ( \n\n"):
         assert rewritten(between, " \\\n") == plain
+
+
+@pytest.mark.parametrize("imported", ["import mmrewrite.hints", "import mmrewrite.hints as hints, os"])
+def test_they_stay_where_old_names_are_replaced(imported: str) -> None:
+    """On the same statements, and beside imports that change."""
+    name = "hints" if " as " in imported else "mmrewrite.hints"
+    text = f"""\
+import jax; from jax.experimental.pjit import pjit; {imported}
+from jax import tree_map; from mmrewrite.hints import mesh, task as t
+
+c = {name}.mjit(pjit(t(f, stage=1)))
+mesh(a=2); y = tree_map(f, 1)
+@{name}.mjit
+@pjit
+def step(x=tree_map(f, 1)):
+    return x
+z = {name}.shard(t(tree_map(f, 1), stage=1), "a")
+for z in {name}.stages(tree_map(f, 1)):
+    {name}.off(); x = pjit(z)
+with {name}.task(stage=tree_map(f, 1)):
+    pass
+"""
+    (result,) = modernize_project([SourceFile("module.py", text.encode(), "module")], ModernizeRegistry())
+    assert result.failure is None and not result.refusals
+    expected = text.replace("from jax.experimental.pjit import pjit; ", "").replace("pjit", "jax.jit")
+    assert result.result.decode() == expected.replace("from jax import", "from jax.tree_util import")

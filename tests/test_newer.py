@@ -99,6 +99,17 @@ def test_brackets_and_colons_in_strings(body: str, expected: str) -> None:
     assert result.result.decode() == f"{head.format('' if 'hints.' in body else hints)}{expected}\n"
 
 
+@pytest.mark.parametrize(
+    "head", ["def f[T](x):", "def f [T] (x: T, y):", "class F[T: int](Base):", "class F[T]:", "def f[\n  T\n](x):"]
+)
+def test_a_hint_on_a_generic_definition(head: str) -> None:
+    """What is written in its place is compared with what was meant, in a layout of its own."""
+    text = f"import mmruntime as mm\n\n\n# mm: task(stage=0)\n{head}\n    pass\n"
+    result = rewrite_source(text, Registry())
+    assert not (result.failure or result.errors) and (result.changed or result.refusals)
+    assert f"{head}\n    pass\n" in result.result.decode()
+
+
 def test_a_hint_in_a_string() -> None:
     text = "from mmrewrite import hints\n\nx = f'{hints.shard(a['b'], 'c')}'\n"
     (error,) = rewrite_source(text, Registry()).errors

@@ -565,7 +565,8 @@ def _draft(
     edits = with_sorted_imports(module.facts, edits, context.settings.width)
     edits = kept_comments(module.facts, break_grown_calls(edits, module, context.settings.width))
     if edits:
-        source = module.facts.source
+        source, hints = module.facts.source, module.facts.hints
+        draft.meant.put_back_hints(source, [each.call for each in hints.calls], hints.imports)
         draft.meant.check(module.facts.tree, source, apply_edits(source.text, edits), module.quoted)
     return edits, refused, idle, set(draft.compat)
 

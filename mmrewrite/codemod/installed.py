@@ -16,10 +16,13 @@ def has_plugins(folder: str) -> bool:
     except OSError:
         return False
     for name in names:
+        path = os.path.join(name, _FILE)
         try:
-            with open(os.path.join(name, _FILE), "rb") as file:
-                if _MARK in file.read():
-                    return True
+            # Whoever opens a pipe waits for a writer, and the current folder may be one of these.
+            if os.path.isfile(path):
+                with open(path, "rb") as file:
+                    if _MARK in file.read():
+                        return True
         except OSError:
             continue
     return False

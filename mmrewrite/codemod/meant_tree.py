@@ -14,10 +14,11 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from types import MappingProxyType
 from typing import Any
 
-from mmrewrite.source.brackets import arguments_of
+from mmrewrite.directives.calls import HintCall, HintImport
+from mmrewrite.source.brackets import arguments_of, tokens_between
 from mmrewrite.source.failure import TextDiffers
 from mmrewrite.source.newer_syntax import parse_any
-from mmrewrite.source.spans import first_line
+from mmrewrite.source.spans import first_line, span
 from mmrewrite.source.text import SourceText
 from mmrewrite.source.walk import walk
 
@@ -154,11 +155,27 @@ class MeantTree:
         below.value = ast.Name(value.id, ast.Load()) if isinstance(value, ast.Name) else value
         self.change(statement, "split", lambda _: [ast.Expr(call), *([] if is_kept else [below])])
 
+    def put_back_hints(self, source: SourceText, calls: Sequence[HintCall], imports: Iterable[HintImport]) -> None:
+        """Have hints that are calls and stay be part of the tree, which is read without them, and their imports."""
+        # Inner ones first.
+        for hint in reversed(calls):
+            if hint.call is not None:
+                continue
+            if hint.alone and isinstance(hint.statement, ast.Expr):
+                self.put_back(hint.statement.value, hint.node)
+            elif isinstance(hint.statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                self._decorate(hint.statement, hint.node)
+            elif isinstance(hint.node, ast.Call):
+                self._wrap_in(hint.node.args[0], hint.node)
+        for imported in imports:
+            words = [token.text for token in tokens_between(source, *span(source, imported.alias))]
+            self._import_name(imported.statement, imported.alias, words[-1] if "as" in words else None)
+
     def put_back(self, node: ast.AST, other: ast.AST) -> None:
         """Replace a node by one that the tree has lost, or that is made of parts of the node."""
         self.change(node, "put back", lambda _: [other])
 
-    def wrap_in(self, value: ast.expr, call: ast.Call) -> None:
+    def _wrap_in(self, value: ast.expr, call: ast.Call) -> None:
         """Make a value the first argument of a call that the tree has lost."""
 
         def wrapped(old: Any) -> ast.Call:
@@ -168,7 +185,7 @@ class MeantTree:
 
         self._change_value(value, ("in", call), wrapped)
 
-    def decorate(self, statement: ast.stmt, decorator: ast.expr) -> None:
+    def _decorate(self, statement: ast.stmt, decorator: ast.expr) -> None:
         """Give a definition a decorator that the tree has lost."""
 
         def decorated(made: list[Any]) -> list[Any]:
@@ -178,9 +195,8 @@ class MeantTree:
 
         self.change(statement, ("decorate", decorator), decorated)
 
-    def import_name(self, statement: ast.Import | ast.ImportFrom, alias: ast.alias, local: str) -> None:
-        """Have an import take a name that the tree has lost, or has under another name than the local one."""
-        asname = None if alias.name.partition(".")[0] == local or alias.name == local else local
+    def _import_name(self, statement: ast.Import | ast.ImportFrom, alias: ast.alias, asname: str | None) -> None:
+        """Have an import take a name that the tree has lost, or has under another name than this one."""
         if alias not in statement.names:
             added = ast.alias(name=alias.name, asname=asname)
 

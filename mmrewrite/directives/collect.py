@@ -462,7 +462,8 @@ class _Collector:
                 message = f"`{hint.directive}` is said twice about one statement; the first is on line"
                 self.report(Problem(hint.start, length, f"{message} {first.reference.line}"))
         for hint in seen.values():
-            for name, message in hint.record.excludes.items():
+            on_loops = hint.record.excludes_on_loops if hint.kind == FOR else {}
+            for name, message in {**hint.record.excludes, **on_loops}.items():
                 other = seen.get((hint.statement, name))
                 # They exclude each other, and the later one is reported.
                 if other is not None and other.start < hint.start:

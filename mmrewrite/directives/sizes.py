@@ -41,7 +41,7 @@ def size_in_python(text: str) -> str:
 def _number_and_unit(text: str) -> tuple[str, str]:
     found = _SIZE.fullmatch(text.strip())
     unit = next((name for name in _UNITS if found and name.lower() == found[2].lower()), None)
-    if found is None or unit is None or not 0 < float(found[1]) < math.inf:
+    if found is None or unit is None or not 0 < float(found[1]) * _UNITS[unit] < math.inf:
         raise ValueError(f"{text!r} is no size; write a number and a unit, such as 80GiB or 512MB")
     return found[1], unit
 

@@ -94,6 +94,7 @@ class Directive:
             same statement.
         distinct: The parameter that names what it defines, so that two with one name must agree; None if there is none.
         excludes: Directives that contradict it on the same statement, each with the message; they exclude it as well.
+        excludes_on_loops: The same for `for` loops alone, each of which becomes one call.
         supersedes: The directive whose work it does too, which its codemod does not accept on the same statement.
         repeated: Whether one statement may have it more than once.
         rare: Kinds of statement on which it may stand, but which messages do not offer.
@@ -114,6 +115,7 @@ class Directive:
     part_of: str | None = None
     distinct: str | None = None
     excludes: Mapping[str, str] = field(default_factory=dict)
+    excludes_on_loops: Mapping[str, str] = field(default_factory=dict)
     supersedes: str | None = None
     repeated: bool = False
     rare: frozenset[str] = frozenset()
@@ -207,7 +209,8 @@ _WHERE = _beyond(
 )
 # Ways to put results of microbatches together, as the runtime knows them.
 _REDUCTIONS = ("exact", "mean", "sum", "concat", "max", "min")
-_TASK_OR_STAGES = "`task` and `stages` about one loop contradict each other; keep one"
+_CONTRADICT = "`{}` and `{}` about one loop contradict each other; keep one"
+_TASK_OR_STAGES = _CONTRADICT.format("task", "stages")
 
 # Programs say the layout of a value without a hint too, by constraints and annotations: they count as this directive.
 IMPLIED_LAYOUT = "shard"
@@ -248,6 +251,7 @@ DIRECTIVES = {
             requirements=(_WHERE,),
             distinct="name",
             excludes={"stages": _TASK_OR_STAGES},
+            excludes_on_loops={"microbatch": _CONTRADICT.format("microbatch", "task")},
             runtime=("Task",),
         ),
         Directive(
@@ -262,7 +266,7 @@ DIRECTIVES = {
                 _text("placement", "v"),
             ),
             positional=1,
-            excludes={"task": _TASK_OR_STAGES},
+            excludes={"task": _TASK_OR_STAGES, "microbatch": _CONTRADICT.format("microbatch", "stages")},
             rare=frozenset((STATEMENT, OTHER)),
             runtime=("stage", "stage_scan", "stage_sequential"),
         ),
@@ -320,6 +324,8 @@ DIRECTIVES = {
                 ),
                 _one_of("size", "count", message="`microbatch` needs `size=` (examples in one) or `count=` (how many)"),
             ),
+            excludes={"stages": _CONTRADICT.format("microbatch", "stages")},
+            excludes_on_loops={"task": _CONTRADICT.format("microbatch", "task")},
             runtime=("microbatch", "microbatch_loop", "microbatch_scan"),
         ),
         Directive(

@@ -15,7 +15,7 @@ from mmrewrite.codemod.meant_tree import MeantTree
 from mmrewrite.codemod.plain_code import plain_code
 from mmrewrite.codemod.refused import SiteRefused
 from mmrewrite.codemod.site import Draft, HintMistake, Insert, Site
-from mmrewrite.directives.calls import HintCall, Removal
+from mmrewrite.directives.calls import Removal
 from mmrewrite.directives.collect import CommentHints, Hint
 from mmrewrite.engine.comment_places import kept_comments
 from mmrewrite.engine.edits import apply_edits, ordered_edits
@@ -26,7 +26,6 @@ from mmrewrite.engine.sorted_imports import with_sorted_imports
 from mmrewrite.project.facts import RUNTIME, Facts
 from mmrewrite.project.project import Project
 from mmrewrite.results import Edit, HintError, HintReference, Refusal
-from mmrewrite.source.brackets import tokens_between
 from mmrewrite.source.spans import first_line, span
 
 
@@ -67,7 +66,7 @@ def draft_module(
         )
         stopped = _run(draft, active, codemods, refused, errors)
         if not stopped:
-            edits = () if errors else _checked_edits(draft, active, importers)
+            edits = () if errors or facts.hints.errors else _checked_edits(draft, active, importers)
             return Drafted(edits, refused, tuple(sorted(errors)))
         blocked |= stopped
 
@@ -110,10 +109,6 @@ def _meant(draft: Draft, active: Sequence[Hint], importers: HintImporters | None
     for one in called:
         if one.call.alone:
             meant.remove(one.call.statement)
-    # Inner ones first.
-    for one in reversed(facts.hints.calls):
-        if one not in called and one.call.call is None:
-            _put_back(meant, one.call)
     gone: set[ast.AST] = set()
     for unused in (*removed_imports(facts, importers or HintImporters((), {facts.path: called})), *idle):
         gone.update(unused.nodes)
@@ -123,10 +118,8 @@ def _meant(draft: Draft, active: Sequence[Hint], importers: HintImporters | None
             meant.replace(unused.statement, "pass")
         elif unused.is_whole:
             meant.remove(unused.statement)
-    for imported in facts.hints.imports:
-        if imported.alias not in gone:
-            local = tokens_between(facts.source, *span(facts.source, imported.alias))[-1].text
-            meant.import_name(imported.statement, imported.alias, local)
+    stays = [one.call for one in facts.hints.calls if one not in called]
+    meant.put_back_hints(facts.source, stays, [each for each in facts.hints.imports if each.alias not in gone])
     for fragment in draft.fragments.values():
         if fragment.changed is not None and fragment.codemods:
             code = plain_code(fragment.changed)
@@ -288,16 +281,6 @@ def _cuts(
             _, names = _made_by([one.hint for one in importers.hints_of_importers(facts)], codemods)
         for removal in unused.removals:
             yield Cut(removal.start, removal.end, removal.text, hints, names, removal.spacing)
-
-
-def _put_back(meant: MeantTree, call: HintCall) -> None:
-    """Have a hint that is a call and stays be part of the tree, which is read without it."""
-    if call.alone and isinstance(call.statement, ast.Expr):
-        meant.put_back(call.statement.value, call.node)
-    elif isinstance(call.statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        meant.decorate(call.statement, call.node)
-    elif isinstance(call.node, ast.Call):
-        meant.wrap_in(call.node.args[0], call.node)
 
 
 def _made_by(

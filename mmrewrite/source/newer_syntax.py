@@ -58,6 +58,8 @@ _CAUGHT = re.compile(r"^[ \t\f]*+(?=except\b[^:\n,]*+(?:(?<=\\)\n[^:\n,]*+){0,9}
 _ALIAS = re.compile(r"(?:^|[;:])[ \t\f]*+(?=type[\s\\]++\w++[\s\\]*+[\[=])", re.MULTILINE)
 _GENERIC = re.compile(r"\b(?=(?:def|class)[\s\\]+\w+[\s\\]*\[)")
 _FORMATTED = re.compile(r"['\"](?:(?<=\b[ft]['\"])|(?<=\b[ft]r['\"])|(?<=\br[ft]['\"]))", re.IGNORECASE)
+# Type parameters are in the brackets of the parameters, or of the bases, if there are any behind them.
+_OPENED = re.compile(r"[\s\\]*+\(")
 # Python reports these errors, and a plain "invalid syntax", where it comes upon them.
 _WHERE_FOUND = ("invalid character", "invalid decimal literal", "unterminated string literal", "unexpected indent")
 
@@ -234,8 +236,9 @@ def _replacements(node: cst.CSTNode, text: str, span: Span, older: _Older) -> It
             older.parameters[span(node.name)[0]] = tuple(_parameters(node.type_parameters, span))
         case cst.TypeParameters():
             start, end = span(node)
-            if text.startswith("(", end):
-                yield start, end + 1, f"({_blank(text[start + 1 : end + 1])}"
+            opened = _OPENED.match(text, end)
+            if opened is not None:
+                yield start, opened.end(), f"({_blank(text[start + 1 : opened.end()])}"
             else:
                 yield start, end, f"({_blank(text[start + 1 : end - 1])})"
             return

@@ -159,7 +159,7 @@ class SourceText:
     def line(self, number: int) -> str:
         """Text of line `number`, counted from 1, without its line ending."""
         if self._last_line[0] != number:
-            text = self.text[self.line_starts[number - 1] : self.line_end(number)].rstrip("\r\n")
+            text = self.text[self.line_starts[number - 1] : self._break(number)].rstrip("\r\n")
             self._last_line[:] = number, text
         return str(self._last_line[1])
 
@@ -169,8 +169,23 @@ class SourceText:
         return [0, ""]
 
     def line_end(self, number: int) -> int:
-        """Offset just after the line ending of line `number`."""
+        """Offset just after the line ending of line `number`, and of the blank lines that a backslash makes part of it.
+
+        What is written there comes behind a statement that ends on the line.
+        """
+        while self._is_continued(number):
+            number += 1
+        return self._break(number)
+
+    def _break(self, number: int) -> int:
         return self.line_starts[number] if number < len(self.line_starts) else len(self.text)
+
+    def _is_continued(self, number: int) -> bool:
+        end = self._break(number)
+        if number >= len(self.line_starts) or "\\" not in self.text[max(end - 3, 0) : end]:
+            return False
+        line = self.line(number)
+        return line.endswith("\\") and "#" not in line and not self.line(number + 1).strip(" \t\f\\")
 
     def offset(self, line: int, column: int) -> int:
         """Offset of a position of `ast`, whose columns count bytes of UTF-8."""
