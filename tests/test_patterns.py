@@ -6,17 +6,20 @@ import ast
 import importlib
 import itertools
 import pkgutil
+import random
 import re
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pathspec import GitIgnoreSpec
 
 import mmcodemods
 import mmmodernize
 import mmrewrite
 from mmmodernize.text.text_patterns import says_part
+from mmrewrite.files.select import patterns as ignore_patterns
 
 # The parser of `re`, which names what a pattern is made of.
 _parser: Any = importlib.import_module("re._parser")
@@ -161,3 +164,24 @@ def test_patterns_of_a_program_take_linear_time_too() -> None:
     assert pattern is not None
     assert seconds(pattern, "ab" * LENGTH, searches=False) < 1
     assert pattern.fullmatch("a" + "b" * 30 + "z") and not pattern.fullmatch("a" + "b" * 29 + "z")
+
+
+@pytest.mark.parametrize(
+    "line", ["*a" * 100 + "b", "*" * 300, "**/a/" * 50 + "b", "a/**/" * 50 + "b", "*a/" * 40 + "b*"]
+)
+def test_patterns_of_ignore_files_take_linear_time_too(line: str) -> None:
+    spec = ignore_patterns([line], "x")
+    begin = time.process_time()
+    for path in ("a" * 250, "a/" * 120 + "x", "/".join(["a" * 24] * 40)):
+        spec.match_file(path)
+    assert time.process_time() - begin < 0.5
+
+
+def test_patterns_of_ignore_files_mean_what_they_meant() -> None:
+    chance = random.Random(0)
+    for _ in range(400):
+        line = "".join(chance.choice(["a", "b", "*", "*", "**", "/", "?", "[ab]", "."]) for _ in range(7))
+        ours, plain = ignore_patterns([line], "x"), GitIgnoreSpec.from_lines([line])
+        for _ in range(20):
+            path = "/".join("".join(chance.choices("aab.", k=4)) for _ in range(chance.randint(1, 5)))
+            assert ours.check_file(path).include == plain.check_file(path).include, (line, path)

@@ -362,14 +362,14 @@ def test_options_that_cannot_be_read_are_told(arguments: tuple[str, ...], messag
 def test_a_cluster_stands_in_place_of_a_record() -> None:
     page = (ROOT / "docs" / "suggest.md").read_text()
     (text,) = re.findall(r"```toml\n(devices.*?)```", page, re.DOTALL)
-    record, devices = read_cluster(text)
+    record, devices = read_cluster(tomllib.loads(text))
     assert devices == tomllib.loads(text)["devices"]
     assert [each.latency for each in record.links] == pytest.approx([10e-6, 20e-6])
     assert (record.link(8).bandwidth, record.link(64).bandwidth) == (450e9, 50e9)
     assert record.speed("bfloat16") == find_device("h100").speed("bfloat16")
     for wrong in ("[device]\nnam = 1", "cluster = 1", '[device]\nname = "h100"\nmemory = "much"'):
         with pytest.raises(ValueError, match=r"name|cluster|no size"):
-            read_cluster(wrong)
+            read_cluster(tomllib.loads(wrong))
 
 
 def test_what_was_measured_can_be_given_as_a_cluster() -> None:
@@ -378,7 +378,7 @@ def test_what_was_measured_can_be_given_as_a_cluster() -> None:
     assert found["speeds"].keys() == {"float32"}
     assert min(found["speeds"]["float32"], found["bandwidth"], found["launch"]) > 0
     record = find_device("h100").measured(found)
-    again, _ = read_cluster(record.as_toml())
+    again, _ = read_cluster(tomllib.loads(record.as_toml()))
     for dtype in ("float32", "bfloat16"):
         assert again.speed(dtype) == pytest.approx(record.speed(dtype), rel=0.01)
     assert record.speed("bfloat16") == find_device("h100").speed("bfloat16")

@@ -93,7 +93,7 @@ def read_config(start: Path, named: Path | None = None) -> Config:
     path = named or find_config(start)
     if path is None:
         return Config(start)
-    content = _load(path)
+    content = read_toml(path)
     own = _table(content, "tool", path).get(TOOL)
     if path.name == PYPROJECT or own is not None:
         _check_name(_table(content, "tool", path), path)
@@ -101,7 +101,7 @@ def read_config(start: Path, named: Path | None = None) -> Config:
     else:
         beside = path.with_name(PYPROJECT)
         table, prefix = content, "the file"
-        width = _width(_load(beside), beside) if beside.is_file() else DEFAULT_WIDTH
+        width = _width(read_toml(beside), beside) if beside.is_file() else DEFAULT_WIDTH
     if not isinstance(table, dict):
         raise ConfigError(f"{path}: [tool.{TOOL}] must be a table, not {table!r}")
     return _config(path, table, prefix, width)
@@ -168,7 +168,12 @@ def find_config(start: Path) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
-def _load(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """The content of a file of TOML.
+
+    Raises:
+        ConfigError: If it cannot be read, with its name.
+    """
     # Most of what follows is needed by some runs only, so it is imported there.
     import tomllib
 
@@ -234,9 +239,10 @@ def _config(path: Path, table: dict[str, Any], prefix: str, width: int) -> Confi
         raise ConfigError(f"{path}: `suggest` must be a table such as [tool.mmrewrite.suggest], not {suggest!r}")
     _check_keys(path, "`suggest`", suggest, SUGGEST_KEYS)
     for key, value in suggest.items():
-        if type(value) is not SUGGEST_KEYS[key]:
-            kinds = {str: "a text in quotes", bool: "true or false", int: "a number"}
-            raise ConfigError(f"{path}: suggest.{key} must be {kinds[SUGGEST_KEYS[key]]}, not {value!r}")
+        kind = SUGGEST_KEYS[key]
+        if type(value) is not kind or (isinstance(value, int) and kind is int and value < 1):
+            kinds = {str: "a text in quotes", bool: "true or false", int: "a whole number, 1 or more"}
+            raise ConfigError(f"{path}: suggest.{key} must be {kinds[kind]}, not {value!r}")
     per_file = tuple((key, _strings(path, f'per-file-ignores."{key}"', value)) for key, value in ignores.items())
     return Config(
         path.parent,

@@ -45,7 +45,7 @@ from mmrewrite.files.select import (
     select_files,
     source_file,
 )
-from mmrewrite.files.walk import SUFFIXES, load_file, read_file, shown
+from mmrewrite.files.walk import SUFFIXES, load_file, read_file, read_stream, shown
 from mmrewrite.results import HintError, Rewrite
 from mmrewrite.source.file import SourceFile
 from mmrewrite.tracking import Tell, untold
@@ -158,7 +158,10 @@ class Session:
         name = self.options.stdin_filename
         if sys.stdin is None:
             raise click.UsageError("Standard input is closed, so there is nothing to read for `-`.")
-        file = source_file(name, sys.stdin.buffer.read())
+        try:
+            file = source_file(name, read_stream(sys.stdin.buffer))
+        except OSError as error:
+            raise click.UsageError(f"Standard input cannot be read: {error.strerror or error}.") from None
         self.paths = (name,)
         return Selection((file,), {os.path.realpath(name): (name, True)}, ())
 

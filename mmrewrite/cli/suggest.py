@@ -11,14 +11,13 @@ from typing import Any, NoReturn
 
 import click
 
-from mmrewrite.cli.config import ConfigError, read_config
+from mmrewrite.cli.config import ConfigError, read_config, read_toml
 from mmrewrite.cli.session import CHANGES, Session
 from mmrewrite.cli.source_options import SourceOptions
 from mmrewrite.cli.terminal.output import say
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.files.cache_folder import cache_folder
 from mmrewrite.files.patch import patch_of
-from mmrewrite.files.walk import read_file
 from mmrewrite.mirror.child_process import NotRun
 from mmrewrite.source.file import SourceFile
 from mmrewrite.suggest.devices import Accelerator, find_device, read_cluster
@@ -44,9 +43,11 @@ def device_of(options: dict[str, Any], *, needed: bool) -> tuple[Accelerator, in
     if (name is None) == (cluster is None):
         raise click.UsageError("Give --device, the kind of accelerator, or --cluster, a file about it and its links.")
     try:
-        record, count = (find_device(name), None) if cluster is None else read_cluster(_text(cluster))
+        record, count = (find_device(name), None) if cluster is None else read_cluster(read_toml(Path(cluster)))
         record = record.with_given(given)
-    except (OSError, ValueError) as problem:
+    except ConfigError as problem:
+        raise click.UsageError(f"{problem}.") from None
+    except ValueError as problem:
         where = "" if cluster is None else f"{cluster}: "
         raise click.UsageError(f"{where}{problem}.") from None
     if needed and devices is None and count is None:
@@ -72,10 +73,6 @@ def configured(options: dict[str, Any]) -> Mapping[str, Any]:
         cluster = config.suggest.get("cluster")
         options["cluster"] = None if cluster is None else str(config.folder / cluster)
     return config.suggest
-
-
-def _text(path: str) -> str:
-    return read_file(path).decode("utf-8-sig")
 
 
 def compare_plans(wanted: Wanted, options: Mapping[str, Any]) -> NoReturn:

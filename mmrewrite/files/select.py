@@ -10,9 +10,9 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mmrewrite.directives.carrier import may_have_hints
 from mmrewrite.files.walk import load_file, read_file, shown, walk
@@ -21,6 +21,7 @@ from mmrewrite.tracking import Track, untracked
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
+    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 
 class BadPattern(ValueError):
@@ -141,12 +142,51 @@ def patterns(lines: Iterable[str], where: str) -> GitIgnoreSpec:
 
     lines = list(lines)
     try:
-        return GitIgnoreSpec.from_lines(lines)
+        # Other backends are not always there.
+        return GitIgnoreSpec.from_lines(lines, _linear_pattern(), backend="simple")
     except (ValueError, IndexError, re.error):
         if len(lines) > 1:
             for line in lines:
                 patterns([line], where)
         raise BadPattern(f"`{where}`: {lines[0]!r} is no pattern; write one as in `.gitignore`") from None
+
+
+@cache
+def _linear_pattern() -> type[GitIgnoreSpecPattern]:
+    """Patterns of pathspec, without what takes time that grows by a power of a name's length for each further star."""
+    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
+
+    class LinearPattern(GitIgnoreSpecPattern):
+        @classmethod
+        def pattern_to_regex(cls, pattern: Any) -> Any:
+            regex, include = super().pattern_to_regex(pattern)
+            return _linear(regex) if isinstance(regex, str) else regex, include
+
+    return LinearPattern
+
+
+# What pathspec writes for `*`, and for `**/` at the beginning and inside of a pattern.
+_STARS, _ABOVE, _BETWEEN = re.compile(r"(?:\[\^/\]\*)+"), "(?:.+/)?", "(?:/.+)?"
+
+
+def _linear(regex: str) -> str:
+    """The regular expression of a pattern, which takes of each star but the last what is next, and tries no other."""
+    first, *rest = regex.split(_BETWEEN)
+    if rest:
+        *inner, last = rest
+        start, above, first = first.rpartition(_ABOVE)
+        parts = [f"{start}(?>(?:.+?/)??{_in_folder(first)}(?=/))" if above else f"{_in_folder(first)}"]
+        parts += [f"(?>(?:/.+?)??{_in_folder(part)}(?=/))" for part in inner]
+        return "".join((*parts, _BETWEEN, _in_folder(last)))
+    return _in_folder(first)
+
+
+def _in_folder(regex: str) -> str:
+    """The same for a part without `**`: what stands between two stars of a name is taken where it is found first."""
+    first, *rest = _STARS.split(regex)
+    *inner, last = rest or [""]
+    between = (f"(?>[^/]*?{part})" if "/" not in part.replace("[^/]", "") else f"[^/]*{part}" for part in inner)
+    return "".join((first, *between, *(["[^/]*"] if rest else []), last))
 
 
 def matches(spec: GitIgnoreSpec, path: str, folder: Path) -> bool:

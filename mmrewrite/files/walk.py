@@ -7,6 +7,10 @@ import os
 import stat
 from collections.abc import Iterator
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
 MANIFEST = "mmrewrite-manifest.json"
 # How names of files end that may have hints or old names.
 SUFFIXES = (".py", ".ipynb")
@@ -19,7 +23,7 @@ _HIDING = ("pyvenv.cfg", MANIFEST)
 # Whatever a pipe or a device may have become since it was looked at, opening it waits for nobody.
 _READING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
 # A file of a gigabyte is no source, and would take the machine's memory.
-_LARGEST = 1 << 30
+_LARGEST, _PART = 1 << 30, 1 << 20
 
 
 def walk(
@@ -101,6 +105,21 @@ def read_file(path: str) -> bytes:
         raise OSError(errno.ENOMEM, "too large for the memory that is left", path) from None
     finally:
         os.close(handle)
+
+
+def read_stream(stream: BinaryIO) -> bytes:
+    """All bytes of an open stream.
+
+    Raises:
+        OSError: If it cannot be read, or there are too many.
+    """
+    parts, length = list[bytes](), 0
+    while part := stream.read(_PART):
+        parts.append(part)
+        length += len(part)
+        if length > _LARGEST:
+            raise OSError(errno.EFBIG, "more than a gigabyte")
+    return b"".join(parts)
 
 
 def load_file(path: str) -> bytes | None:

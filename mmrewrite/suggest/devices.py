@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -163,13 +163,12 @@ def find_device(name: str) -> Accelerator:
     return Accelerator(name, *figures, links, network=record["network"])
 
 
-def read_cluster(text: str) -> tuple[Accelerator, int | None]:
+def read_cluster(content: Mapping[str, Any]) -> tuple[Accelerator, int | None]:
     """The accelerator of a cluster's TOML, and how many there are, None if it does not say.
 
     Raises:
         ValueError: If it is no such file, in a sentence.
     """
-    content = tomllib.loads(text)
     for name in content:
         if name not in ("devices", "device", "links", "host"):
             raise ValueError(f"there is no {name} in a cluster; there are devices, [device], [[links]] and [host]")
@@ -199,7 +198,7 @@ def _whole(name: str, value: object) -> int:
 
 
 def _part(name: str, value: object) -> float:
-    if not isinstance(value, int | float) or not 0 <= value <= 1:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
         raise ValueError(f"{name} is a part of one, not {value!r}")
     return float(value)
 
@@ -229,6 +228,6 @@ def _seconds(name: str, value: object) -> float:
 
 
 def _positive(name: str, value: object) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= sys.float_info.max:
         raise ValueError(f"{name} is a positive number, not {value!r}")
     return float(value)

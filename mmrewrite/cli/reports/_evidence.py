@@ -117,7 +117,7 @@ def evidence_of(report: RewriteReport) -> ShownEvidence | None:
             return ShownEvidence(mismatch=mismatch)
         unreached = len(evidence.get("unreached", ()))
         return shown_evidence(evidence["checks"], evidence["not_covered"], about, unreached)
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise NotShown("the evidence is not what `mmrewrite verify --format json` of this version prints") from None
 
 
