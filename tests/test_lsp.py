@@ -493,6 +493,10 @@ def test_wrong_requests_are_answered(folder: Path) -> None:
     for number, params in enumerate(({}, [], 5, None, document, good | {"position": {"line": -1, "character": 0}}), 10):
         assert code(number, hover, params) == -32602
     assert code(20, "nobody/knows", {}) == -32601
+    # Folders that are none are left out, whatever a client adds.
+    added = [{"uri": uri, "name": "x"} for uri in ("file:///%00", "file:///nowhere/at/all", folder.as_uri())]
+    change = {"event": {"added": added, "removed": []}}
+    send(json.dumps({"jsonrpc": "2.0", "method": "workspace/didChangeWorkspaceFolders", "params": change}).encode())
     everywhere = {"start": {"line": 0, "character": 0}, "end": {"line": 2**31 - 1, "character": 0}}
     assert ask(21, "textDocument/codeAction", document | {"range": everywhere, "context": {"diagnostics": []}})[
         "result"

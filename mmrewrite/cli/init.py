@@ -8,9 +8,10 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
-from mmrewrite.cli.config import TOOL
+from mmrewrite.cli.config import TOOL, ConfigError, read_toml
 from mmrewrite.cli.reports._messages import Initialized
 from mmrewrite.files.walk import OWN_FILE, PYPROJECT, SUFFIXES, load_file, read_file, walk
 from mmrewrite.files.write import NotWritten, replace_file, write_new
@@ -95,9 +96,9 @@ def _project(folder: str) -> dict[str, Any] | None:
     if not os.path.lexists(path):
         return None
     try:
-        return tomllib.loads(read_file(path).decode("utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise NotInitialized(f"{PYPROJECT}: {error}") from None
+        return read_toml(Path(path))
+    except ConfigError as error:
+        raise NotInitialized(str(error)) from None
 
 
 def _tools(content: dict[str, Any] | None) -> dict[str, Any]:

@@ -336,10 +336,14 @@ class Server:
         command = types.Command(SUGGEST_TITLE, SUGGEST, arguments=[self._folder_of(buffer.path)])
         yield types.CodeAction(title=SUGGEST_TITLE, kind=types.CodeActionKind.RefactorRewrite, command=command)
 
-    async def suggest(self, folder: str) -> None:
-        """Look for a pipeline in a process of its own, and have the client write its hints."""
+    async def suggest(self, folder: str = "") -> None:
+        """Look for a pipeline in a process of its own, and have the client write its hints.
+
+        `folder` is that of the program, by default the first of the workspace.
+        """
         from lsprotocol import types
 
+        folder = folder or self._folders()[0]
         unsaved = [
             buffer.path
             for buffer in self._buffers.values()
@@ -426,7 +430,8 @@ class Server:
     def _roots(self) -> list[str]:
         """The folders of the workspace, as the client spells them."""
         folders = [self._uris.to_fs_path(folder.uri) for folder in self._protocol.workspace.folders.values()]
-        return [folder for folder in folders or [self._protocol.workspace.root_path] if folder]
+        # One may be gone, or have a name that no folder can have.
+        return [folder for folder in folders or [self._protocol.workspace.root_path] if folder and os.path.isdir(folder)]
 
     def _folders(self) -> list[str]:
         """The folders to check: those of the workspace, else that of the first open file."""

@@ -26,7 +26,6 @@ def serve(incoming: BinaryIO, outgoing: BinaryIO) -> None:
     workspaces: dict[str, Workspace] = {}
     while len(head := incoming.read(LENGTH.size)) == LENGTH.size:
         request: Request = pickle.loads(incoming.read(LENGTH.unpack(head)[0]))
-        os.chdir(request.folder)
         workspace = workspaces.setdefault(request.folder, Workspace())
         data = pickle.dumps(_answer(workspace, request))
         try:
@@ -39,6 +38,8 @@ def serve(incoming: BinaryIO, outgoing: BinaryIO) -> None:
 
 def _answer(workspace: Workspace, request: Request) -> Answer:
     try:
+        # It may have been removed since.
+        os.chdir(request.folder)
         return getattr(workspace, request.kind)(request)  # type: ignore[no-any-return]
     except (ConfigError, BadPattern) as error:
         path = find_config(Path.cwd())
