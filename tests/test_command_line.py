@@ -628,6 +628,9 @@ class TestExplain:
         assert any("left as it is, because a step" in line for line in self.explain("a.py:7"))
         put("b.py", WRONG)
         assert self.explain("b.py:1")[1] == "An error: unknown directive `tsak`; did you mean `task`?"
+        # Lines are those of Python, which no form feed and no separator of Unicode ends.
+        put("odd.py", "y = f(1)  # mm: tsak(stage=0)  # \x0b\x0c\u2028\nz = 1\n")
+        assert "has 2 lines, and no line 3" in run("explain", "odd.py:3").stderr
         put("c.py", "# mm: off\n" + TASK)
         assert self.explain("c.py:6")[1] == "`task(stage=0)` is left alone: `# mm: off`."
         put("d.py", "x = 1\n")

@@ -49,7 +49,7 @@ def explain_line(path: str, line: int, options: SourceOptions) -> NoReturn:
         path, line = cell[1], _line_of_cell(cell[1], int(cell[2]), line)
     data = _read(path)
     try:
-        count = len(SourceText.decode(data).text.splitlines())
+        count = len(SourceText.decode(data).lines)
     except SourceError as problem:
         raise click.UsageError(f"{path}: {problem}") from None
     if not 1 <= line <= count:
@@ -103,7 +103,7 @@ def _of_generated(generated: GeneratedFile, result: Rewrite, path: str, data: by
     if found is not None:
         yield from found
         return
-    text = SourceText.decode(data).text.splitlines()[line - 1].strip()
+    text = SourceText.decode(data).line(line).strip()
     yield f"{shown(path)}:{line}: {text}"
     yield (
         f"Not a line of the rewritten {generated.source}: `build` writes a comment that names the source, and makes "

@@ -431,7 +431,9 @@ class Server:
         """The folders of the workspace, as the client spells them."""
         folders = [self._uris.to_fs_path(folder.uri) for folder in self._protocol.workspace.folders.values()]
         # One may be gone, or have a name that no folder can have.
-        return [folder for folder in folders or [self._protocol.workspace.root_path] if folder and os.path.isdir(folder)]
+        return [
+            folder for folder in folders or [self._protocol.workspace.root_path] if folder and os.path.isdir(folder)
+        ]
 
     def _folders(self) -> list[str]:
         """The folders to check: those of the workspace, else that of the first open file."""

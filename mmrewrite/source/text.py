@@ -156,6 +156,12 @@ class SourceText:
         """Offset of every line's first character."""
         return (0, *(match.end() for match in _NEWLINE.finditer(self.text)))
 
+    @property
+    def lines(self) -> list[str]:
+        """The lines as Python counts them, without their line endings; what follows the last ending if there is text."""
+        found = _NEWLINE.split(self.text)
+        return found if found[-1] else found[:-1]
+
     def line(self, number: int) -> str:
         """Text of line `number`, counted from 1, without its line ending."""
         if self._last_line[0] != number:

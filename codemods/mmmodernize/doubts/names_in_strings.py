@@ -29,6 +29,7 @@ from mmrewrite.project.uses import ModuleUses
 from mmrewrite.results import LeftAlone
 from mmrewrite.source.names import Scope
 from mmrewrite.source.spans import span
+from mmrewrite.source.text import SourceText
 from mmrewrite.source.walk import walk
 
 _EQUALS_SIGN = re.compile(r"[\s)]*=")
@@ -217,7 +218,7 @@ def _comments(text: str) -> Iterator[tuple[int, int, str]]:
     try:
         tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
     except (tokenize.TokenError, SyntaxError):
-        for number, line in enumerate(text.splitlines(), 1):
+        for number, line in enumerate(SourceText(text, "utf-8", False).lines, 1):
             yield from ((number, match.start(), match.group()) for match in _TYPE_COMMENT.finditer(line))
         return
     yield from ((*token.start, token.string) for token in tokens if token.type == tokenize.COMMENT)
