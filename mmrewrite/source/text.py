@@ -158,7 +158,7 @@ class SourceText:
 
     @property
     def lines(self) -> list[str]:
-        """The lines as Python counts them, without their line endings; what follows the last ending if there is text."""
+        """The lines as Python counts them, without their line endings; none behind the last ending."""
         found = _NEWLINE.split(self.text)
         return found if found[-1] else found[:-1]
 
