@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from mmrewrite.mirror.limits import ProgramLimits
 from mmrewrite.project.verify_entries import Entry
 from mmrewrite.tracking import Tell, untold
 from mmrewrite.verify import programs, verify
+from mmrewrite.verify.judge import Judged
 
 MESH = "# mm: mesh(stage=16)\nSIZE = 3\n"
 MODEL = "def layer(x):\n    return x\n\n\ndef model(x):\n    x = layer(x)  # mm: task(stage=0)\n    return x\n"
@@ -585,12 +587,21 @@ def test_rounding_shares_a_line_where_there_are_many_arrays() -> None:
     assert len(list(_arrays(rows[2:]))) == 16
 
 
-def test_rounding_has_no_say_in_the_differences_of_a_function() -> None:
-    # A gradient of 1e-11 that should be 0 differs by more than itself.
-    judged = {"absolute": 0.23, "relative": 9.6e-7, "problem": None, "rounding": False}
-    rounding = {"absolute": 1e-11, "relative": 1.5, "problem": None, "rounding": True}
-    assert differences([judged, rounding]) == ("0.23", "9.6e-07")
-    assert differences([rounding]) == ("-", "-")
+def test_the_verdict_stands_beside_the_largest_difference_of_all_arrays(
+    monkeypatch: pytest.MonkeyPatch, calls: list[Call]
+) -> None:
+    """In the last line of the text, and in every other format: the table above it must not say more."""
+    equal = {"name": "result[0]", "absolute": 0.0, "relative": 0.0, "problem": None}
+    rounding = {"name": "result[1]", "absolute": 0.00042, "relative": 0.026, "problem": None, "rounding": True}
+    rows = [FLOATS | {"type": "bfloat16", "comparable": True} | row for row in (equal, rounding)]
+    assert differences(rows) == differences(rows[1:]) == ("0.00042", "0.026")
+    monkeypatch.setattr(programs, "judged", lambda *runs: Judged(tuple(rows), (), "original"))
+    verdict = "0.00042 0.026 equal but for rounding"
+    assert " ".join(run().stdout.splitlines()[-1].split()[-6:]) == verdict
+    for output_format in ("markdown", "html"):
+        cells = [text.strip() for text in re.split(r"[|]|<[^>]*>", run("--format", output_format).stdout)]
+        (place,) = (number for number, text in enumerate(cells) if text == "equal but for rounding")
+        assert {"0.00042", "0.026"} <= set(cells[place - 12 : place])
 
 
 def test_the_evidence_says_why_a_difference_is_rounding() -> None:

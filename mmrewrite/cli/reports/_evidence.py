@@ -200,9 +200,9 @@ def compared_with(reference: str | None) -> str:
 
 
 def differences(rows: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
-    """The largest differences of a function's arrays: what is rounding alone is shown by itself and has no say."""
-    judged = [row for row in rows if array_verdict(row) != "rounding"]
-    return largest(judged, "absolute"), largest(judged, "relative")
+    """The largest differences of a function's arrays, those that are rounding included: the verdict is on all of them."""
+    rows = list(rows)
+    return largest(rows, "absolute"), largest(rows, "relative")
 
 
 def checked_values(check: Checked) -> dict[str, Any]:
