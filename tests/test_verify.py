@@ -179,6 +179,32 @@ def test_warnings_of_the_rewritten_program_stand_by_the_verdict(
     assert run("--format", "html").stdout.index("2 warnings</a>") < run("--format", "html").stdout.index("<h2")
 
 
+@pytest.mark.parametrize("form", ["{}:{}; look there", 'File "{}", line {}, in model'])
+def test_a_failure_of_the_rewritten_program_is_told_at_the_lines_of_the_source(
+    form: str, calls: list[Call], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the hint, where it made the line; and nothing is said to hold."""
+    Path("same.py").write_text("X = 1\n")
+    answer = programs.run_module
+
+    def run_module(module: str, arguments: Sequence[str], roots: Sequence[str], *rest: Any) -> tuple[Any, str]:
+        if not calls:
+            return answer(module, arguments, roots, *rest)
+        lines = (Path(roots[0], "model.py").read_text()).count("\n")
+        told = [form.format(Path(roots[0], "model.py"), number + 1) for number in range(lines)]
+        told.append(form.format(Path(roots[0], "same.py"), 1))
+        return {"error": "it fails", "traceback": "\n".join(told), "warnings": []}, ""
+
+    monkeypatch.setattr(programs, "run_module", run_module)
+    result = run()
+    assert result.exit_code == 1 and "SHA-256" not in result.stdout
+    # Two lines are imported for the hint of line 6, with an empty one.
+    before = [6, 6, 6, 1, 2, 3, 4, 5, 6, 7]
+    told = [form.format("model.py", f"{line} (line {at} as rewritten)") for at, line in enumerate(before, start=1)]
+    assert "\n".join([*told, form.format("same.py", 1)]) in result.stdout
+    assert "SHA-256" not in run("--format", "html").stdout + run("--format", "markdown").stdout
+
+
 def test_an_entry_of_another_module_leads_through_its_imports(calls: list[Call]) -> None:
     Path("main.py").write_text("from train import other as chosen\n")
     found = json.loads(run("--format", "json", "--entry", "main:chosen", "--args", "train:example").stdout)

@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mmrewrite.files.select import Rules
@@ -22,6 +22,7 @@ from mmrewrite.launch.environment import JOB
 from mmrewrite.launch.watchman import temporary_folder
 from mmrewrite.mirror.build import NotBuilt, build_mirror
 from mmrewrite.mirror.limits import USUAL, ProgramLimits, run_within
+from mmrewrite.mirror.lines_before import LinesBefore
 from mmrewrite.results import Rewrite
 from mmrewrite.tracking import Tell, untold
 
@@ -64,11 +65,19 @@ def check_runtime(command: str) -> None:
 
 @dataclass(frozen=True)
 class Mirror:
-    """The rewritten program in `folder`; `sources` maps paths in it to the original files, `hashes` these to theirs."""
+    """The rewritten program in a folder.
+
+    Attributes:
+        folder: The folder.
+        sources: The original file of each path in it.
+        hashes: The SHA-256 of each of these.
+        rewrites: What was made of those that differ from their originals.
+    """
 
     folder: str
     sources: Mapping[str, str]
     hashes: Mapping[str, str]
+    rewrites: Mapping[str, Rewrite] = field(default_factory=dict)
 
     def root(self, module: str) -> str | None:
         """The folder of the mirror from which a module is imported; None if the mirror lacks it."""
@@ -92,6 +101,23 @@ class Mirror:
             text = text.replace(os.path.join(self.folder, place), f"{source} as rewritten")
         return text
 
+    def told(self, text: str) -> str:
+        """A message with lines of the originals for those of the mirror, which nobody has: those of hints, where one
+        made the line.
+        """
+        for place, source in self.sources.items():
+            if (path := os.path.join(self.folder, place)) in text:
+                before = LinesBefore(self.rewrites[source]) if source in self.rewrites else None
+
+                def original(found: re.Match[str], source: str = source, before: LinesBefore | None = before) -> str:
+                    line, between = int(found["line"]), found["between"]
+                    lines = (line,) if before is None else before.of(line)
+                    was = "" if before is None else f" (line {line} as rewritten)"
+                    return f"{source}{between}{lines[0]}{was}" if lines else found[0]
+
+                text = re.sub(rf'{re.escape(path)}(?P<between>:|", line )(?P<line>\d+)', original, text)
+        return self.named(text)
+
 
 @contextlib.contextmanager
 def mirrored(paths: Sequence[str], rules: Rules, results: Iterable[Rewrite]) -> Iterator[Mirror]:
@@ -100,6 +126,7 @@ def mirrored(paths: Sequence[str], rules: Rules, results: Iterable[Rewrite]) -> 
     Raises:
         NotRun: If the mirror cannot be built.
     """
+    results = list(results)
     with temporary_folder("mmrewrite-") as folder:
         # macOS links its temporary folder; `named` has to find the path in messages of programs that resolve it.
         mirror = os.path.realpath(folder)
@@ -113,7 +140,7 @@ def mirrored(paths: Sequence[str], rules: Rules, results: Iterable[Rewrite]) -> 
         files = json.loads(read_file(os.path.join(mirror, MANIFEST)))["files"]
         sources = {place: str(entry["source"]) for place, entry in files.items()}
         hashes = {str(entry["source"]): str(entry["source_sha256"]) for entry in files.values()}
-        yield Mirror(mirror, sources, hashes)
+        yield Mirror(mirror, sources, hashes, {result.path: result for result in results if result.changed})
 
 
 def environment(devices: int | None) -> dict[str, str]:

@@ -56,10 +56,11 @@ def plan_entry(
     except NotRun as problem:
         raise NotPlanned(str(problem), problem.details) from None
     if "error" in document:
-        raise NotPlanned(mirror.named(str(document["error"])), details)
+        raise NotPlanned(mirror.told(str(document["error"])), details)
     # Lines of the program are those of the rewritten files, wherever these were.
     named: dict[str, Any] = _each_text(document, mirror.named)
-    return {**named, "sources": dict(mirror.hashes)}
+    warnings = list(map(mirror.told, document.get("warnings", ())))
+    return {**named, "warnings": warnings, "sources": dict(mirror.hashes)}
 
 
 def _each_text(value: Any, change: Callable[[str], str]) -> Any:

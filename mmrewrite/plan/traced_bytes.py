@@ -6,14 +6,14 @@ import contextlib
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from mmrewrite.directives.sizes import format_size
 from mmrewrite.files.source_records import changed_source, keep_record, modules_of, records_of
+from mmrewrite.mirror.lines_before import LinesBefore
 from mmrewrite.results import Rewrite
-from mmrewrite.source.text import SourceText
 
 KIND = "traces"
 _PLACE = re.compile(r"^(?>.*? at )(.+?)(?: as rewritten)?:(\d+)$")
@@ -97,7 +97,7 @@ def traced_bytes(
         sources: The hash of each source of the traced program, by its path.
         results: The rewrites of these sources.
     """
-    lines = {result.path: _LinesBefore(result) for result in results if result.changed}
+    lines = {result.path: LinesBefore(result) for result in results if result.changed}
     placed: dict[tuple[str, int, int], list[int]] = defaultdict(list)
     for row in document["inputs"]:
         found = _PLACE.search(row["reason"]["placed_by"])
@@ -118,31 +118,6 @@ def traced_bytes(
         sum(row["runs"] for row in document["transfers"]),
         sum(row["size"] * row["runs"] for row in document["transfers"]),
     )
-
-
-class _LinesBefore:
-    """The lines of a source that lines of its rewrite are made of."""
-
-    def __init__(self, result: Rewrite) -> None:
-        self._before, self._after = SourceText.decode(result.original), SourceText.decode(result.result)
-        self._edits = sorted(result.edits, key=lambda edit: edit.start)
-
-    def of(self, line: int) -> Sequence[int]:
-        """The lines of the hints that made a line, or the one line that it was."""
-        if line > len(self._after.line_starts):
-            return ()
-        start, end = self._after.line_starts[line - 1], self._after.line_end(line)
-        shift, before, found = 0, 0, set[int]()
-        for edit in self._edits:
-            begin = edit.start + shift
-            if begin >= end:
-                break
-            shift += len(edit.text) - (edit.end - edit.start)
-            if begin + len(edit.text) <= start:
-                before = shift
-            else:
-                found.update(hint.line for hint in edit.hints)
-        return sorted(found) or (self._before.position(min(start - before, len(self._before.text)))[0],)
 
 
 def keep(folder: str, traced: TracedBytes) -> None:

@@ -107,7 +107,7 @@ def check_programs(entry: Entry, mirror: Mirror, settings: ProgramSettings, phas
         f"{second.document['devices']} {kind} devices"
     )
     notes = (*_remarks(entry, second.document), *found.notes)
-    warnings = tuple(map(mirror.named, second.document.get("warnings", ())))
+    warnings = tuple(map(mirror.told, second.document.get("warnings", ())))
     return Checked(entry, status, where, found.rows, notes, reference=found.reference, warnings=warnings)
 
 
@@ -207,16 +207,16 @@ class ProgramRuns:
         on_one_device: bool = False,
     ) -> ProgramRun:
         """The rewritten program on its mesh, or as plain JAX on one device."""
-        named = self._mirror.named
+        told = self._mirror.told
         what = "the rewritten program on one device" if on_one_device else "the rewritten program"
         options = ["--on-one-device"] if on_one_device else []
         try:
             variables = environment(self.settings.devices)
             run = self._run(what, self._rewritten, variables, bits, kept, throughout, saved, options)
         except NotRun as problem:
-            raise ProgramFailed("broken", named(str(problem)), named(problem.details)) from None
+            raise ProgramFailed("broken", told(str(problem)), told(problem.details)) from None
         if "error" in run.document:
-            raise ProgramFailed("broken", named(run.document["error"]), named(run.document["traceback"]))
+            raise ProgramFailed("broken", told(run.document["error"]), told(run.document["traceback"]))
         return run
 
     def disturbed(

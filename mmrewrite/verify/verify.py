@@ -94,6 +94,11 @@ class Verified:
     since: str | None = None
 
     @property
+    def holds(self) -> bool:
+        """Whether anything is proved of the patch."""
+        return any(check.status == "equal" for check in self.checks)
+
+    @property
     def failed(self) -> bool:
         """Whether any function is not proved to compute the same."""
         return any(check.status in ("different", "broken", "not rewritten") for check in self.checks)

@@ -159,7 +159,7 @@ def test_measured_costs_are_simulated():
             "tiny.train:step",
             "tiny.train:broken",
             (),
-            "--args tiny.train:broken: failed: KeyError: 'weights' at src/tiny/train.py as rewritten:",
+            "--args tiny.train:broken: failed: KeyError: 'weights' at src/tiny/train.py:",
         ),
         ("tiny.train:step", "tiny.train:too_few", (), "--entry tiny.train:step: cannot be planned: TypeError: "),
         ("tiny.train:step", "tiny.train:shapes", ("--measure",), "returned shapes; --measure runs the step"),

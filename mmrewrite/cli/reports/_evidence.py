@@ -64,7 +64,7 @@ class ShownEvidence:
         problems: What is not equal, or was not run, a sentence each.
         rounding: What differs by rounding alone, and the float64 run that shows it, a sentence each.
         not_covered: What the evidence leaves open, a sentence each.
-        about: Which text the evidence is about.
+        about: Which text the evidence is about; None where nothing is proved.
         mismatch: That it is about another text than the one that is shown; then the rest is empty.
         unreached: How many rewritten hints no function proved equal reaches.
         warnings: What the rewritten program has warned of, a sentence each.
@@ -143,7 +143,7 @@ def _about(report: RewriteReport, evidence: Mapping[str, Any]) -> str | None:
 
 
 def shown_evidence(
-    checks: Sequence[Mapping[str, Any]], not_covered: Sequence[str], about: str, unreached: int
+    checks: Sequence[Mapping[str, Any]], not_covered: Sequence[str], about: str | None, unreached: int
 ) -> ShownEvidence:
     """The evidence from the values of the JSON document."""
     rows = tuple(CheckedRow(tuple(_cells(check)), check["status"] == "equal") for check in checks)
@@ -200,7 +200,7 @@ def compared_with(reference: str | None) -> str:
 
 
 def differences(rows: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
-    """The largest differences of a function's arrays, those that are rounding included: the verdict is on all of them."""
+    """The largest differences of a function's arrays, rounding included: the verdict is on all of them."""
     rows = list(rows)
     return largest(rows, "absolute"), largest(rows, "relative")
 
@@ -224,7 +224,7 @@ def checked_values(check: Checked) -> dict[str, Any]:
 
 def verified_evidence(verified: Verified) -> ShownEvidence:
     """The evidence of a run of `verify`."""
-    about = f"This holds for the patch with SHA-256 `{verified.patch}`."
+    about = f"This holds for the patch with SHA-256 `{verified.patch}`." if verified.holds else None
     checks = [checked_values(check) for check in verified.checks]
     return shown_evidence(checks, verified.not_covered, about, len(verified.unreached))
 

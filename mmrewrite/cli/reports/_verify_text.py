@@ -43,7 +43,8 @@ def verify_text(verified: Verified) -> str:
         *(f"  {file['path']}: {file['before'][:12]} becomes {file['after'][:12]}" for file in verified.files),
     ]
     rest = [style.title("Not covered:"), *(line for text in verified.not_covered for line in _wrapped(text))]
-    parts = [*map(_check, verified.checks), "\n".join(rest), "\n".join(evidence)]
+    parts = [*map(_check, verified.checks), "\n".join(rest)]
+    parts += ["\n".join(evidence)] if verified.holds else []
     # Next to the verdict: who reads no more than that should see them.
     warned = [line for check in verified.checks for text in check.warnings for line in _wrapped(text)]
     parts += ["\n".join([style.title("Warnings of the rewritten program:"), *warned])] if warned else []

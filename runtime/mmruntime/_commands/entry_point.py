@@ -9,13 +9,14 @@ import argparse
 import contextlib
 import difflib
 import importlib
+import inspect
 import json
 import logging
 import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TextIO
@@ -52,14 +53,16 @@ class FunctionName:
         return f"{self.option} {self.text}"
 
 
+# Parameters whose arguments come by position.
+BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _AT_TOP_LEVEL = (
     "name something at its top level, which for a step that a function makes may be one that you write: it makes the "
     "step, calls it, and returns its results"
 )
 
 
-def find(named: FunctionName) -> Any:
-    """Import a function.
+def find(named: FunctionName, missing: Callable[[], str] = lambda: _AT_TOP_LEVEL) -> Any:
+    """Import a function; `missing` says what to write where the module has none, and none with a name like it.
 
     Raises:
         BadEntryPoint: If the module cannot be imported or has nothing of that name.
@@ -72,7 +75,7 @@ def find(named: FunctionName) -> Any:
         except AttributeError:
             names = [name for name in vars(found) if not name.startswith("_")] if hasattr(found, "__dict__") else []
             near = difflib.get_close_matches(part, names, n=1)
-            advice = f"did you mean `{near[0]}`?" if near else _AT_TOP_LEVEL
+            advice = f"did you mean `{near[0]}`?" if near else missing()
             raise BadEntryPoint(f"{named}: `{named.module}` has no `{named.name}`; {advice}") from None
     return found
 
@@ -114,7 +117,7 @@ def arguments_for(entry: FunctionName, arguments: FunctionName) -> tuple[Any, ..
     Raises:
         BadEntryPoint: If it cannot be found or called, or returns something else than a tuple.
     """
-    make = find(arguments)
+    make = find(arguments, lambda: _example_of(entry, arguments))
     if not callable(make):
         raise BadEntryPoint(
             f"{arguments}: `{arguments.name}` is of type {type(make).__name__}; name a function without arguments"
@@ -130,6 +133,22 @@ def arguments_for(entry: FunctionName, arguments: FunctionName) -> tuple[Any, ..
             f"tuple of the positional arguments of `{entry.name}`"
         )
     return made
+
+
+def _example_of(entry: FunctionName, arguments: FunctionName) -> str:
+    """What to write where there is no function that returns the arguments of the step `entry`."""
+    try:
+        parameters: Sequence[inspect.Parameter] = list(inspect.signature(find(entry)).parameters.values())
+    except (BadEntryPoint, TypeError, ValueError):
+        parameters = ()
+    names = [each.name for each in parameters if each.kind in BY_POSITION and each.default is each.empty]
+    module = importlib.import_module(arguments.module)
+    tail = "/__init__.py" if hasattr(module, "__path__") else ".py"
+    returned = f"{', '.join(names)}{',' * (len(names) == 1)}" if names else "..."
+    return (
+        f"write in {arguments.module.replace('.', '/')}{tail}: `def {arguments.name}(): return {returned}`, what "
+        f"`{entry.name}({', '.join(names) or '...'})` takes"
+    )
 
 
 def failure(named: FunctionName, what: str, error: BaseException, advice: str) -> str:

@@ -27,6 +27,7 @@ from jax.sharding import NamedSharding
 
 from mmruntime._commands.compare import CHANGED, Recorded, load, spacing
 from mmruntime._commands.entry_point import (
+    BY_POSITION,
     BadEntryPoint,
     FunctionName,
     arguments_for,
@@ -39,7 +40,6 @@ from mmruntime._core import progress
 from mmruntime._step.mesh_function import MeshFunction
 
 _SEED = 0
-_BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def run(
@@ -309,7 +309,7 @@ def names_of(step: Any, count: int) -> list[str]:
         parameters = inspect.signature(step).parameters.values()
     except (TypeError, ValueError):
         parameters = {}.values()
-    names = [parameter.name for parameter in parameters if parameter.kind in _BY_POSITION]
+    names = [parameter.name for parameter in parameters if parameter.kind in BY_POSITION]
     return names[:count] + [f"argument {position}" for position in range(len(names), count)]
 
 
