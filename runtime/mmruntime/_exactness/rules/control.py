@@ -80,9 +80,7 @@ def scan(eqn: Equation) -> list[AbstractValue]:
     if eqn.params["length"] != eqn.whole_params["length"]:
         return _over_examples(eqn, num_consts, num_carry)
     first_slice = num_consts + num_carry
-    for index, value in enumerate(eqn.ins):
-        if value.kind in (Kind.INDEX, Kind.COLUMNS):
-            eqn.ins[index] = eqn.plain(index)
+    eqn.replace_positions()
     consts, carry = eqn.ins[:num_consts], eqn.ins[num_consts:first_slice]
     slices = [_inward(value) for value in eqn.ins[first_slice:]]
     carry, outs = _fixed_point(eqn, "jaxpr", part, whole, consts, carry, slices, eqn.part.outvars, num_consts)
@@ -298,9 +296,7 @@ def while_loop(eqn: Equation) -> list[AbstractValue]:
     carried begins. JAX goes on while any entry does, and leaves an entry that is done as it is. So each example has
     what its own loop gives, also where the whole batch goes on for longer than a microbatch.
     """
-    for index, value in enumerate(eqn.ins):
-        if value.kind in (Kind.INDEX, Kind.COLUMNS):
-            eqn.ins[index] = eqn.plain(index)
+    eqn.replace_positions()
     cond_consts, body_consts = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
     first_carry = cond_consts + body_consts
     carry = list(eqn.ins[first_carry:])
@@ -350,9 +346,7 @@ def _ended_by_example(value: AbstractValue, goes_on: AbstractValue) -> AbstractV
 @rule("cond", loose=("branches",))
 def cond(eqn: Equation) -> list[AbstractValue]:
     """One of several branches, chosen by what does not depend on the examples."""
-    for index, value in enumerate(eqn.ins):
-        if value.kind in (Kind.INDEX, Kind.COLUMNS):
-            eqn.ins[index] = eqn.plain(index)
+    eqn.replace_positions()
     eqn.scale_to(0, 0)
     if eqn.ins[0].kind is not Kind.FREE or eqn.ins[0].own:
         raise NotProved(

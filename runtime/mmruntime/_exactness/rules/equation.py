@@ -225,6 +225,12 @@ class Equation:
             self.edits[index] = Hoisted(self.part.invars[index], whole, value, self.name, "")
         return value
 
+    def replace_positions(self) -> None:
+        """Make ordinary values of operands that are positions in the batch."""
+        for index, value in enumerate(self.ins):
+            if value.kind in (Kind.INDEX, Kind.COLUMNS):
+                self.ins[index] = self.plain(index)
+
     def scale_to(self, index: int, power: int) -> None:
         """Scale an operand so that its value has the given power.
 

@@ -47,12 +47,7 @@ def gather(eqn: Equation) -> AbstractValue:
     if operand.kind is Kind.FREE:
         index = _index_rows(eqn, 1)
         return operand if index is None else index.but(dim=batch_dims[index.dim], power=operand.power)
-    if indices.kind is Kind.COLUMNS and _is_position(indices, operand, numbers.start_index_map) and sizes[grows] == 1:
-        if whole_sizes[grows] == 1:
-            return rows(batch_dims[indices.dim], 1, operand.power)
-        raise NotProved(*_BY_POSITION)
-    own = indices.kind is Kind.INDEX and indices.dim < len(eqn.shape(1)) - 1 and operand.outer in (1, ANY)
-    if own and tuple(numbers.start_index_map) == (grows,) and sizes[grows] == whole_sizes[grows] == 1:
+    if _is_own_position(eqn, operand, numbers.start_index_map) and sizes[grows] == whole_sizes[grows] == 1:
         return rows(batch_dims[indices.dim], 1, operand.power)
     index = _index_rows(eqn, 1)
     if grows in numbers.operand_batching_dims:
@@ -82,9 +77,14 @@ def _index_rows(eqn: Equation, position: int) -> AbstractValue | None:
     return value
 
 
-def _is_position(indices: AbstractValue, operand: AbstractValue, index_map: Sequence[int]) -> bool:
+def _is_own_position(eqn: Equation, operand: AbstractValue, index_map: Sequence[int]) -> bool:
     """Whether indices say for each example its own position in an operand's examples."""
+    indices = eqn.ins[1]
     if operand.dim not in index_map or operand.outer not in (1, ANY):
+        return False
+    if indices.kind is Kind.INDEX:
+        return indices.dim < len(eqn.shape(1)) - 1 and len(index_map) == 1
+    if indices.kind is not Kind.COLUMNS:
         return False
     # In another dimension a position in the batch is another one in a microbatch.
     positions = [dim for dim, column in zip(index_map, indices.columns, strict=True) if column.kind is Kind.INDEX]
@@ -119,17 +119,8 @@ def scatter_add(eqn: Equation) -> AbstractValue:
 
 def _accumulated(eqn: Equation) -> AbstractValue:
     """Every example adds somewhere in an array that does not count them."""
-    operand, _, updates = eqn.ins
-    numbers = eqn.params["dimension_numbers"]
-    index = _index_rows(eqn, 1)
-    updates = eqn.ins[2] = eqn.plain(2)
-    reject_totals(eqn, [updates])
-    scatter_dims = _kept(len(eqn.shape(2)), numbers.update_window_dims)
-    if index is None or updates.kind is not Kind.ROWS or operand.kind not in (Kind.ZERO, Kind.FREE, Kind.SUM):
-        raise NotProved(*_BY_POSITION)
-    if updates.dim != scatter_dims[index.dim] or join_outer(index.outer, updates.outer) is None:
-        raise NotProved(*_BY_POSITION)
-    if eqn.shape(0) != eqn.whole_shape(0):
+    operand, updates = eqn.ins[0], _with_own_place(eqn)
+    if operand.kind not in (Kind.ZERO, Kind.FREE, Kind.SUM):
         raise NotProved(*_BY_POSITION)
     if operand.kind is Kind.FREE and operand.power != updates.power + 1:
         if not eqn.is_inexact(0):
@@ -138,6 +129,24 @@ def _accumulated(eqn: Equation) -> AbstractValue:
     elif operand.kind is Kind.SUM and operand.power != updates.power:
         eqn._scale(0, operand.power - updates.power)
     return AbstractValue(Kind.SUM, power=updates.power)
+
+
+def _with_own_place(eqn: Equation) -> AbstractValue:
+    """The updates of a scatter into what does not count examples, each of which says where its own go.
+
+    Raises:
+        NotProved: If they do not.
+    """
+    index = _index_rows(eqn, 1)
+    updates = eqn.ins[2] = eqn.plain(2)
+    reject_totals(eqn, [updates])
+    places = _kept(len(eqn.shape(2)), eqn.params["dimension_numbers"].update_window_dims)
+    is_own = index is not None and updates.kind is Kind.ROWS and updates.dim == places[index.dim]
+    if index is None or not is_own or join_outer(index.outer, updates.outer) is None:
+        raise NotProved(*_BY_POSITION)
+    if eqn.shape(0) != eqn.whole_shape(0):
+        raise NotProved(*_BY_POSITION)
+    return updates
 
 
 def _scatter_place(eqn: Equation) -> AbstractValue | None:
@@ -163,15 +172,7 @@ def _scatter_place(eqn: Equation) -> AbstractValue | None:
         raise NotProved(*_BY_POSITION)
     dim = operand.dim
     scatter_dims = _kept(len(eqn.shape(2)), numbers.update_window_dims)
-    index: AbstractValue | None
-    index_map = numbers.scatter_dims_to_operand_dims
-    own = indices.kind is Kind.COLUMNS and _is_position(indices, operand, index_map)
-    own = own or (
-        indices.kind is Kind.INDEX
-        and indices.dim < len(eqn.shape(1)) - 1
-        and tuple(index_map) == (dim,)
-        and operand.outer in (1, ANY)
-    )
+    own = _is_own_position(eqn, operand, numbers.scatter_dims_to_operand_dims)
     own = own and dim in numbers.inserted_window_dims and updates.outer in (1, ANY)
     if own and updates.dim == scatter_dims[indices.dim]:
         return rows(dim, 1, updates.power)
@@ -219,13 +220,8 @@ def scatter_other(eqn: Equation) -> AbstractValue:
     eqn.scale_to(0, 0)
     eqn.scale_to(2, 0)
     if eqn.shape(0) == eqn.whole_shape(0) and eqn.shape(2) != eqn.whole_shape(2):
-        numbers = eqn.params["dimension_numbers"]
-        index = _index_rows(eqn, 1)
-        operand, updates = eqn.ins[0], eqn.ins[2]
-        scatter_dims = _kept(len(eqn.shape(2)), numbers.update_window_dims)
-        own = index is not None and updates.kind is Kind.ROWS and updates.dim == scatter_dims[index.dim]
-        alike = own and index is not None and join_outer(index.outer, updates.outer) is not None
-        if not alike or operand.kind is not Kind.FREE or "mul" in eqn.name:
+        _with_own_place(eqn)
+        if eqn.ins[0].kind is not Kind.FREE or "mul" in eqn.name:
             raise NotProved(*_BY_POSITION)
         return AbstractValue(Kind.MAX if "max" in eqn.name else Kind.MIN)
     reject_totals(eqn, [eqn.ins[0], eqn.ins[2]])

@@ -22,9 +22,8 @@ def shard_map(eqn: Equation) -> list[AbstractValue]:
     sizes = dict(eqn.params["mesh"].shape)
     manual = _compat.manual_axes(eqn.params)
     ins = []
+    eqn.replace_positions()
     for index, spec in enumerate(eqn.params["in_specs"]):
-        if eqn.ins[index].kind in (Kind.INDEX, Kind.COLUMNS):
-            eqn.ins[index] = eqn.plain(index)
         value, layout = eqn.ins[index], _layout(spec, sizes, len(eqn.shape(index)))
         if value.kind is Kind.FREE and value.axes:
             raise NoRule
