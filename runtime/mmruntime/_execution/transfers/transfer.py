@@ -12,13 +12,13 @@ from typing import Any, Protocol
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
+from jax.sharding import NamedSharding, Sharding
 
 from mmruntime import _compat
 from mmruntime._execution.host_values import unshared
 from mmruntime._execution.transfers.own_parts import is_cut_by_host, place
 from mmruntime._execution.transfers.parcels import is_key
-from mmruntime._execution.transfers.pieces import joiner, pieces_of, same_tiling, slicer
+from mmruntime._execution.transfers.pieces import same_tiling
 
 # Issues one transfer of a step: arrays on the source submesh in, their counterparts on the target submesh out.
 Send = Callable[..., Sequence[Any]]
@@ -138,7 +138,11 @@ class _Mover:
         self._copy: Callable[[Sequence[Any]], list[Any]] | None = None
         if all(same[i] and not is_key(transfer.avals[i].dtype) for i in self._plain):
             self._copy = _compat.copier(self._targets)
-        self._by_pieces = _ByPieces([layouts[i] for i in self._pieces], [transfer.avals[i] for i in self._pieces])
+        if self._pieces:
+            # Seldom, and what puts arrays together serves transfers between processes above all.
+            from mmruntime._execution.transfers.crossing import rebuilding  # noqa: PLC0415
+
+            self._by_pieces = rebuilding([layouts[i] for i in self._pieces], [transfer.avals[i] for i in self._pieces])
 
     def __call__(self, arrays: Sequence[Any]) -> list[Any]:
         """Issue the transfer; returns at once."""
@@ -159,45 +163,3 @@ class _Mover:
         if self._copy is not None:
             return self._copy(arrays)
         return jax.device_put(list(arrays), self._targets)  # type: ignore[no-any-return]
-
-
-class _ByPieces:
-    """Moves arrays whose layouts cut them differently."""
-
-    def __init__(self, layouts: Sequence[tuple[NamedSharding, NamedSharding, tuple[int, ...]]], avals: Any) -> None:
-        self._layouts = [pieces_of(*layout) for layout in layouts]
-        # For each array, the position of each of its cuts among its shards, and the bounds there.
-        self._cuts = [
-            [(_devices(source).index(device), box) for device, box in pieces.cuts]
-            for (source, _, _), pieces in zip(layouts, self._layouts, strict=True)
-        ]
-        targets = [
-            SingleDeviceSharding(device)
-            for pieces in self._layouts
-            for device, numbers, _ in pieces.rows
-            for _ in numbers
-        ]
-        self._copy = _compat.copier(targets, keys=any(is_key(aval.dtype) for aval in avals))
-
-    def __call__(self, arrays: Sequence[Any]) -> list[Any]:
-        pieces: list[Any] = []
-        for array, places, layout in zip(arrays, self._cuts, self._layouts, strict=True):
-            shards = _compat.own_shards(array)
-            cuts = [shards[at] if box is None else slicer(box)(shards[at]) for at, box in places]
-            for _, numbers, _ in layout.rows:
-                pieces.extend(cuts[number] for number in numbers)
-        # One batched call for everything is two to three times cheaper than a call per piece.
-        moved = iter(self._copy(pieces))
-        result = []
-        for layout in self._layouts:
-            assembled = []
-            for _, numbers, grid in layout.rows:
-                parts = [next(moved) for _ in numbers]
-                assembled.append(parts[0] if len(parts) == 1 else joiner(grid)(*parts))
-            result.append(jax.make_array_from_single_device_arrays(layout.shape, layout.target, assembled))
-        return result
-
-
-def _devices(layout: NamedSharding) -> list[Any]:
-    devices: Any = layout.mesh.devices
-    return list(devices.flat)
