@@ -11,8 +11,8 @@ import pytest
 from scripts import load_script
 
 from mmruntime.schedules import _algorithms, make, simulate
+from mmruntime.schedules._named import NAMED_SCHEDULES
 from mmruntime.schedules._named_schedule import ClosedForms, NamedSchedule
-from mmruntime.schedules._registry import NAMED_SCHEDULES
 
 pytestmark = pytest.mark.quick
 

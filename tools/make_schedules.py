@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from mmruntime.schedules._named import AUTO, NAMED_SCHEDULES
 from mmruntime.schedules._named_schedule import NamedSchedule
-from mmruntime.schedules._registry import AUTO, NAMED_SCHEDULES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "schedules.md"

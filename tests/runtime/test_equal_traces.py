@@ -14,8 +14,7 @@ import mmruntime as mm
 from mmruntime import _compat
 from mmruntime._frontend import task_call
 from mmruntime._frontend.loops.exact_microbatch import trace
-from mmruntime._jaxpr.equal import Forms
-from mmruntime._jaxpr.equal_traces import one_of_equal, shared
+from mmruntime._jaxpr.equal import Forms, one_of_equal, sharing_equal_traces
 from tests.runtime.helpers import normal, on, weights
 
 X = np.ones((2, 4), np.float32)
@@ -31,7 +30,7 @@ def test_one_line_in_a_loop_gives_one_trace() -> None:
     def layer(k: float) -> Any:
         return lambda x: jnp.tanh(jax.jit(lambda y: y * k)(x) @ jnp.ones((4, 4))) + TABLE
 
-    with shared():
+    with sharing_equal_traces():
         found = [one_of_equal(jax.make_jaxpr(layer(k))(X)) for k in (2.0, 2.0, 3.0)]
     (one, _), (other, _), (third, _) = found
     assert one is other
@@ -48,7 +47,7 @@ def test_numbers_that_are_folded_into_keys_are_passed() -> None:
         return fun
 
     key = jax.random.key(0)
-    with shared():
+    with sharing_equal_traces():
         traced = [jax.make_jaxpr(layer(*each))(X, key) for each in ((3, 1.0), (4, 1.0), (4, 2.0))]
         (one, first), (other, second), (third, _) = [one_of_equal(each) for each in traced]
     assert one is other

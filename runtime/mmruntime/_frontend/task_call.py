@@ -25,7 +25,7 @@ from mmruntime._frontend.constraint import eager_layout, placed_later
 from mmruntime._frontend.operands import by_operands, by_results
 from mmruntime._frontend.shown_signature import names_keywords
 from mmruntime._frontend.stateful_calls import reaches_state, writes_state
-from mmruntime._jaxpr import equal_traces
+from mmruntime._jaxpr.equal import one_of_equal, shares_equal_traces
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -154,8 +154,8 @@ def _call_marked(fun: Callable[..., R], placed: Task, args: tuple[Any, ...], kwa
     inner, operands = by_operands(_checked(fun, placed), args, kwargs, Tracer, "task")
     traced, whole = by_results(inner)
     traced.__name__ = traced.__qualname__ = mark
-    if equal_traces.is_shared() and not _compat.jit_disabled.value:
-        return whole(_compat.call_of_trace(traced, operands, equal_traces.one_of_equal))
+    if shares_equal_traces() and not _compat.jit_disabled.value:
+        return whole(_compat.call_of_trace(traced, operands, one_of_equal))
     return whole(jax.jit(traced)(*operands))
 
 

@@ -10,13 +10,13 @@ from mmruntime.schedules._drawing.page import html as html
 from mmruntime.schedules._drawing.page import svg as svg
 from mmruntime.schedules._drawing.text_timeline import draw as draw
 from mmruntime.schedules._make import make as make
+from mmruntime.schedules._named import AUTO as AUTO
+from mmruntime.schedules._named import DEFAULT as DEFAULT
+from mmruntime.schedules._named import names as names
 from mmruntime.schedules._offload import HostCopy as HostCopy
 from mmruntime.schedules._offload import Offload as Offload
 from mmruntime.schedules._offload import auto_offload as auto_offload
 from mmruntime.schedules._offload import offload as offload
-from mmruntime.schedules._registry import AUTO as AUTO
-from mmruntime.schedules._registry import DEFAULT as DEFAULT
-from mmruntime.schedules._registry import names as names
 from mmruntime.schedules._schedule import Schedule as Schedule
 from mmruntime.schedules._search.auto import auto as auto
 from mmruntime.schedules._search.auto import lower_bound as lower_bound

@@ -17,7 +17,7 @@ from mmruntime._core.task import StageSlice, Task
 from mmruntime._jaxpr.ir import Op, Region, Step
 from mmruntime._jaxpr.rewrite import renamed
 from mmruntime._partition.placement.place import layer_costs
-from mmruntime.schedules._registry import find_record
+from mmruntime.schedules._named import find_record
 
 Slice = tuple[tuple[str, int], ...]
 

@@ -13,7 +13,7 @@ from mmruntime._compat import Atom, Var, is_var, split
 from mmruntime._core.marks import LOOPS, TASKS, LoopSpec
 from mmruntime._core.registry import Registration
 from mmruntime._frontend.constraint import placed_later
-from mmruntime._jaxpr import equal_traces
+from mmruntime._jaxpr.equal import sharing_equal_traces
 from mmruntime._jaxpr.ir import Op, Region, Step, at_line
 from mmruntime._jaxpr.rewrite import has_effects, needed
 from mmruntime._partition.tracing.assign_tasks import TaskFinder
@@ -73,7 +73,7 @@ def trace(fun: Callable[..., Any], args: Sequence[Any], registrations: Sequence[
         ValueError: If `jax.sharding.reshard` or an `out_sharding=` is, or what `jax.typeof` says of a traced array; or
             if the step reads a value that a task has kept in an object.
     """
-    with placed_later(), equal_traces.shared():
+    with placed_later(), sharing_equal_traces():
         try:
             closed, shapes = jax.make_jaxpr(fun, return_shape=True)(*args)
         except (RuntimeError, ValueError) as error:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Unpack
 
 from mmruntime.schedules._action import Action, Rows
-from mmruntime.schedules._named import check_sizes, named, placements, suits
-from mmruntime.schedules._registry import AUTO, names
+from mmruntime.schedules._named import AUTO, check_sizes, named, names, placements, suits
 from mmruntime.schedules._schedule import Schedule
 from mmruntime.schedules._search.choice import Choice, Considered
 from mmruntime.schedules._search.list_scheduling import (
