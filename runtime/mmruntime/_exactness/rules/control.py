@@ -7,9 +7,11 @@ from typing import Any
 
 from mmruntime import _compat
 from mmruntime._exactness.lattice import ANY, FREE, ZERO, AbstractValue, Kind, Reason, Shards, join_outer
-from mmruntime._exactness.rules.equation import Equation, NoRule, NotProved, Place, Scale, is_inexact, rule, shape_of
+from mmruntime._exactness.rules.equation import Equation, NoRule, NotProved, Place, Scale, is_inexact, rule
 from mmruntime._exactness.rules.shards import check_devices, decided_on_devices, joined_on_devices
+from mmruntime._jaxpr.carry import changes, computed_from
 from mmruntime._jaxpr.inline import CALLS
+from mmruntime._jaxpr.rewrite import has_effects, needed
 
 # Rules of derivatives have been used, or are not needed, where calls are met. A name says nothing about values: that of
 # a task may depend on the microbatch.
@@ -252,40 +254,16 @@ def _over_examples(eqn: Equation, num_consts: int, num_carry: int) -> list[Abstr
 
 def _accumulators(jaxpr: Any, num_consts: int, num_carry: int) -> tuple[list[str], set[Any]]:
     """How each carried value of a loop's body changes ("sum", "same", or "" for anything else); the sums' variables."""
-    carried = jaxpr.invars[num_consts : num_consts + num_carry]
-    # Each carried variable, and what comes of it by additions alone.
-    chain: dict[Any, int] = {var: index for index, var in enumerate(carried)}
-    spoilt: set[int] = set()
-    uses: dict[Any, int] = {}
-    for eqn in jaxpr.eqns:
-        reads = [atom for atom in eqn.invars if _compat.is_var(atom) and atom in chain]
-        for atom in reads:
-            uses[atom] = uses.get(atom, 0) + 1
-        if len(reads) == 1 and _is_addition(eqn, reads[0]):
-            chain[eqn.outvars[0]] = chain[reads[0]]
-        else:
-            spoilt |= {chain[atom] for atom in reads}
+    carried, outs = jaxpr.invars[num_consts : num_consts + num_carry], jaxpr.outvars
+    found = changes(jaxpr, carried, outs[:num_carry])
+    wanted = [addend.atom for change in found for addend in change.addends]
+    # Nothing may see a sum but the additions to it.
+    _, seen = needed(jaxpr.eqns, [*wanted, *outs[num_carry:]], has_effects)
     kinds = []
-    for index, (before, after) in enumerate(zip(carried, jaxpr.outvars[:num_carry], strict=True)):
-        mine = _compat.is_var(after) and chain.get(after) == index
-        links = [var for var, owner in chain.items() if owner == index]
-        # Every link is read once, by the next: else what is stacked, or another carry, sees the sum.
-        once = all(uses.get(var, 0) + sum(out is var for out in jaxpr.outvars) <= 1 for var in links)
-        if after is before:
-            kinds.append("same")
-        else:
-            kinds.append("sum" if mine and once and index not in spoilt else "")
-    return kinds, {var for var, owner in chain.items() if kinds[owner] == "sum"}
-
-
-def _is_addition(eqn: Any, to: Any) -> bool:
-    """Whether an equation adds to a value, subtracts from it or leaves it as it is."""
-    (out, *others), name = eqn.outvars, eqn.primitive.name
-    if others or not _compat.is_var(out) or out.aval.dtype != to.aval.dtype or shape_of(out) != shape_of(to):
-        return False
-    if name == "sub":
-        return eqn.invars[0] is to
-    return name in ("add", "add_any", "convert_element_type", "copy")
+    for before, after, change in zip(carried, outs, found, strict=False):
+        is_sum = change.kind in ("same", "sum") and before not in seen
+        kinds.append("same" if after is before else "sum" if is_sum else "")
+    return kinds, computed_from(jaxpr, {var for var, kind in zip(carried, kinds, strict=True) if kind == "sum"})
 
 
 @rule("while", loose=("cond_jaxpr", "body_jaxpr"))

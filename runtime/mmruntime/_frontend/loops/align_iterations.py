@@ -17,7 +17,7 @@ import numpy as np
 
 from mmruntime import _compat
 from mmruntime._core.marks import is_marked
-from mmruntime._frontend.loops.carry import Addend
+from mmruntime._jaxpr.carry import Addend
 from mmruntime._jaxpr.equal import parameters
 
 

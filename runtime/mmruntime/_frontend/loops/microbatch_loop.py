@@ -17,9 +17,9 @@ from mmruntime._core.marks import LoopSpec
 from mmruntime._core.switches import transforms_ignored
 from mmruntime._frontend.labels import label_of, name_trace
 from mmruntime._frontend.loops.align_iterations import Iteration, align
-from mmruntime._frontend.loops.carry import Addend, CarryChange, changes, open_helpers
 from mmruntime._frontend.loops.iteration_results import extreme_of, in_row, loop_summary, whole_summary
 from mmruntime._frontend.loops.microbatch import accumulate_pieces, check_accumulate, check_schedule, check_sync
+from mmruntime._jaxpr.carry import Addend, CarryChange, changes, open_helpers
 from mmruntime._jaxpr.rewrite import has_effects, needed
 
 

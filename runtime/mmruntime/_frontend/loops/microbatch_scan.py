@@ -15,11 +15,11 @@ from mmruntime._core.accumulators import FLOAT32
 from mmruntime._core.marks import LoopSpec
 from mmruntime._core.switches import transforms_ignored
 from mmruntime._frontend.labels import label_of
-from mmruntime._frontend.loops.carry import Addend, changes, open_helpers
 from mmruntime._frontend.loops.find_scan import Scan, replace_scan
 from mmruntime._frontend.loops.iteration_results import extreme_of, in_row, loop_summary, whole_summary
 from mmruntime._frontend.loops.microbatch import accumulate_pieces, check_accumulate, check_schedule, check_sync
 from mmruntime._frontend.loops.whole_batch import iteration_on_all, verdicts_of_sums
+from mmruntime._jaxpr.carry import Addend, changes, open_helpers
 from mmruntime._jaxpr.rewrite import has_effects, needed
 
 P = ParamSpec("P")

@@ -11,9 +11,9 @@ import numpy as np
 
 from mmruntime import _compat
 from mmruntime._exactness.prove import ArgumentSpec, Verdict, prove
-from mmruntime._frontend.loops.carry import changes, open_helpers
 from mmruntime._frontend.loops.find_scan import Scan, only_scan
 from mmruntime._frontend.python_state import traced_again
+from mmruntime._jaxpr.carry import changes, open_helpers
 
 
 def iteration_on_all(fun: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:

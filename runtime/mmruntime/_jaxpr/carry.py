@@ -68,7 +68,7 @@ def changes(jaxpr: Any, carried: Sequence[Any], outvars: Sequence[Any], *, widen
             compared[eqn.outvars[0]] = index, CarryChange(extreme, (Addend(other),))
         elif _is_renamed(eqn) or (widens and not addends and _is_widened(eqn)):
             grown[eqn.outvars[0]] = index, addends
-    tainted = _computed_from(jaxpr, {var for var in carried if var is not None})
+    tainted = computed_from(jaxpr, {var for var in carried if var is not None})
     found = []
     for index, (before, after) in enumerate(zip(carried, outvars, strict=True)):
         owner, addends = grown.get(after, (None, ())) if _compat.is_var(after) else (None, ())
@@ -82,6 +82,15 @@ def changes(jaxpr: Any, carried: Sequence[Any], outvars: Sequence[Any], *, widen
             found.append(
                 CarryChange("other" if _compat.is_var(after) and after in tainted else "set", (Addend(after),))
             )
+    return found
+
+
+def computed_from(jaxpr: Any, variables: set[Any]) -> set[Any]:
+    """The variables of a jaxpr that some of them have a part in, these included."""
+    found = set(variables)
+    for eqn in jaxpr.eqns:
+        if any(_compat.is_var(atom) and atom in found for atom in eqn.invars):
+            found.update(var for var in eqn.outvars if _compat.is_var(var))
     return found
 
 
@@ -133,11 +142,3 @@ def _is_widened(eqn: Any) -> bool:
             eqn.outvars[0].aval.dtype, jnp.inexact
         )
     return name == "broadcast_in_dim" and not source.aval.shape
-
-
-def _computed_from(jaxpr: Any, variables: set[Any]) -> set[Any]:
-    found = set(variables)
-    for eqn in jaxpr.eqns:
-        if any(_compat.is_var(atom) and atom in found for atom in eqn.invars):
-            found.update(var for var in eqn.outvars if _compat.is_var(var))
-    return found
