@@ -10,15 +10,16 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mmrewrite.directives.collect import Argument, Hint
-from mmrewrite.directives.vocabulary import CALL, CLASS, DEF, IMPLIED_LAYOUT, Role
+from mmrewrite.directives.vocabulary import CALL, CLASS, DEF, IMPLIED_LAYOUT, STATEMENT, Role, kind_of
 from mmrewrite.project.facts import Adopt, Facts, Loader, SourceFile, place_of, read_facts
 from mmrewrite.project.project import Project
 from mmrewrite.results import HintReference
+from mmrewrite.source.functions import placed_expressions
 from mmrewrite.source.names import Scope, all_arguments
 from mmrewrite.source.spans import span
 from mmrewrite.source.text import expression_in
 
-MARKERS = (b"_constraint", b"axis_rules", b"AXIS_RULES", b"reshard", b"out_sharding=")
+MARKERS = (b"_constraint", b"axis_rules", b"AXIS_RULES", b"reshard", b"out_sharding=", b"unreplicate")
 
 _FLAX = ("flax.linen", "flax.linen.spmd", "flax.linen.partitioning", "flax.core.spmd")
 LOGICAL = frozenset(
@@ -27,6 +28,8 @@ LOGICAL = frozenset(
 DEVICE = frozenset(("jax.lax.with_sharding_constraint", "jax.experimental.pjit.with_sharding_constraint"))
 # Asks for the types of one explicit mesh.
 RESHARD = "jax.sharding.reshard"
+# Takes what the first device holds for one copy, and a step for the mesh keeps all copies together.
+UNREPLICATE = "flax.jax_utils.unreplicate"
 _TRANSLATORS = frozenset(
     f"{module}.{name}"
     for module in _FLAX
@@ -87,7 +90,8 @@ def with_axis_names(
         mine = mine or (groups if len(groups) == 1 else [])
         known = frozenset(name for group in mine for name in declared_names(group, axes))
         facts.hints.axis_names = known
-        facts.hints.implied = list(implied_hints(facts, known, jaxtyping)) if mine else []
+        copies = any(compiles_pmap(other, hint) for group in mine for other in group for hint in other.hints.hints)
+        facts.hints.implied = list(implied_hints(facts, known, jaxtyping, copies=copies)) if mine else []
     return modules
 
 
@@ -135,17 +139,30 @@ def _names_of(hint: Hint) -> Iterator[str | None]:
         yield from (ast.literal_eval(each) if _is_text(each) else None for each in first or [argument.value])
 
 
-def implied_hints(facts: Facts, known: Collection[str], jaxtyping: bool) -> Iterator[Hint]:
+def compiles_pmap(facts: Facts, hint: Hint) -> bool:
+    """Whether a hint has a `jax.pmap` compiled for the mesh."""
+    if hint.record.role is not Role.COMPILE:
+        return False
+    scope = facts.names.scopes[hint.statement]
+    heads = getattr(hint.statement, "decorator_list", [hint.statement])
+    nodes = (node for head in heads for node in ast.walk(head) if isinstance(node, ast.Name | ast.Attribute))
+    return any(facts.names.resolve(node, scope) == "jax.pmap" for node in nodes)
+
+
+def implied_hints(facts: Facts, known: Collection[str], jaxtyping: bool, *, copies: bool = False) -> Iterator[Hint]:
     """The hints that the constraints and annotations of a module imply.
 
     Args:
         facts: The module.
         known: The logical names of the project; a `jax.lax.with_sharding_constraint` with none of them stays.
         jaxtyping: Whether the annotations of tasks are layouts.
+        copies: Whether values of the program may be copies that a `jax.pmap` made, and a step for the mesh has now.
     """
     for statement, scope in facts.names.scopes.items():
         for call in facts.names.calls.get(statement, ()):
             arguments = _layout(facts, call, scope, known)
+            if copies and takes_one_copy(facts, call, scope) and _can_be_replaced(statement, call):
+                arguments = ()
             if arguments is not None:
                 place = span(facts.source, call)
                 if not facts.hints.is_off_at(place[0]):
@@ -153,6 +170,16 @@ def implied_hints(facts: Facts, known: Collection[str], jaxtyping: bool) -> Iter
     for statement in _annotated(facts) if jaxtyping else ():
         start, _ = span(facts.source, statement)
         yield _hint(facts, statement, DEF, (_from_annotations(start),), (start, start + len("def")), None)
+
+
+def takes_one_copy(facts: Facts, call: ast.Call, scope: Scope) -> bool:
+    """Whether a call is Flax's `unreplicate` of one value."""
+    is_one = len(call.args) == 1 and not call.keywords and not isinstance(call.args[0], ast.Starred)
+    return is_one and facts.names.resolve(call.func, scope) == UNREPLICATE
+
+
+def _can_be_replaced(statement: ast.stmt, call: ast.Call) -> bool:
+    return kind_of(statement) == STATEMENT and (call, False) in placed_expressions(statement)
 
 
 def _layout(facts: Facts, call: ast.Call, scope: Scope, known: Collection[str]) -> tuple[Argument, ...] | None:

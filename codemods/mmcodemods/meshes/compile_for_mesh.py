@@ -15,7 +15,8 @@ Reported: what plain `jax.jit` compiles, where tasks are inlined, although it re
 none. Also a mesh without a compiled step, or on which no hint places anything; tasks without a mesh in files that are
 named one by one; an import of a file with hints that is not among those to rewrite; and calls that stop a step when it
 runs, as they ask for a mesh in context or for devices, such as `out_sharding=P("data")`, or for axes of a mesh of the
-program's own that `axes` does not map.
+program's own that `axes` does not map. Where `jax.pmap` is replaced, uses of Flax's `unreplicate` that are no plain
+calls, too.
 What runs outside of steps on arrays of several stages, or computes with what steps return under a mesh of its own, or
 makes a step a part of its own, as `jax.grad(step)` does, the runtime says when it runs.
 See https://docs.jax.dev/en/latest/_autosummary/jax.jit.html for what is compiled.
@@ -35,20 +36,25 @@ from mmrewrite.analysis.meshes.step_mesh import mesh_expression
 from mmrewrite.analysis.steps.compilers import carried
 from mmrewrite.analysis.steps.constructions import only_makes_modules
 from mmrewrite.analysis.steps.jit_calls import jit_call, jit_decorator
-from mmrewrite.analysis.steps.plain_steps import PlainStep, plain_steps, reached_by_values
+from mmrewrite.analysis.steps.plain_steps import PlainStep, is_left, plain_steps, reached_by_values
 from mmrewrite.codemod.base import MeshCodemod, behind, expression, has_comments
 from mmrewrite.codemod.refused import SiteRefused
 from mmrewrite.directives.collect import Hint
 from mmrewrite.directives.vocabulary import DEF, DIRECTIVES, STATEMENT, Role
-from mmrewrite.project.axis_names import declared_names
+from mmrewrite.project.axis_names import UNREPLICATE, compiles_pmap, declared_names
 from mmrewrite.project.facts import RUNTIME, Facts, place_of
 from mmrewrite.project.project import Project, imported_names
 from mmrewrite.project.reach import Reach, Reached, VisibleReach, holds
 from mmrewrite.results import Refusal
 from mmrewrite.source.functions import own_expressions
-from mmrewrite.source.spans import first_line
+from mmrewrite.source.spans import first_line, span
 
 _HINT = "write `# mm: mjit` where it is compiled, or `# mm: ignore[compile_for_mesh]` if it is to run there"
+
+_COPIES = (
+    "`unreplicate` of Flax takes for one copy what the first device holds, and a step for the mesh keeps all copies of "
+    "a value together on the devices of its stage; write `jax.tree.map(lambda x: x[0], tree)` for `unreplicate(tree)`"
+)
 
 # Roles of directives that use an axis of a mesh, and words of code that may do so by itself.
 _USES = frozenset((Role.PLACE, Role.LAYOUT, Role.AXES))
@@ -134,6 +140,7 @@ class CompileForMesh(MeshCodemod):
         yield from _tasks_without_mesh(project, modules)
         yield from _files_not_given(project, modules)
         yield from _mesh_requests(project, modules, declared_names(modules, project.axes))
+        yield from _copies_taken_by_device(project, modules)
 
 
 def _mesh_requests(project: Project, modules: Sequence[Facts], logical: Collection[str]) -> Iterator[Refusal]:
@@ -145,6 +152,34 @@ def _mesh_requests(project: Project, modules: Sequence[Facts], logical: Collecti
             reason = f"what this leads to stops it, at {path}:{line}:{column}: {reason}"
             path, line, column = facts.path, hint.reference.line, hint.reference.column
         yield Refusal(path, line, column, reason, "compile_for_mesh")
+
+
+def _copies_taken_by_device(project: Project, modules: Sequence[Facts]) -> Iterator[Refusal]:
+    """Flax's `unreplicate` where it is no call that is rewritten, and a `jax.pmap` becomes a step for the mesh."""
+    compiled = [(facts, hint) for facts in modules for hint in facts.hints.hints if hint.record.role is Role.COMPILE]
+    step = next((each for each in compiled if compiles_pmap(*each)), None)
+    for facts in project.imported_by(modules).values() if step is not None else ():
+        rewritten = [hint.call.func for hint in facts.hints.implied if hint.call is not None]
+        uses = [
+            facts.source.position(span(facts.source, node)[0])
+            for statement, scope in facts.names.scopes.items()
+            for node in own_expressions(statement)
+            if isinstance(node, ast.Name | ast.Attribute)
+            and facts.names.resolve(node, scope) == UNREPLICATE
+            and node not in rewritten
+            and not is_left(facts, statement, "compile_for_mesh")
+        ]
+        if not uses or step is None:
+            continue
+        (line, column), *others = sorted(uses)
+        more = ", ".join(str(other) for other, _ in others)
+        reason = f"{_COPIES}{f', on lines {more} as well' * bool(others)}"
+        if facts in modules:
+            yield Refusal(facts.path, line, column, reason, "compile_for_mesh")
+        else:
+            place = step[1].reference
+            reason = f"at {facts.path}:{line}:{column}: {reason}"
+            yield Refusal(step[0].path, place.line, place.column, reason, "compile_for_mesh")
 
 
 def _steps_for_one_device(project: Project, modules: Sequence[Facts]) -> Iterator[Refusal]:

@@ -8,7 +8,9 @@
 The same for `with_sharding_constraint` of `flax.linen.partitioning`, and for that of `jax.lax` with logical axis names,
 in all modules that a program with hints and a mesh imports. In functions there `jax.sharding.reshard` becomes
 `mm.reshard`, and `out_sharding=P(...)` of a call `out_sharding=mm.out_sharding(P(...))`: both ask for the types of one
-explicit mesh, and in a step each task has a mesh of its own.
+explicit mesh, and in a step each task has a mesh of its own. Where a `jax.pmap` becomes a step for the mesh,
+`flax.jax_utils.unreplicate(tree)` becomes `jax.tree.map(lambda x: x[0], tree)`: it takes what the first device holds
+for one copy, and such a step keeps all copies together.
 
 To check: each logical axis is the dimension that its position says.
 
@@ -26,7 +28,7 @@ import libcst as cst
 from mmcodemods._constraint import WRAPPER, ConstraintCodemod, names_alone
 from mmrewrite.codemod.base import expression
 from mmrewrite.directives.vocabulary import CALL, STATEMENT, kind_of
-from mmrewrite.project.axis_names import RESHARD, layout_argument, sharding_keywords, stray_names
+from mmrewrite.project.axis_names import RESHARD, layout_argument, sharding_keywords, stray_names, takes_one_copy
 from mmrewrite.source.functions import placed_expressions
 
 
@@ -43,9 +45,10 @@ class ConstrainCall(ConstraintCodemod):
         self.reshards = self.hint.implied and self.site.resolve(call.func) == RESHARD
         typed = sharding_keywords(self.site.facts, call, self.site.scope) if self.hint.implied else []
         self.typed = {keyword.arg for keyword in typed}
+        self.takes_copy = self.hint.implied and takes_one_copy(self.site.facts, call, self.site.scope)
         if self.hint.implied:
             self.check_place(call)
-        if not self.reshards and not self.typed:
+        if not self.reshards and not self.typed and not self.takes_copy:
             self.layout = self.read_layout(call)
         self.target = self.site.call(self.site.statement, call)
         self.site.transform(self.site.statement, self)
@@ -99,6 +102,14 @@ class ConstrainCall(ConstraintCodemod):
         """`hints.shard(x, ...)` becomes `mm.with_sharding_constraint(x, P(...))`."""
         if original_node is not self.target:
             return updated_node
+        if self.takes_copy:
+            # The value keeps its lines. Behind a last comma each argument has its own.
+            space, (value,) = updated_node.whitespace_before_args, updated_node.args
+            if not (isinstance(value.comma, cst.Comma) and isinstance(space, cst.ParenthesizedWhitespace)):
+                space = cst.SimpleWhitespace(" ")
+            first = cst.Arg(expression("lambda x: x[0]"), comma=cst.Comma(whitespace_after=space))
+            function = expression(f"{self.site.module('jax')}.tree.map")
+            return updated_node.with_changes(func=function, args=[first, value])
         if self.reshards:
             return updated_node.with_changes(func=expression(f"{self.site.runtime}.reshard"))
         if self.typed:
