@@ -350,6 +350,9 @@ def _read_total(site: Site, iterable: ast.expr) -> str | None:
                 return site.text(inner)
             if name == "builtins.zip":
                 return _total_of_zip(site, iterable)
+            if name == "jax.random.split":
+                given = [*iterable.args[1:], *(each.value for each in keywords if each.arg == "num")]
+                return "2" if not given else site.text(given[0]) if _is_repeatable(site, given[0]) else None
             if name in _AS_LONG:
                 return _total(site, inner)
     return None
