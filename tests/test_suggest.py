@@ -2,19 +2,22 @@
 
 import hashlib
 import time
+import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from command import PIPELINE, put, run
 
 from mmrewrite.files.cache_folder import VARIABLE, cache_folder
+from mmrewrite.suggest.calibration import calibrated, sizes_to_time
 from mmrewrite.suggest.costs import Layer, Line, TensorCut
-from mmrewrite.suggest.devices import Accelerator, find_device
+from mmrewrite.suggest.devices import Accelerator, find_device, read_cluster
 from mmrewrite.suggest.kept import KIND, keep_suggestion
 from mmrewrite.suggest.model import CostModel, PlanChoice
 from mmrewrite.suggest.output import as_text
 from mmrewrite.suggest.savings import RECOMPUTE, Saving, again_line, recomputed, savings
-from mmrewrite.suggest.search import FixedChoices, find_plans, named
+from mmrewrite.suggest.search import FixedChoices, best_plain, find_plans, named
 from mmrewrite.suggest.traced import Suggested, Wanted, model_axis_of
 
 # Heads and the width of an MLP.
@@ -67,9 +70,9 @@ def test_a_model_axis_takes_its_share() -> None:
     one = 2 * 1 / 2 * edge / link.bandwidth + link.latency
     (forward, *_), (whole, *_) = model.passes(2, 1, 2)[0], model.passes(2, 1)[0]
     assert forward == pytest.approx(whole * (1 - 0.99 / 2) + 2 * one)
-    seconds, memory = model.plain(4, 1, sharded=False, model=2)
-    assert memory < model.plain(4, 1, sharded=False)[1]
-    assert seconds < model.plain(4, 1, sharded=False)[0]
+    seconds, memory = model.plain(4, 1, model=2)
+    assert memory < model.plain(4, 1)[1]
+    assert seconds < model.plain(4, 1)[0]
 
 
 def test_what_no_layer_has_is_not_cut() -> None:
@@ -152,6 +155,72 @@ def test_what_saves_memory_is_told_where_memory_decides() -> None:
     whole_state, cut_state = (price.parts["optimizer state"] for price in prices if price.parts)
     assert cut_state == whole_state / 2
     assert prices[1].summed > prices[0].summed, "parameters are sent to all"
+
+
+def _timed(device: Accelerator, rows: tuple[int, ...], off: float = 1.0) -> dict[str, object]:
+    """What a device would be measured to take for a layer, by the figures of its record."""
+    model = CostModel(_layers(8), 64, device, donates=True)
+    seconds = [off * sum(model.passes(each, 1)[3]) for each in rows]
+    sizes = [
+        {"rows": each, "forward": took / 3, "backward": 2 * took / 3} for each, took in zip(rows, seconds, strict=True)
+    ]
+    platform = "cpu" if device.name == "cpu" else "gpu"
+    return {"kind": "any", "platform": platform, "launch": 50e-6, "layer": 3, "sizes": sizes}
+
+
+@pytest.mark.parametrize("changed", [{}, {"flops": 200e12}, {"bandwidth": 1e12}, {"flops": 100e12, "bandwidth": 9e12}])
+def test_a_layer_that_was_timed_says_how_fast_products_and_memory_are(changed: dict[str, float]) -> None:
+    published = find_device("h100")
+    here = replace(published.with_given(changed), overlaps=False)
+    found, calibration = calibrated(_layers(8), 64, published, _timed(here, (1, 16)))
+    assert calibration.left < 0.001
+    assert calibration.is_used
+    assert found.speed("bfloat16") == pytest.approx(here.speed("bfloat16"), rel=0.01)
+    assert found.bandwidth == pytest.approx(here.bandwidth, rel=0.01)
+    # The record is a file for --cluster.
+    again, _ = read_cluster(tomllib.loads(found.as_toml()))
+    assert again.speed("float32") == pytest.approx(found.speed("float32"), rel=0.01)
+    assert (again.overlaps, again.launch) == (False, 50e-6)
+    assert again.bandwidth == pytest.approx(found.bandwidth, rel=0.01)
+
+
+def test_times_that_no_figures_give_are_said_to_be_off() -> None:
+    times = _timed(find_device("h100"), (1, 16))
+    times["sizes"] = [{"rows": rows, "forward": took, "backward": took} for rows, took in ((1, 0.1), (16, 0.05))]
+    _, calibration = calibrated(_layers(8), 64, find_device("h100"), times)
+    assert calibration.left > 0.2
+
+
+def test_what_was_timed_on_a_cpu_says_nothing_of_an_accelerator() -> None:
+    published = find_device("h100")
+    found, calibration = calibrated(_layers(8), 64, published, _timed(find_device("cpu"), (1, 16), off=2.0))
+    assert found == published
+    assert not calibration.is_used
+    assert calibration.record == "cpu"
+    assert calibration.error == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("batch", "devices", "counts"), [(256, 8, [32, 2]), (64, 4, [16, 1]), (6, 64, [6, 1]), (7, 2, [7, 1])]
+)
+def test_two_sizes_of_microbatches_are_timed(batch: int, devices: int, counts: list[int]) -> None:
+    assert sizes_to_time(batch, devices) == counts
+
+
+def test_parameters_may_be_cut_within_hosts_alone() -> None:
+    layers, device = _layers(24, 2048), find_device("h100")
+    slow = CostModel(layers, 256, device.with_given({"far": 1e9}), donates=True)
+    (whole, hybrid), sizes = zip(*(slow.plain(64, 4, shards=shards) for shards in (64, 8)), strict=True)
+    assert hybrid < whole / 3, "parameters are gathered within hosts, and gradients summed between them once"
+    assert sizes[0] < sizes[1], "each host has all of the state"
+    summed = slow.summed(sum(layer.gradients for layer in layers) / 8, 8, 64)
+    assert hybrid > summed
+    found = best_plain(slow, 64)
+    assert found is not None
+    assert (found.kind, found.data, found.shards) == ("fsdp", 64, 8)
+    alone = best_plain(CostModel(layers, 256, device.with_given({"host": 64}), donates=True), 64)
+    assert alone is not None
+    assert alone.shards in (1, 64), "one link has no groups within"
 
 
 def test_an_unknown_device_names_the_nearest() -> None:

@@ -30,7 +30,6 @@ from mmrewrite.suggest.model import PlanChoice
 from mmrewrite.suggest.search import named
 from mmrewrite.suggest.shard_places import ShardPlace, shard_places
 from mmruntime import schedules
-from mmruntime._commands.calibrate import calibrate
 from tests.command import put, run
 from tests.test_formats import SCHEMAS, validate
 
@@ -372,18 +371,18 @@ def test_a_cluster_stands_in_place_of_a_record() -> None:
             read_cluster(tomllib.loads(wrong))
 
 
-def test_what_was_measured_can_be_given_as_a_cluster() -> None:
-    dots = {json.dumps([[4, 8], [8, 16], [[[1], [0]], [[], []]], "float32"]): 3.0}
-    found = calibrate(dots)
-    assert found["speeds"].keys() == {"float32"}
-    assert min(found["speeds"]["float32"], found["bandwidth"], found["launch"]) > 0
-    record = find_device("h100").measured(found)
-    again, _ = read_cluster(tomllib.loads(record.as_toml()))
-    for dtype in ("float32", "bfloat16"):
-        assert again.speed(dtype) == pytest.approx(record.speed(dtype), rel=0.01)
-    assert record.speed("bfloat16") == find_device("h100").speed("bfloat16")
-    assert again.bandwidth == pytest.approx(found["bandwidth"], rel=0.01)
-    assert again.launch == pytest.approx(found["launch"], rel=0.01)
+@pytest.mark.slow
+def test_a_layer_is_timed_beside_what_the_model_predicts() -> None:
+    put("train.py", HEAD + STEP + EXAMPLE)
+    printed = suggested("--calibrate", "--device", "cpu", "--format", "json")
+    validate(json.loads(printed), SCHEMAS / "suggest.json")
+    found = json.loads(printed)["calibration"]
+    assert found["is_used"]
+    assert [each["rows"] for each in found["sizes"]] == [1, 16]
+    assert min(each["measured"] for each in found["sizes"]) > 0
+    text = suggested("--calibrate")
+    assert "Not used: this machine has no accelerator, so that says nothing of h100" in text
+    assert "989 bf16" in text, "published figures stay"
 
 
 @pytest.mark.parametrize(

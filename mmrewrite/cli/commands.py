@@ -319,7 +319,7 @@ def plan(
 @click.option(
     "--schedule", type=click.Choice(SCHEDULES), metavar="NAME", help="Only plans with this schedule, or auto."
 )
-@click.option("--calibrate", "calibrates", is_flag=True, help="Time a layer's products on this machine's accelerator.")
+@click.option("--calibrate", "calibrates", is_flag=True, help="Time a layer's programs on this machine's accelerator.")
 @click.option("--apply", "applies", is_flag=True, help="Write the hints into the files.")
 @click.option("--check", "checks", is_flag=True, help="Run `verify` and `plan --memory` on virtual devices.")
 @limit_options

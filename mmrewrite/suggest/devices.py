@@ -46,7 +46,8 @@ class Accelerator:
         launch: Seconds to issue a program.
         network: Where the figures of the links are published.
         changed: What was given in place of the record, by name.
-        is_measured: Whether the figures of products, memory and launches are those of this machine.
+        overlaps: Whether products hide what memory moves for them; if not, the times of both add up.
+        is_measured: Whether the speeds of products, memory and launches are those of this machine.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Accelerator:
     launch: float = 60e-6
     network: str = ""
     changed: frozenset[str] = field(default=frozenset())
+    overlaps: bool = True
     is_measured: bool = False
 
     @property
@@ -80,24 +82,31 @@ class Accelerator:
         """What so many neighbouring devices are linked by."""
         return next((each for each in self.links if devices <= each.devices), self.links[-1])
 
-    def measured(self, found: Mapping[str, Any]) -> Accelerator:
-        """The record with what was measured of products, memory and launches, which are no parts of a peak."""
-        known = {_KINDS[kind]: speed for kind, speed in found["speeds"].items() if kind in _KINDS}
-        others = {kind: speed * self.efficiency for kind, speed in self.flops.items()}
+    def measured(self, found: Mapping[str, Any], products: float, memory: float) -> Accelerator:
+        """The record with what was measured: times as fast products and memory, and launches; no parts of a peak."""
         return dataclasses.replace(
             self,
-            source=f"measured on {found['kind']}: {', '.join(sorted(known))}, memory and launches; not links",
-            flops={**others, **known},
+            source=f"measured on {found['kind']}: a layer's programs, and launches; not links",
+            flops={kind: speed * self.efficiency * products for kind, speed in self.flops.items()},
             efficiency=1.0,
-            bandwidth=found["bandwidth"],
+            bandwidth=self.bandwidth * memory,
             launch=found["launch"],
+            # What grows with the rows, and what does not.
+            overlaps=False,
             is_measured=True,
         )
 
     def as_toml(self) -> str:
         """The record as a file for `--cluster`."""
         flops = ", ".join(f"{kind} = {speed:.3g}" for kind, speed in self.flops.items())
-        lines = ["[device]", f'name = "{self.name}"', f"flops = {{ {flops} }}", f"efficiency = {self.efficiency:g}"]
+        lines = [
+            f"# {self.source}",
+            "[device]",
+            f'name = "{self.name}"',
+            f"flops = {{ {flops} }}",
+            f"efficiency = {self.efficiency:g}",
+        ]
+        lines += [] if self.overlaps else ["overlaps = false"]
         lines += [f"memory = {self.memory:.6g}", f"bandwidth = {self.bandwidth:.3g}"]
         for link in self.links:
             lines += ["[[links]]", f"devices = {link.devices}", f"bandwidth = {link.bandwidth:.3g}"]
@@ -126,6 +135,8 @@ class Accelerator:
                 return dataclasses.replace(self, efficiency=_part(name, _positive(name, value)))
             case "reserve":
                 return dataclasses.replace(self, reserve=_part(name, value))
+            case "overlaps" if isinstance(value, bool):
+                return dataclasses.replace(self, overlaps=value)
             case "launch":
                 return dataclasses.replace(self, launch=_seconds(name, value))
             case "flops" if isinstance(value, dict):

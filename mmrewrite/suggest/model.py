@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -129,8 +130,9 @@ class CostModel:
             link = self.device.link(model)
             stream = 0.0
             for layer, shares in zip(self.layers, self._shares_of(model), strict=True):
+                together = max if self.device.overlaps else operator.add
                 times = [
-                    max(
+                    together(
                         sum(line.at(rows) / self.device.speed(kind) for kind, line in products.items()),
                         moved.at(rows) / self.device.bandwidth,
                     )
@@ -241,7 +243,8 @@ class CostModel:
                 fullest = parts
             # Cut state makes parts of the parameters, which are then sent to all.
             most = max(most, gradients + (parameters / 2 if self.cuts_state else 0.0))
-            update = max(update, (2 * (parameters + optimizer) + gradients) / self.device.bandwidth)
+            # Sums of gradients are made zero before, and read.
+            update = max(update, 2 * (parameters + optimizer + gradients) / self.device.bandwidth)
             each = [costs.forward[stage] + costs.inputs[stage] + costs.weights[stage] for stage in own]
             busiest = max(busiest, choice.count * sum(each))
         summed = self.summed(most, choice.data, choice.width)
@@ -285,29 +288,31 @@ class CostModel:
         link = self.device.link(width)
         return 2 * (data - 1) / data * size / link.bandwidth + link.latency
 
-    def plain(self, data: int, count: int, *, sharded: bool, model: int = 1) -> tuple[float, float]:
-        """Seconds and bytes of `jax.jit` over data and a model axis, gradients accumulated, perhaps with FSDP."""
+    def plain(self, data: int, count: int, *, shards: int = 1, model: int = 1) -> tuple[float, float]:
+        """Seconds and bytes of `jax.jit` over data and a model axis, gradients accumulated.
+
+        Neighbouring `shards` of the data axis have a part of the state each, with FSDP among them.
+        """
         rows = self.batch / count / data
         times = self.passes(rows, 1, model)
         layers = list(zip(self.layers, self._shares_of(model), strict=True))
         parameters = sum(layer.parameters * own.parameters for layer, own in layers)
         state = parameters + sum(layer.optimizer_state * own.parameters for layer, own in layers)
         gradients = sum(layer.gradients * own.parameters for layer, own in layers)
-        share = data if sharded else 1
         compute = count * (sum(map(sum, times)) + self.device.launch)
-        link = self.device.link(data * model)
-        if sharded:
-            moved = (2 * count * parameters + gradients) * (data - 1) / data / link.bandwidth
-            largest = 2 * max(layer.parameters * own.parameters for layer, own in layers)
-        else:
-            moved, largest = self.summed(gradients, data, data * model), 0.0
-        update = (2 * state + gradients) / share / self.device.bandwidth
+        if shards > 1:
+            # Parameters come while layers before them compute.
+            link = self.device.link(shards * model)
+            gathered = (2 * count * parameters + gradients) * (shards - 1) / shards / link.bandwidth
+            compute = max(compute, gathered) + link.latency
+        summed = self.summed(gradients / shards, data // shards, data * model)
+        largest = 2 * max(layer.parameters * own.parameters for layer, own in layers) if shards > 1 else 0.0
+        update = 2 * (state + gradients) / shards / self.device.bandwidth
         kept = sum(layer.kept.at(rows) * own.kept for layer, own in layers)
         inputs = sum(layer.inputs for layer in self.layers) / data
-        after = (parameters + (0.0 if self.donates else state)) / share
+        after = (parameters + (0.0 if self.donates else state)) / shards
         during = max(TEMPORARY_OF_BOTH * kept + largest, after)
-        seconds = (max(compute, moved) if sharded else compute + moved) + update
-        return seconds + link.latency * (data > 1), (state + gradients) / share + inputs + during
+        return compute + summed + update, (state + gradients) / shards + inputs + during
 
 
 @dataclass(frozen=True)

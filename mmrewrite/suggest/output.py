@@ -7,17 +7,18 @@ from dataclasses import asdict
 from typing import Any
 
 from mmrewrite.directives.sizes import format_size
+from mmrewrite.suggest.calibration import Calibration
 from mmrewrite.suggest.hint_texts import mesh_axes, mesh_hint, microbatch_arguments, stages_hint
 from mmrewrite.suggest.model import TEMPORARY, TEMPORARY_OF_BOTH, PlanChoice, Priced
 from mmrewrite.suggest.savings import RECOMPUTE, STATE
-from mmrewrite.suggest.search import ERROR, Plain
+from mmrewrite.suggest.search import ERROR, SAME, Plain
 from mmrewrite.suggest.traced import Suggested
 
 _ROWS = 6
 # What to change, by the largest part of what a device holds.
 _SMALLER = "more devices, an optimizer with less state, or another axis that cuts parameters"
 _LARGEST = {"activations": "more microbatches or `jax.checkpoint`", "temporary": "more microbatches"}
-_UNSEEN = "slices of the sequence, experts, parameters cut over data within a stage, FSDP within each host alone"
+_UNSEEN = "slices of the sequence, experts, parameters cut over data within a stage"
 
 
 def values(suggested: Suggested) -> dict[str, Any]:
@@ -57,6 +58,9 @@ def values(suggested: Suggested) -> dict[str, Any]:
             "reserve": device.reserve,
             "launch": device.launch,
         },
+        "calibration": None
+        if (timed := suggested.calibration) is None
+        else asdict(timed) | {"error": timed.error, "left": timed.left},
         "remarks": [] if hints is None else list(hints.places.remarks),
         "uncut": list(suggested.uncut),
         "savings": [{"kind": each.kind, "plan": _row(each.best)} for each in suggested.savings],
@@ -124,14 +128,18 @@ def _lines(suggested: Suggested, *, patch: bool = True) -> Iterator[str]:
     yield from _reasons(suggested)
     if best is None and plain is None and not found.others:
         return
-    yield f"{'Plans':62}  {'step':>8}  {'memory':>10}"
+    rows: list[tuple[str, float, float]] = []
     if today is not None:
         label = f"today, {suggested.today_devices} devices: {plan_words(suggested, today.choice)}"
-        yield _entry(label, today.seconds, today.memory, device.room, best)
+        rows.append((label, today.seconds, today.memory))
     if plain is not None:
-        yield _entry(_plain(plain), plain.seconds, plain.memory, device.room, best)
+        rows.append((_plain(plain), plain.seconds, plain.memory))
     for each in ([best] if best is not None else []) + list(found.others[: _ROWS - (best is not None)]):
-        yield _entry(plan_words(suggested, each.choice), each.seconds, each.memory, device.room, best)
+        rows.append((plan_words(suggested, each.choice), each.seconds, each.memory))
+    width = max(60, *(len(label) for label, _, _ in rows))
+    yield f"{'Plans':{width + 2}}  {'step':>8}  {'memory':>10}"
+    for label, seconds, memory in rows:
+        yield _entry(f"{label:{width}}", seconds, memory, device.room, best)
     yield "Closer than 10 % is a tie. Times are predicted, not measured: no accelerator has confirmed them."
     yield ""
     yield from _savings(suggested)
@@ -195,22 +203,26 @@ def _reasons(suggested: Suggested) -> Iterator[str]:
 
 def _with_plain_jit(suggested: Suggested, plain: Plain) -> Iterator[str]:
     """A plan without stages, as it is written with JAX alone."""
-    sizes = {name: size for name, size in (("data", plain.data), ("model", plain.model)) if size > 1}
+    is_hybrid = 1 < plain.shards < plain.data
+    data = {"data": plain.data // plain.shards, "shard": plain.shards} if is_hybrid else {"data": plain.data}
+    sizes = {name: size for name, size in {**data, "model": plain.model}.items() if size > 1}
     axes = ", ".join(f'"{name}"' for name in sizes)
     comma = "," if len(sizes) == 1 else ""
     yield f"  mesh = jax.make_mesh(({', '.join(map(str, sizes.values()))}{comma}), ({axes}{comma}))"
+    rows = '("data", "shard")' if is_hybrid else '"data"'
     if plain.data > 1:
-        yield '  batch = jax.device_put(batch, NamedSharding(mesh, P("data")))'
+        yield f"  batch = jax.device_put(batch, NamedSharding(mesh, P({rows})))"
     cut = ', and P("model") on that of what the lines below cut' if plain.model > 1 else ""
-    if plain.kind == "fsdp":
-        yield f'  state: NamedSharding(mesh, P("data")) on the dimension of each array that the mesh divides{cut}'
+    if plain.shards > 1:
+        axis = "shard" if is_hybrid else "data"
+        yield f'  state: NamedSharding(mesh, P("{axis}")) on the dimension of each array that this axis divides{cut}'
     elif plain.model > 1:
         yield '  state: NamedSharding(mesh, P("model")) on the dimension that the lines below cut, P() for the rest'
     else:
         yield "  state = jax.device_put(state, NamedSharding(mesh, P()))"
     for each in suggested.places.shards if suggested.places is not None and plain.model > 1 else ():
         if each.divides % plain.model == 0:
-            names = {"cut": '"model"', "rows": '"data"' if plain.data > 1 else "None", "": "None"}
+            names = {"cut": '"model"', "rows": rows if plain.data > 1 else "None", "": "None"}
             spec = ", ".join(names[dim] for dim in each.dims)
             yield f"  {each.site.path}:{each.site.line}: jax.lax.with_sharding_constraint(..., P({spec}))"
     if plain.count > 1:
@@ -272,6 +284,8 @@ def _assumed(suggested: Suggested) -> Iterator[str]:
     room = f"{_bytes(device.memory)} less {device.reserve:.0%} (--memory; reserve in --cluster)"
     speed = f"{device.bandwidth / 1e12:.3g} TB/s of memory (--bandwidth)"
     yield f"  x {device.efficiency:g} (--efficiency); {speed}; {room}"
+    if suggested.calibration is not None:
+        yield from _calibration(suggested.calibration, device.name)
     if device.is_measured:
         yield "  As a file for --cluster:"
         yield from (f"    {line}" for line in device.as_toml().splitlines())
@@ -296,6 +310,20 @@ def _assumed(suggested: Suggested) -> Iterator[str]:
     yield f"Not looked at: {_UNSEEN}"
 
 
+def _calibration(timed: Calibration, name: str) -> Iterator[str]:
+    """What a layer's programs took, and how far off the model was."""
+    yield f"  a layer, forward and backward, on {timed.kind}; by published figures of {timed.record} the model was"
+    for each in timed.sizes:
+        rows = "1 row" if each.rows == 1 else f"{each.rows} rows"
+        off = f"{each.predicted / each.measured - 1:+.0%} off"
+        yield f"    {rows}: {_seconds(each.measured)} measured, {_seconds(each.predicted)} predicted, {off}"
+    if not timed.is_used:
+        what = "this machine has no accelerator" if timed.record == "cpu" else "this machine has an accelerator"
+        yield f"    Not used: {what}, so that says nothing of {name}"
+    elif timed.left > SAME:
+        yield f"    With the speeds above it is still {timed.left:.0%} off"
+
+
 def plan_words(suggested: Suggested, choice: PlanChoice) -> str:
     """A plan in a few words: its mesh, microbatches and schedule."""
     rounds = "" if choice.chunks == 1 else f" ({choice.chunks} chunks)"
@@ -316,7 +344,9 @@ def _microbatches(count: int) -> str:
 
 
 def _plain(plain: Plain) -> str:
-    over = {"one device": "one device", "data": f"data={plain.data}", "fsdp": f"FSDP over {plain.data}"}[plain.kind]
+    over = "one device" if plain.devices == 1 else f"data={plain.data // plain.shards}"
+    if plain.shards > 1:
+        over = f"FSDP over {plain.shards}" if plain.shards == plain.data else f"{over}, FSDP over {plain.shards}"
     if plain.model > 1:
         over = f"model={plain.model}" if plain.data == 1 else f"{over}, model={plain.model}"
     return f"{over}, plain jax.jit, gradients of {_microbatches(plain.count)}"
@@ -328,9 +358,9 @@ def _price(priced: Priced) -> str:
 
 def _entry(label: str, seconds: float, memory: float, room: float, best: Priced | None) -> str:
     if memory > room:
-        return f"  {label:60}  {_seconds(seconds):>8}  {_bytes(memory):>10}  does not fit"
+        return f"  {label}  {_seconds(seconds):>8}  {_bytes(memory):>10}  does not fit"
     beside = "" if best is None or seconds == best.seconds else f"  {seconds / best.seconds - 1:+.0%}"
-    return f"  {label:60}  {_seconds(seconds):>8}  {_bytes(memory):>10}{beside}"
+    return f"  {label}  {_seconds(seconds):>8}  {_bytes(memory):>10}{beside}"
 
 
 def _bytes(size: float) -> str:

@@ -43,7 +43,10 @@ FREE = FixedChoices()
 
 @dataclass(frozen=True)
 class Plain:
-    """A plan for `jax.jit` alone: "one device", "data" or "fsdp", with microbatches, its price and a model axis."""
+    """A plan for `jax.jit` alone: "one device", "data" or "fsdp", with microbatches, its price and a model axis.
+
+    With FSDP, `shards` neighbouring devices of the data axis have a part of the state each.
+    """
 
     kind: str
     devices: int
@@ -51,6 +54,7 @@ class Plain:
     seconds: float
     memory: float
     model: int = 1
+    shards: int = 1
 
     @property
     def data(self) -> int:
@@ -221,23 +225,23 @@ def _compared(
 def best_plain(model: CostModel, devices: int) -> Plain | None:
     """The best plan without stages that fits."""
     found = []
-    kinds = [("one device", 1, 1)]
-    kinds += [(kind, devices, cut) for cut in model.models() for kind in ("data", "fsdp") if devices % cut == 0]
-    kinds = [each for each in kinds if each[0] != "fsdp" or each[1] > each[2]]
-    for kind, number, cut in kinds:
+    for number, cut in [(1, 1), *((devices, cut) for cut in model.models() if devices % cut == 0)]:
         width = number // cut
-        for count in range(1, model.batch + 1):
-            if model.batch % count or (model.batch // count) % width:
-                continue
-            seconds, memory = model.plain(width, count, sharded=kind == "fsdp", model=cut)
-            if memory <= model.device.room:
-                found.append(Plain(kind, number, count, seconds, memory, cut))
+        within = {link.devices // cut for link in model.device.links}
+        for shards in sorted({1, width, *(each for each in within if 1 < each < width and width % each == 0)}):
+            kind = "one device" if number == 1 else "data" if shards == 1 else "fsdp"
+            for count in range(1, model.batch + 1):
+                if model.batch % count or (model.batch // count) % width:
+                    continue
+                seconds, memory = model.plain(width, count, shards=shards, model=cut)
+                if memory <= model.device.room:
+                    found.append(Plain(kind, number, count, seconds, memory, cut, shards))
     if not found:
         return None
     fastest = min(each.seconds for each in found)
     best = min(
         (each for each in found if each.seconds <= fastest * (1 + SAME)),
-        key=lambda each: (each.model > 1, each.kind == "fsdp", each.seconds),
+        key=lambda each: (each.model > 1, each.shards > 1, each.shards < each.data, each.seconds),
     )
     alone = min((each for each in found if each.devices == 1), key=lambda each: each.seconds, default=None)
     return alone if alone is not None and _will_do(model, alone, best.seconds) else best

@@ -6,7 +6,6 @@ import ast
 import contextlib
 import difflib
 import functools
-import json
 import math
 import os
 import re
@@ -22,6 +21,7 @@ from mmrewrite.results import Rewrite
 from mmrewrite.source.file import SourceFile
 from mmrewrite.source.spans import span
 from mmrewrite.source.text import SourceText, parse_quietly
+from mmrewrite.suggest.calibration import Calibration, calibrated, sizes_to_time
 from mmrewrite.suggest.candidates import LineOperations
 from mmrewrite.suggest.costs import name_divides, read_layers
 from mmrewrite.suggest.devices import Accelerator
@@ -50,7 +50,7 @@ class Wanted:
         limits: Bounds of the process that traces.
         batch: Rows of a batch; None for those of the arguments.
         fixed: What a plan must have.
-        calibrates: Whether to time products of a layer on this machine's accelerator, in place of published figures.
+        calibrates: Whether to time a layer's programs on this machine's accelerator, in place of published figures.
     """
 
     entry: str
@@ -118,6 +118,7 @@ class Suggested:
         sources: The hash of each file of the program that was traced.
         savings: Plans that pay once the user has written a line which saves memory.
         again: How a layer is called so that it is computed again.
+        calibration: What was measured on this machine; None if nothing was.
     """
 
     wanted: Wanted
@@ -144,6 +145,7 @@ class Suggested:
     sources: Mapping[str, str] = field(default_factory=dict)
     savings: tuple[Saving, ...] = ()
     again: str = "jax.checkpoint(layer)(x)"
+    calibration: Calibration | None = None
 
 
 class NotTraced(NotRun):
@@ -193,6 +195,29 @@ def suggest(
         NotRun: If it cannot be built, imported or traced, or nothing divides the devices.
     """
     return compared(wanted, trace_layers(wanted, paths, rules, results, tell, files))
+
+
+def time_layer(
+    wanted: Wanted,
+    paths: Sequence[str],
+    rules: Rules,
+    results: Iterable[Rewrite],
+    batch: int,
+    tell: Tell = untold,
+    files: Mapping[str, SourceFile] | None = None,
+) -> dict[str, Any]:
+    """The runtime's document about the times of a layer of a rewritten program, of which a batch has so many rows.
+
+    Raises:
+        NotRun: If it cannot be built, imported, traced or run.
+    """
+    with _ready(wanted, paths, rules, results) as mirror:
+        counts = map(str, sizes_to_time(batch, wanted.devices or 1))
+        platforms = os.environ.get("JAX_PLATFORMS")
+        # Stages are virtual devices, beside the accelerator.
+        beside = {} if platforms is None else {"JAX_PLATFORMS": ",".join(dict.fromkeys([*platforms.split(","), "cpu"]))}
+        own = {name: value for name, value in environment(_VIRTUAL).items() if name != "JAX_PLATFORMS"} | beside
+        return _document(wanted, mirror, tell, files or {}, "--counts", *counts, module="calibrate", variables=own)
 
 
 def computed(
@@ -306,32 +331,25 @@ def _ready(wanted: Wanted, paths: Sequence[str], rules: Rules, results: Iterable
 
 
 def _document(
-    wanted: Wanted, mirror: Mirror, tell: Tell, files: Mapping[str, SourceFile], *flags: str
+    wanted: Wanted,
+    mirror: Mirror,
+    tell: Tell,
+    files: Mapping[str, SourceFile],
+    *flags: str,
+    module: str = "suggest",
+    variables: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    modules = [text.partition(":")[0] for text in (wanted.entry, wanted.arguments)]
-    roots = [root for module in modules if (root := mirror.root(module)) is not None]
-    what = f"--entry {wanted.entry}: the process that traces it"
+    named = [text.partition(":")[0] for text in (wanted.entry, wanted.arguments)]
+    roots = [root for each in named if (root := mirror.root(each)) is not None]
+    what = f"--entry {wanted.entry}: the process that {'traces it' if module == 'suggest' else 'times a layer'}"
     # A program without hints has been run on one device.
     arguments = [wanted.entry, wanted.arguments, *flags, *(["--one-device"] if files else [])]
     document, details = run_module(
-        "_commands.suggest", arguments, roots, environment(_VIRTUAL), what, wanted.limits, tell
+        f"_commands.{module}", arguments, roots, variables or environment(_VIRTUAL), what, wanted.limits, tell
     )
     if "error" in document:
         raise NotTraced(mirror.named(_OwnLines(mirror, files).in_text(str(document["error"]))), details)
     return document
-
-
-def _calibrated(wanted: Wanted, document: Mapping[str, Any]) -> Wanted:
-    """What is wanted, for a device that does what this machine's does; its links and its memory stay."""
-    layers = document["traces"][-1]["layers"]
-    middle = layers[len(layers) // 2 - 1]
-    dots: dict[str, float] = {}
-    for part in ("forward", "inputs", "weights"):
-        for text, times in middle[part]["dots"].items():
-            dots[text] = dots.get(text, 0.0) + times
-    what = "the process that times products"
-    found, _ = run_module("_commands.calibrate", [json.dumps(dots)], [], environment(None), what, wanted.limits)
-    return replace(wanted, device=wanted.device.measured(found), calibrates=False)
 
 
 def row_name_of(document: Mapping[str, Any]) -> str | None:
@@ -340,14 +358,12 @@ def row_name_of(document: Mapping[str, Any]) -> str | None:
     return next((each for each in first if all(each in rows for rows in others)), None)
 
 
-def compared(wanted: Wanted, document: Mapping[str, Any]) -> Suggested:
-    """The plans of a step whose layers were traced.
+def compared(wanted: Wanted, document: Mapping[str, Any], timed: Mapping[str, Any] | None = None) -> Suggested:
+    """The plans of a step whose layers were traced, by figures of its device or by what `time_layer` has found.
 
     Raises:
         NotRun: If nothing divides the devices.
     """
-    if wanted.calibrates:
-        wanted = _calibrated(wanted, document)
     rows_seen, today = int(document["batch"]), document["today"]
     batch = wanted.batch or rows_seen
     axes: dict[str, int] = dict(today["axes"])
@@ -367,6 +383,10 @@ def compared(wanted: Wanted, document: Mapping[str, Any]) -> Suggested:
     layers = read_layers(document, model_names)
     # What the step is given is taken to grow with the rows; captured arrays do not, and are small.
     layers = [replace(layer, inputs=layer.inputs * batch / rows_seen) for layer in layers]
+    calibration = None
+    if timed is not None:
+        device, calibration = calibrated(layers, batch, wanted.device, timed)
+        wanted = replace(wanted, device=device)
     model = CostModel(layers, batch, wanted.device, donates=document["traces"][0]["donates"])
     found = find_plans(model, devices, width, data=data_axis is not None, fixed=wanted.fixed)
     chunks, stages = int(today["rounds"]), axes.get(document["axis"], 1)
@@ -390,13 +410,14 @@ def compared(wanted: Wanted, document: Mapping[str, Any]) -> Suggested:
         priced,
         own,
         found,
-        min(model.plain(1, count, sharded=False)[1] for count in range(1, batch + 1) if batch % count == 0),
+        min(model.plain(1, count)[1] for count in range(1, batch + 1) if batch % count == 0),
         _against(model, found.best),
         tuple(model.unknown_types()),
         model_axis=model_axis,
         model_names=tuple(model_names),
         sources=document["sources"],
         savings=savings(model, devices, width, found, data=data_axis is not None, fixed=wanted.fixed),
+        calibration=calibration,
     )
 
 

@@ -23,6 +23,7 @@ from mmrewrite.suggest.traced import (
     compared,
     computed,
     row_name_of,
+    time_layer,
     trace_layers,
 )
 from mmrewrite.tracking import Phase
@@ -96,7 +97,12 @@ def suggest_hints(
                     return trace_layers(tracing, paths, rules, trial.results, tell, project.files, "--once")
 
             document, kept = _with_shards(wanted, project, kept, document, trace_once)
-            suggested = compared(tracing, document)
+            timed = None
+            if wanted.calibrates:
+                with phase(f"{wanted.entry}: how long a layer takes here") as tell:
+                    results = project.tried(kept.to_trace()).results
+                    timed = time_layer(tracing, paths, rules, results, int(document["batch"]), tell, project.files)
+            suggested = compared(tracing, document, timed)
             # What was measured meanwhile stays.
             own = replace(wanted, device=suggested.wanted.device)
             suggested = replace(

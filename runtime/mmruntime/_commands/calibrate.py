@@ -1,88 +1,76 @@
-"""Time the matrix products of a layer on this machine's accelerator, and print what it can do as JSON.
+"""Time the programs of one layer on this machine's accelerator for two sizes of microbatches, and print JSON.
 
-    python -m mmruntime._commands.calibrate '{"[[64, 32], [32, 8], [[[1], [0]], [[], []]], \\"float32\\"]": 3}'
+    python -m mmruntime._commands.calibrate train:train_step train:example_arguments --counts 8 32 --path DIR
 
 This is the other end of `mmrewrite suggest --calibrate`. One device is enough; links are not measured.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
-import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-_REPEATS, _ISSUED, _BYTES = 5, 100, 2**28
+from mmruntime._commands.entry_point import BadEntryPoint, FunctionName, failure, parser_for, print_document
+from mmruntime._commands.suggest import layers_of, looked_at, placed_layers
+from mmruntime._core import progress
+from mmruntime._core.multimesh import MultiMesh
+from mmruntime._inspect.layer_times import launch_time, layer_times
+from mmruntime._step.signature import Call
 
 
-def calibrate(dots: Mapping[str, float]) -> dict[str, Any]:
-    """What the first device does: its kind, operations per second by type, bytes per second, seconds of a launch.
+def calibrate(
+    entry: FunctionName,
+    arguments: FunctionName,
+    counts: Sequence[int],
+    *,
+    one_device: bool = False,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, Any]:
+    """What the first device does: its kind, seconds of a launch, and of a layer's passes for each size.
 
     Args:
-        dots: How often each product is made, as `PassCost.dots` has them.
+        entry: The step.
+        arguments: The function of its arguments, or `-`.
+        counts: How many microbatches a batch is cut into.
+        one_device: Whether the program has one device until it calls the step.
+        clock: Gives seconds.
+
+    Raises:
+        BadEntryPoint: If the step cannot be traced, or its layer does not run here.
     """
-    launch = _launch()
-    work: dict[str, float] = {}
-    spent: dict[str, float] = {}
-    for text, times in dots.items():
-        left, right, (contracted, batch), kind = json.loads(text)
-        numbers = (tuple(contracted[0]), tuple(contracted[1])), (tuple(batch[0]), tuple(batch[1]))
-        operands = jnp.ones(left, kind), jnp.ones(right, kind)
-        product = jax.jit(functools.partial(jax.lax.dot_general, dimension_numbers=numbers))
-        flops = 2.0 * product(*operands).size
-        for dimension in numbers[0][0]:
-            flops *= left[dimension]
-        seconds = max(_shortest(functools.partial(product, *operands)) - launch, 1e-9)
-        work[kind] = work.get(kind, 0.0) + times * flops
-        spent[kind] = spent.get(kind, 0.0) + times * seconds
-    array = jnp.ones(_BYTES // 4, jnp.float32)
-    add = jax.jit(lambda x: x + 1)
-    bandwidth = 2 * _BYTES / max(_shortest(functools.partial(add, array)) - launch, 1e-9)
-    return {
-        "kind": jax.devices()[0].device_kind,
-        "speeds": {kind: work[kind] / spent[kind] for kind in sorted(work)},
-        "bandwidth": bandwidth,
-        "launch": launch,
-    }
 
+    def take(fun: Callable[..., Any], call: Call, mesh: MultiMesh, donate: frozenset[int]) -> dict[str, Any]:
+        device = jax.devices()[0]
+        axis, layers, batch, _ = layers_of(entry, fun, call, mesh, donate, device.platform)
+        launch, layer, sizes = launch_time(clock), 0, []
+        for count in counts:
+            progress.tell(f"timing a layer with {count} microbatches")
+            made = placed_layers(fun, call, mesh, donate, device.platform, count, {axis: layers})
+            try:
+                layer, forward, backward = layer_times(*made, launch=launch, clock=clock)
+            except Exception as error:
+                what = f"a layer with {batch // count} rows does not run here"
+                raise BadEntryPoint(failure(entry, what, error, "leave --calibrate out")) from error
+            sizes.append({"rows": batch // count, "forward": forward, "backward": backward})
+        kind, platform = device.device_kind, device.platform
+        return {"kind": kind, "platform": platform, "launch": launch, "layer": layer, "sizes": sizes}
 
-def _launch() -> float:
-    """Seconds to issue a program, of many that are issued one after the other."""
-    add = jax.jit(lambda x: x + 1)
-    value = add(jnp.zeros(()))
-
-    def issued() -> Any:
-        found = value
-        for _ in range(_ISSUED):
-            found = add(found)
-        return found
-
-    return _shortest(issued) / _ISSUED
-
-
-def _shortest(run: Callable[[], Any]) -> float:
-    """Seconds of the shortest of some runs; the first one compiles."""
-    jax.block_until_ready(run())
-    times = []
-    for _ in range(_REPEATS):
-        begun = time.perf_counter()
-        jax.block_until_ready(run())
-        times.append(time.perf_counter() - begun)
-    return min(times)
+    return looked_at(entry, arguments, take, one_device=one_device)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the document, and return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m mmruntime._commands.calibrate", description=__doc__)
-    parser.add_argument("dots", type=json.loads)
-    print(json.dumps(calibrate(parser.parse_args(arguments).dots)))
-    return 0
+    """Print the document, or `{"error": sentence, "traceback": text}`, and return the exit status."""
+    parser = parser_for("mmruntime._commands.calibrate", __doc__)
+    parser.add_argument("--counts", type=int, nargs="+", required=True, help="how many microbatches")
+    parser.add_argument("--one-device", action="store_true", help="what the program has until it calls the step")
+    options = parser.parse_args(arguments)
+    make = functools.partial(calibrate, counts=options.counts, one_device=options.one_device)
+    return print_document(options, make)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ the function of arguments: then the module itself is run until it calls the step
 from __future__ import annotations
 
 import functools
+import math
 import runpy
 import sys
 from collections.abc import Callable, Sequence
@@ -168,24 +169,17 @@ def costs(
     return looked_at(entry, arguments, take, one_device=one_device)
 
 
-def _costs(
-    entry: FunctionName,
-    fun: Callable[..., Any],
-    call: Call,
-    mesh: MultiMesh,
-    donate: frozenset[int],
-    platform: str,
-    most: int,
-) -> dict[str, Any]:
-    def tried(take: Callable[..., Any], trial: LayerTrial, sizes: dict[str, int]) -> Any:
-        axes = {**dict.fromkeys(mesh.axis_names, 1), **sizes}
-        other = MultiMesh(axis_sizes=tuple(axes.values()), axis_names=tuple(axes), logical_axes=mesh.logical_axes)
-        other.context.registrations = list(mesh.context.registrations)
-        with trying_layers(trial):
-            return take(fun, call, other, donate)
+def layers_of(
+    entry: FunctionName, fun: Callable[..., Any], call: Call, mesh: MultiMesh, donate: frozenset[int], platform: str
+) -> tuple[str, int, int, LayerTrial]:
+    """The axis over which a step deals out layers, how many, the rows of its batch, and what a trial has found.
 
+    Raises:
+        BadEntryPoint: If it has no layers or no microbatches, or several kinds of them.
+    """
     found = LayerTrial(platform)
-    tried(traced_step, found, {})
+    with trying_layers(found):
+        traced_step(fun, call, _other_mesh(mesh, {}), donate)
     if len(found.layers) != 1:
         what = "reaches no hint `stages`" if not found.layers else "deals out several loops over layers"
         raise BadEntryPoint(f"{entry}: the step {what}; plans are compared for one loop over layers")
@@ -196,16 +190,57 @@ def _costs(
             else (_NoMicrobatches, "cuts no batch with `microbatch`")
         )
         raise kind(f"{entry}: the step {what}; plans are compared for one hint `microbatch`")
-    ((axis, count),), batch, today = found.layers, found.batches[0], found.counts[0]
-    if count > len(jax.devices()):
+    ((axis, count),) = found.layers
+    if count > len(jax.devices("cpu")):
         raise BadEntryPoint(f"{entry}: {count} layers need as many virtual devices; write --devices {count}")
+    return axis, count, found.batches[0], found
+
+
+def placed_layers(
+    fun: Callable[..., Any],
+    call: Call,
+    mesh: MultiMesh,
+    donate: frozenset[int],
+    platform: str,
+    count: int,
+    sizes: dict[str, int],
+) -> tuple[Any, Any, Any]:
+    """A step with so many microbatches, its place on a mesh with axes of these sizes, one for others, and programs."""
+    with trying_layers(LayerTrial(platform, count)):
+        made = placed_step(fun, call, _other_mesh(mesh, sizes), donate)
+    return made.step, made.placement, made.segments
+
+
+def _other_mesh(mesh: MultiMesh, sizes: dict[str, int]) -> MultiMesh:
+    """A mesh of virtual devices with the axes of another, of these sizes, one for others."""
+    axes = {**dict.fromkeys(mesh.axis_names, 1), **sizes}
+    made = MultiMesh(
+        axis_sizes=tuple(axes.values()),
+        axis_names=tuple(axes),
+        devices=jax.devices("cpu")[: math.prod(axes.values())],
+        logical_axes=mesh.logical_axes,
+    )
+    made.context.registrations = list(mesh.context.registrations)
+    return made
+
+
+def _costs(
+    entry: FunctionName,
+    fun: Callable[..., Any],
+    call: Call,
+    mesh: MultiMesh,
+    donate: frozenset[int],
+    platform: str,
+    most: int,
+) -> dict[str, Any]:
+    axis, count, batch, found = layers_of(entry, fun, call, mesh, donate, platform)
     counts = [each for each in range(2, batch + 1) if batch % each == 0][:most] or [1]
     traces = []
     for each in counts:
         progress.tell(f"tracing the step with {each} microbatches")
-        made = tried(placed_step, LayerTrial(platform, each), {axis: count})
-        loops = [region for region in made.step.regions if region.loop is not None]
-        layers = layer_costs(made.step, made.placement, made.segments)
+        made = step, _, _ = placed_layers(fun, call, mesh, donate, platform, each, {axis: count})
+        loops = [region for region in step.regions if region.loop is not None]
+        layers = layer_costs(*made)
         if len(layers) != count:
             raise BadEntryPoint(
                 f"{entry}: {count} layers make {len(layers)} stages; plans are compared for layers that follow each "
@@ -221,13 +256,13 @@ def _costs(
                 "schedule": schedule if isinstance(schedule, str) else getattr(schedule, "name", schedules.AUTO),
             }
         )
-    cuts, astray = layer_cuts(made.step, made.placement, made.segments)
+    cuts, astray = layer_cuts(*made)
     rounds, placement = min(found.rounds, key=str)
     return {
         "axis": axis,
         "own_mesh": not jax.sharding.get_abstract_mesh().empty,
         "batch": batch,
-        "today": {"axes": dict(mesh.shape), "count": today, "rounds": rounds, "placement": placement},
+        "today": {"axes": dict(mesh.shape), "count": found.counts[0], "rounds": rounds, "placement": placement},
         "logical_axes": [list(pair) for pair in mesh.logical_axes or ()],
         "cuts": [asdict(cut) for cut in cuts],
         "astray": astray,

@@ -5,7 +5,6 @@ What stands before the first layer counts for that, what stands behind the last 
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -30,16 +29,11 @@ _MOVING = (*_PRODUCTS, "gather", "scatter", "scatter-add", "reduce_sum", "reduce
 
 @dataclass
 class PassCost:
-    """One pass of a layer: operations, those of products by type, and bytes of operands and results.
-
-    `dots` has how often each product of matrices is made: the text of a JSON list of both shapes, the dimensions that
-    are contracted and batched, and the type.
-    """
+    """One pass of a layer: operations, those of products by type, and bytes of operands and results."""
 
     flops: float = 0.0
     products: dict[str, float] = field(default_factory=dict)
     moved: float = 0.0
-    dots: dict[str, float] = field(default_factory=dict)
 
     def add(self, eqn: Any, times: float = 1.0, *, whole: bool = True) -> None:
         """Count an equation that runs so many times, with what is inside of it."""
@@ -56,10 +50,6 @@ class PassCost:
         if name in _PRODUCTS:
             kind = str(eqn.invars[0].aval.dtype)
             self.products[kind] = self.products.get(kind, 0.0) + _cost.flops(eqn) * times
-            if name == "dot_general":
-                shapes = [atom.aval.shape for atom in eqn.invars]
-                key = json.dumps([*shapes, eqn.params["dimension_numbers"], kind])
-                self.dots[key] = self.dots.get(key, 0.0) + times
         if name in _MOVING:
             self.moved += times * sum(num_bytes(atom) for atom in (*eqn.invars, *eqn.outvars))
 
@@ -123,6 +113,20 @@ def layer_costs(step: Step, placement: Placement, segments: Segments) -> list[La
                 found[number[where]].gradients += num_bytes(total)
     _add_edges(found, region.ops, first, segments, number)
     return found
+
+
+def middle_layer(step: Step, placement: Placement, segments: Segments) -> tuple[int, list[Segment], frozenset[Var]]:
+    """A layer between others if there are three: its number, the programs of its passes, and what is summed of these.
+
+    Raises:
+        ValueError: If no stage stands in a microbatch loop.
+    """
+    index = _largest_loop(step)
+    first = [each for each in segments.by_region[index] if each.variant == 0]
+    stages, _, _ = _numbered(first, segments)
+    # The passes of the last one are one program.
+    number = max((len(stages) - 1) // 2, 0)
+    return number, list(_programs(stages[number])), frozenset(result for _, result in step.regions[index].sums)
 
 
 def _largest_loop(step: Step) -> int:
