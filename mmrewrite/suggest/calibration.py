@@ -83,7 +83,7 @@ def calibrated(
 
     def passes(rows: int, tried: Accelerator) -> float:
         model = CostModel(layers, batch, tried, donates=True)
-        return sum(model.passes(rows, 1)[found["layer"]])
+        return sum(model.passes(rows, 1)[int(found["layer"])])
 
     rows = [each["rows"] for each in found["sizes"]]
     measured = [each["forward"] + each["backward"] for each in found["sizes"]]

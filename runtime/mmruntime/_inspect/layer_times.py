@@ -80,7 +80,8 @@ def _filled(aval: Any) -> jax.Array:
     """An array of a type, with numbers that stay finite in any layer."""
     if jnp.issubdtype(aval.dtype, jax.dtypes.prng_key):
         data = jnp.zeros((*aval.shape, *_compat.key_shape(aval.dtype)), jnp.uint32)
-        return jax.random.wrap_key_data(data, impl=_compat.key_name(aval.dtype))
+        keys: jax.Array = jax.random.wrap_key_data(data, impl=_compat.key_name(aval.dtype))
+        return keys
     return jnp.full(aval.shape, 0.01 if jnp.issubdtype(aval.dtype, jnp.inexact) else 0, aval.dtype)
 
 
