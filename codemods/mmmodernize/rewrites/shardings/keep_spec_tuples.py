@@ -68,7 +68,7 @@ class KeepSpecTuples(ModernizeCodemod):
         values, is_old = _ComparedSpecs(module, context), context.analysis(_Age).is_old
         # A spec may come from another file.
         has_specs = any(True for _ in module.uses(SPECS))
-        for node in module.nodes:
+        for node in module.nodes_of(ast.BinOp, ast.Call, ast.Compare):
             if has_specs and (values.are_ordered(node) or (_is_test(module, node) and (is_old or values.tests(node)))):
                 yield Location(module, node)
             pairs = [pair for pair in _compared(node) if values.may_equal(*pair, has_specs and is_old)]
@@ -183,7 +183,24 @@ class _ComparedSpecs:
         return any(_is_of_names(one) and self._may_be_one(other, one, guess) for one, other in pairs)
 
     def _is_any(self, *nodes: ast.expr) -> bool:
-        return any(self._flow.must(Value(self._module, node), _is_made) for node in nodes)
+        asked = (node for node in nodes if self._is_open(node))
+        return any(self._flow.must(Value(self._module, node), _is_made) for node in asked)
+
+    def _is_open(self, node: ast.expr) -> bool:
+        """Whether a look at an expression leaves open that it certainly is a spec: most that is multiplied is none."""
+        module = self._module
+        match node:
+            case ast.Call():
+                name = self._flow.full_name(module, node.func)
+                return name is None or name in SPECS or self._flow.project.holds(name, module.facts)
+            case ast.Name():
+                owner = module.scope_of(node).owner(node.id)
+                return owner is None or not any(
+                    isinstance(each.value, ast.Constant | ast.BinOp) or _is_handed_on(module, each.node)
+                    for each in owner.bindings[node.id]
+                )
+            case _:
+                return isinstance(node, ast.Attribute | ast.Subscript | ast.IfExp | ast.NamedExpr)
 
     def _may_be_one(self, node: ast.expr, names: ast.expr, guess: bool) -> bool:
         if isinstance(node, ast.Attribute) and node.attr in _OTHERS:
@@ -198,6 +215,15 @@ class _ComparedSpecs:
         # The empty tuple is compared with many things.
         is_empty = isinstance(names, ast.Tuple) and not names.elts
         return guess and not isinstance(node, ast.Call) and (not is_empty or "spec" in ast.unparse(node).lower())
+
+
+def _is_handed_on(module: ModuleUses, parameter: ast.AST) -> bool:
+    """Whether a parameter is one of a function that is a value somewhere, so that others may call it."""
+    function = module.parents.get(module.parents[parameter]) if isinstance(parameter, ast.arg) else None
+    if isinstance(function, ast.Lambda):
+        return isinstance(module.parents[function], ast.Call | ast.keyword)
+    heads = module.heads.get(function.name, ()) if isinstance(function, ast.FunctionDef) else ()
+    return any(getattr(module.parents[head], "func", None) is not head for head in heads)
 
 
 def _is_made(value: Value) -> bool | None:
