@@ -52,7 +52,7 @@ def of_name(flow: ValueFlow, value: Value) -> _Found:
     if owner.kind == "module":
         for star in module.facts.names.stars:
             if module.facts.names.is_bound_by(star, node.id):
-                yield from _of_star(flow, module, star, node.id, path)
+                yield from _of_star(flow, module, star, node.id, path, is_bound=bool(bindings))
         yield from _from_elsewhere(flow, module, node.id, path)
     if path and path[0].kind in (By.ITEM, By.ELEMENT, By.ATTRIBUTE, By.REST):
         values = [(module, binding.value) for binding in bindings]
@@ -181,8 +181,10 @@ def _unbound(flow: ValueFlow, value: Value, name: str) -> _Found:
         yield Unknown(f"`{name}` is not bound in view", value)
 
 
-def _of_star(flow: ValueFlow, module: ModuleUses, star: ast.ImportFrom, name: str, path: Path) -> _Found:
-    """What `from ... import *` binds a name to."""
+def _of_star(
+    flow: ValueFlow, module: ModuleUses, star: ast.ImportFrom, name: str, path: Path, *, is_bound: bool = False
+) -> _Found:
+    """What `from ... import *` binds a name to, if it does: nothing else is unknown where other statements bind it."""
     facts = flow.project.star_module(star, module.facts)
     if facts is not None:
         yield from of_member(flow, facts, name, path)
@@ -190,6 +192,8 @@ def _of_star(flow: ValueFlow, module: ModuleUses, star: ast.ImportFrom, name: st
     origin = absolute_import(module.facts.names.name, module.facts.names.is_package, star.module, star.level)
     if origin is not None and not origin.startswith("."):
         yield flow.outside(module, f"{origin}.{name}", path)
+        if is_bound:
+            return
     yield Unknown(f"`{name}` may come by `import *` of `{origin}`")
 
 
