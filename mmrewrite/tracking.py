@@ -29,7 +29,7 @@ class Phase(Protocol):
     """Shows one piece of work while the block lasts; what the block is given takes what is being done of it."""
 
     def __call__(self, what: str, /) -> AbstractContextManager[Tell]:
-        """The block of some work, as "train:train_step: the original program"."""
+        """The block of some work, as "4/7 original in float64"."""
         ...
 
 

@@ -174,8 +174,27 @@ def test_an_error_leaves_no_trace(terminal: Terminal) -> None:
 
 def test_a_bar_that_moves_while_nobody_knows_how_long(terminal: Terminal) -> None:
     states = [progress._moving_bar(state) for state in range(40)]
-    assert {len(state) for state in states} == {27} and all(state.count("=") == 6 for state in states)
-    assert len(set(states)) == 19 and states[0] == states[36]
+    assert {len(state) for state in states} == {8} and all(state.count("=") == 2 for state in states)
+    assert len(set(states)) == 4 and states[0] == states[6]
+
+
+def test_a_phase_fits_a_terminal_with_its_time_and_that_in_all(terminal: Terminal) -> None:
+    """What runs longest, and which run of a program it is, are read off a line of 80 columns."""
+    now = 0.0
+    line = StatusLine(clock=lambda: now)
+    with line.phase("1/7 original"):
+        now = 1.0
+        while " 1 s\x1b" not in terminal.getvalue():
+            time.sleep(0.01)
+    now = 1000.0
+    with line.phase("4/7 rewritten in float64") as tell:
+        tell("compiling, 10 of 12 done")
+        now = 1370.0
+        while "1370 s in all" not in terminal.getvalue():
+            time.sleep(0.01)
+    said = "4/7 rewritten in float64: compiling, 10 of 12 done 370 s, 1370 s in all"
+    last = terminal.getvalue().split("\r")[-2].removesuffix("\x1b[K")
+    assert last.endswith(f"] {said}") and len(last) < 80
 
 
 def test_commands_without_a_run_over_files_have_a_line_as_well(monkeypatch: pytest.MonkeyPatch) -> None:

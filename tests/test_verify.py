@@ -335,6 +335,7 @@ def judged(
     wide_epsilon: float = 1e-16,
     near: Sequence[bool] = (True,),
     ran: list[str] | None = None,
+    phases: list[str] | None = None,
 ) -> programs.Checked:
     """The judgement on a result that differs by 0.1, and in float64 as `wide` says; or on one that is the `same`.
 
@@ -342,7 +343,8 @@ def judged(
     In float64 throughout it differs as `throughout` says, else likewise. With `first` it differs as that says, and in
     float32 as `narrow` says. The programs compute in types with `epsilon`, and in float64 throughout with
     `wide_epsilon`. Whether the rewritten one is about as near to float64 as the original says `near`, first by itself
-    and then with disturbed arguments. What is run is put into `ran`.
+    and then with disturbed arguments. What is run is put into `ran`, and by
+    what name it is shown into `phases`.
     """
     saved: dict[str, tuple[str, ...]] = {}
     ran = [] if ran is None else ran
@@ -391,9 +393,13 @@ def judged(
     monkeypatch.setattr(programs, "run_module", run_module)
     entry = Entry("train:step", "train:example", "--entry")
     settings = programs.ProgramSettings(2, None, None, ProgramLimits(), own)
-    return programs.check_programs(
-        entry, Mirror("mirror", {}, {}), settings, lambda text: contextlib.nullcontext(untold)
-    )
+    shown = [] if phases is None else phases
+
+    def phase(text: str) -> contextlib.nullcontext[Tell]:
+        shown.append(text)
+        return contextlib.nullcontext(untold)
+
+    return programs.check_programs(entry, Mirror("mirror", {}, {}), settings, phase)
 
 
 def test_rounding_shrinks_with_the_precision_and_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -482,6 +488,9 @@ def test_short_types_are_held_to_float64(
     assert (found.status, row["problem"]) == ("different" if problem else "equal", problem)
     assert (row["rounding"], row["original_error"], row["rewritten_error"]) == (problem is None, 0.1, 0.2)
     assert {"near", "tolerable", "tolerated"}.isdisjoint(row)
+    asked = [note for note in found.notes if note.startswith("result is farther from float64 than in the original (")]
+    how = "does not err" if problem else "errs"
+    assert [note.rpartition(", and ")[2] for note in asked] == [f"{how} as much then"] * (len(near) > 1)
     # One run of each in float64: types that programs name, as models in mixed precision do, are wider in the first.
     assert ran == ["", "", *["--bits 64 --throughout"] * 2, *["disturbed --epsilon 0.0078125"] * (len(near) - 1)]
 
@@ -492,8 +501,14 @@ def test_equal_in_float64_is_not_equal_with_random_numbers(
 ) -> None:
     """The same microbatches on one device may have the same mistake, so that the original has the say."""
     ran: list[str] = []
+    phases: list[str] = []
     own = ("random numbers",)
-    found = judged(monkeypatch, wide=AGREE, first=SHORT, plain=0.0, own=own, epsilon=2**-7, near=near, ran=ran)
+    short = {"wide": AGREE, "first": SHORT, "plain": 0.0, "own": own, "epsilon": 2**-7}
+    found = judged(monkeypatch, **short, near=near, ran=ran, phases=phases)
+    # Which run it is of how many at most, by names that leave room for what is done of it.
+    shown = [text for text in phases if text != "comparison"]
+    assert [text.partition(" ")[0] for text in shown] == [f"{number + 1}/9" for number in range(len(ran))]
+    assert max(map(len, shown)) <= 44 and shown[:2] == ["1/9 original", "2/9 rewritten"]
     assert (found.status, found.reference) == ("equal" if all(near) else "different", "microbatched")
     assert ran[2:6] == [
         "--on-one-device",
@@ -622,6 +637,15 @@ def test_the_verdict_stands_beside_the_largest_difference_of_all_arrays(
     rows = [FLOATS | {"type": "bfloat16", "comparable": True} | row for row in (equal, rounding)]
     assert differences(rows) == differences(rows[1:]) == ("0.00042", "0.026")
     monkeypatch.setattr(programs, "judged", lambda *runs: Judged(tuple(rows), (), "original"))
+    # However many arrays: the other formats have each of them.
+    more = {"float64": 1e-12, "error_measure": "norm", "original_error": 0.021}
+    rows += [rows[1] | more | {"name": f"result[{at}]", "rewritten_error": 0.023 - at / 1e4} for at in range(2, 91)]
+    said = run().stdout
+    assert (
+        " Rounding alone, as it shrinks with the precision: 90 arrays; at most by 0.00042, in float64 by 1e-12. The "
+        "farthest from float64 beside the original is result[2]: error against float64: original 0.021, rewritten "
+        "0.023. --format html lists each array. "
+    ) in " ".join(said.split()) and max(map(len, said.splitlines())) <= 80
     verdict = "0.00042 0.026 equal but for rounding"
     assert " ".join(run().stdout.splitlines()[-1].split()[-6:]) == verdict
     for output_format in ("markdown", "html"):

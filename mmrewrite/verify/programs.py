@@ -14,7 +14,7 @@ from mmrewrite.mirror.limits import ProgramLimits
 from mmrewrite.project.verify_entries import Entry
 from mmrewrite.tracking import Phase
 from mmrewrite.verify.before import Before
-from mmrewrite.verify.judge import DISTURBED, Key, ProgramFailed, Reference, judged, precision_of
+from mmrewrite.verify.judge import DISTURBED, Key, ProgramFailed, Reference, judged, most_runs, precision_of
 from mmrewrite.verify.judge import Status as Status
 
 
@@ -137,6 +137,7 @@ class ProgramRuns:
 
     def __init__(self, entry: Entry, mirror: Mirror, settings: ProgramSettings, phase: Phase, folder: str) -> None:
         self._entry, self._mirror, self.settings, self._phase, self._folder = entry, mirror, settings, phase, folder
+        self._count = 0
         names = [text.partition(":")[0] for text in (entry.step, entry.arguments)]
         self._originals = [root for root in map(mirror.source_root, names) if root is not None]
         # The mirror goes first; modules outside of it, such as one beside a script, are the original's.
@@ -155,7 +156,7 @@ class ProgramRuns:
         """The original program, on one device; with the arguments of an earlier run of it, if that is given."""
         variables = self._environment_of_original()
         try:
-            run = self._run("the original program", self._originals, variables, bits, kept, throughout, saved)
+            run = self._run("original", "", self._originals, variables, bits, kept, throughout, saved)
         except NotRun as problem:
             raise ProgramFailed(
                 "not run", self._of_original(str(problem)), self._of_original(problem.details)
@@ -208,11 +209,11 @@ class ProgramRuns:
     ) -> ProgramRun:
         """The rewritten program on its mesh, or as plain JAX on one device."""
         told = self._mirror.told
-        what = "the rewritten program on one device" if on_one_device else "the rewritten program"
+        how = " on one device" if on_one_device else ""
         options = ["--on-one-device"] if on_one_device else []
         try:
             variables = environment(self.settings.devices)
-            run = self._run(what, self._rewritten, variables, bits, kept, throughout, saved, options)
+            run = self._run("rewritten", how, self._rewritten, variables, bits, kept, throughout, saved, options)
         except NotRun as problem:
             raise ProgramFailed("broken", told(str(problem)), told(problem.details)) from None
         if "error" in run.document:
@@ -235,7 +236,7 @@ class ProgramRuns:
         rounds wherever it says so: XLA leaves that out inside of one program, and a step in several cannot.
         """
         roots, count = self._rewritten if on_one_device else self._originals, self.settings.devices
-        what = f"{'the rewritten program on one device' if on_one_device else 'the original program'}, disturbed"
+        program, how = ("rewritten", " on one device, disturbed") if on_one_device else ("original", ", disturbed")
         variables = environment(count) if on_one_device else self._environment_of_original()
         options = ["--count", str(DISTURBED), *(["--on-one-device"] if on_one_device else [])]
         if epsilon is not None:
@@ -243,7 +244,7 @@ class ProgramRuns:
             flags = f"{variables.get('XLA_FLAGS', '')} --xla_allow_excess_precision=false"
             variables = {**variables, "XLA_FLAGS": flags.strip()}
         try:
-            run = self._run(what, roots, variables, bits, kept, throughout, saved, options, "_commands.disturb")
+            run = self._run(program, how, roots, variables, bits, kept, throughout, saved, options, "_commands.disturb")
         except NotRun as problem:
             raise ProgramFailed("not run", str(problem), problem.details) from None
         if "error" in run.document:
@@ -252,7 +253,8 @@ class ProgramRuns:
 
     def _run(
         self,
-        what: str,
+        program: str,
+        how: str,
         roots: Sequence[str],
         variables: Mapping[str, str],
         bits: int | None,
@@ -263,6 +265,9 @@ class ProgramRuns:
         module: str = "_commands.verify",
     ) -> ProgramRun:
         folder = tempfile.mkdtemp(dir=self._folder)
+        self._count += 1
+        shown = f"{self._count}/{max(self._count, most_runs(self.settings.own))} {program}{how}"
+        name = f"{self._entry.step}: the {program} program{how}"
         # One hash seed: code that iterates over a set of strings must not make the two programs differ.
         variables = {**variables, "PYTHONHASHSEED": "0"}
         if bits is not None:
@@ -270,10 +275,9 @@ class ProgramRuns:
             options = [*options, "--bits", str(bits), *([] if kept is None else ["--kept", kept])]
             options += ["--throughout"] if throughout else []
             options += ["--saved", saved.folder] if saved is not None else []
-            what = f"{what} in {precision_of(bits, throughout)}"
+            shown, name = f"{shown} in float{bits}", f"{name} in {precision_of(bits, throughout)}"
         arguments = [self._entry.step, self._entry.arguments, "--save", folder, *options]
-        name = f"{self._entry.step}: {what}"
-        with self._phase(name) as tell:
+        with self._phase(shown) as tell:
             document, _ = run_module(module, arguments, roots, variables, name, self.settings.limits, tell)
         return ProgramRun(document, folder)
 
@@ -311,7 +315,7 @@ class ProgramRuns:
         options = [text for name, value in given.items() if value is not None for text in (name, str(value))]
         name = f"{self._entry.step}: the comparison"
         variables = environment(1)
-        with self._phase(name):
+        with self._phase("comparison"):
             try:
                 document, _ = run_module(
                     "_commands.compare",

@@ -168,7 +168,7 @@ def verify(
             patch = b"".join(file_patch(rewrite, before.name(os.path.realpath(rewrite.path))) for rewrite in changed)
             coverage.read_calls(rewrite.result for rewrite in changed)
         for number, entry in enumerate(entries, start=1):
-            shown = functools.partial(_numbered, phase, number, len(entries))
+            shown = functools.partial(_numbered, phase, entry, number, len(entries))
             checks.append(_check(entry, mirror, coverage, devices, request, shown, before))
     files = tuple(
         {"path": result.path, "before": _hash(result.original), "after": _hash(result.result)} for result in changed
@@ -189,8 +189,9 @@ def _rewrites_since(before: Before, results: Sequence[Rewrite], paths: Mapping[s
     ]
 
 
-def _numbered(phase: Phase, number: int, count: int, what: str, /) -> AbstractContextManager[Tell]:
-    return phase(f"{number}/{count} {what}" if count > 1 else what)
+def _numbered(phase: Phase, entry: Entry, number: int, count: int, what: str, /) -> AbstractContextManager[Tell]:
+    step = entry.step.partition(":")[2]
+    return phase(f"{step} ({number} of {count}), {what}" if count > 1 else what)
 
 
 def _entries(modules: Sequence[Facts], request: VerifyRequest, others: Sequence[Entry] = ()) -> list[Entry]:

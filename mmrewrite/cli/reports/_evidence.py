@@ -190,7 +190,7 @@ def array_verdict(row: Mapping[str, Any]) -> str:
 
 def largest(rows: Iterable[Mapping[str, Any]], key: str) -> str:
     """The largest difference of some arrays, as text."""
-    worst = max((float(row[key]) for row in rows if row[key] is not None), default=None)
+    worst = max((float(row[key]) for row in rows if row.get(key) is not None), default=None)
     return "-" if worst is None else f"{worst:.2g}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
 from collections import Counter, defaultdict
@@ -15,11 +16,12 @@ from mmrewrite.cli.reports._evidence import (
     check_verdict,
     compared_with,
     differences,
-    errors,
     largest,
-    other_precision,
+    moved_alone,
 )
+from mmrewrite.cli.reports._review import counted
 from mmrewrite.cli.terminal import style
+from mmrewrite.verify.judge import error_text
 
 if TYPE_CHECKING:
     from mmrewrite.verify.verify import Checked, Verified
@@ -76,34 +78,43 @@ def _check(check: Checked) -> str:
         sections.append("\n".join(_places(check.rows)))
     unequal = [f"{row['name']}: {row['problem']}" for row in check.rows if row["problem"]]
     sections += [_listed("Not equal:", unequal)] if unequal else []
-    rounding = [row for row in check.rows if row.get("rounding")]
-    shrinking = [row for row in rounding if row.get("spread") is None]
-    if shrinking:
-        sections.append(_listed("Rounding alone, as it shrinks with the precision:", _shrinking(shrinking)))
-    moving = [
-        f"{row['name']}: {amount(row['absolute'])}, the original by itself {row['spread']:.2g}{errors(row)}"
-        for row in rounding
-        if row.get("spread") is not None
-    ]
-    if moving:
-        sections.append(_listed("Rounding alone, as the original moves as far if disturbed:", moving))
+    rounding = [line for text in _rounding(check.rows) for line in _wrapped(text)]
+    sections += ["\n".join(rounding)] if rounding else []
     sections += ["\n".join(_wrapped(check.problem, ""))] if check.problem else []
     sections += [check.details.rstrip()] if check.details else []
     return "\n\n".join(sections)
 
 
-def _shrinking(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """A line for each array; where there are many, for those that are the farthest from float64 beside the original."""
+def _rounding(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Which arrays differ by rounding, and how that is known, in a sentence or two: other formats have each of them."""
+    rounding = [row for row in rows if row.get("rounding")]
+    moving = [row for row in rounding if row.get("spread") is not None]
+    shrinking = [row for row in rounding if row.get("spread") is None]
+    if moving:
+        first = max(moving, key=lambda row: float(row["absolute"] or 0.0))
+        yield (
+            f"Rounding alone, as the original moves as far if disturbed: {counted(len(moving), 'array')}; "
+            f"{first['name']} by {amount(first['absolute'])}, {moved_alone(first)}."
+        )
+    if shrinking:
+        wider = ((key, largest(shrinking, key)) for key in ("float64", "float32"))
+        there = next((f", in {key} by {most}" for key, most in wider if most != "-"), "")
+        yield (
+            f"Rounding alone, as it shrinks with the precision: {counted(len(shrinking), 'array')}; at most by "
+            f"{largest(shrinking, 'absolute')}{there}."
+        )
+    known = [row for row in rounding if "error_measure" in row]
+    if known:
+        worst = max(known, key=_farther)
+        yield f"The farthest from float64 beside the original is {worst['name']}: {error_text(worst)}."
+    if rounding:
+        yield "--format html lists each array."
 
-    def farther(row: Mapping[str, Any]) -> float:
-        return (row.get("rewritten_error") or 0.0) / (row.get("original_error") or 1e-300)
 
-    listed = rows if len(rows) <= _LISTED else sorted(rows, key=farther, reverse=True)[:_LISTED]
-    for row in listed:
-        found = [f"{amount(row['absolute'])} in {row['type']}", other_precision(row)]
-        yield f"{row['name']}: {', '.join(filter(None, found))}{errors(row)}"
-    if len(listed) < len(rows):
-        yield f"and {len(rows) - len(listed)} more"
+def _farther(row: Mapping[str, Any]) -> float:
+    """How much farther from float64 an array is in the rewritten program."""
+    one, other = (math.inf if row[key] is None else float(row[key]) for key in ("original_error", "rewritten_error"))
+    return 1.0 if one == other else other / max(one, 1e-300)
 
 
 def _arrays(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:

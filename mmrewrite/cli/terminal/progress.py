@@ -22,7 +22,8 @@ _EVERY, _LOG_EVERY = 0.2, 5.0
 # Seconds that a timer has at least: zero would stop it.
 _SOON = 0.001
 _WIDTH = 24
-_PART = _WIDTH // 4
+# Of the bar of a phase, which leaves room for what is done; and of the part of it that moves.
+_PHASE_WIDTH, _PART = 5, 2
 _ERASE = "\r\x1b[K"
 
 
@@ -76,7 +77,7 @@ class StatusLine:
 
     @contextlib.contextmanager
     def phase(self, text: str) -> Iterator[Tell]:
-        """Show `text` with the seconds since it began, and a bar that moves, until the block ends.
+        """Show `text` with the seconds since it began, those in all, and a bar that moves, until the block ends.
 
         What the block is given takes what is being done of it, which stands behind the text.
         """
@@ -105,7 +106,7 @@ class StatusLine:
         while not ended.wait(wait):
             bar = _moving_bar(state) if self._in_place else ""
             now = self._clock()
-            self._draw(f"{bar}{told[0]}", now - begin)
+            self._draw(f"{bar}{told[0]}", now - begin, now - self._began)
             wait, state, self._next = self._every, state + 1, now + self._every
 
     @contextlib.contextmanager
@@ -145,11 +146,13 @@ class StatusLine:
             self._write(_ERASE)
             self._is_drawn = False
 
-    def _draw(self, text: str, seconds: float) -> None:
+    def _draw(self, text: str, seconds: float, in_all: float | None = None) -> None:
+        is_first = in_all is None or in_all - seconds < 1
+        took = f"{seconds:.0f} s" if is_first else f"{seconds:.0f} s, {in_all:.0f} s in all"
         if not self._in_place:
-            self._write(f"mmrewrite: {one_line(text)} ({seconds:.0f} s)\n")
+            self._write(f"mmrewrite: {one_line(text)} ({took})\n")
             return
-        end = f" {seconds:.0f} s"
+        end = f" {took}"
         room = max(8, shutil.get_terminal_size().columns - len(end) - 1)
         text = one_line(text)
         shown = text if len(text) <= room else f"{text[: room - 3]}..."
@@ -175,6 +178,6 @@ def _bar(share: float) -> str:
 
 def _moving_bar(state: int) -> str:
     """A bar for work of unknown length: a part of it that goes to the right and back."""
-    way = _WIDTH - _PART
+    way = _PHASE_WIDTH - _PART
     start = way - abs(state % (2 * way) - way)
     return f"[{' ' * start}{'=' * _PART}{' ' * (way - start)}] "
