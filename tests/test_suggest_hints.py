@@ -321,6 +321,14 @@ def test_what_cannot_be_a_pipeline_is_refused_with_its_line(name: str) -> None:
     assert place in result.output
 
 
+def test_a_file_that_was_left_out_is_named() -> None:
+    put("model.py", HEAD)
+    put("train.py", f"import jax, jax.numpy as jnp\nfrom model import layers\n\n{STEP}{EXAMPLE}")
+    result = run("suggest", "train.py", "--entry", "train:step", "--args", "train:example", *ON)
+    assert result.exit_code == 1
+    assert re.search(r"\nmodel\.py: \d+% of the operations, and not among the files given; give it too", result.output)
+
+
 @pytest.mark.parametrize("name", schedules.names())
 def test_the_codemods_take_every_plan(name: str) -> None:
     text = HEAD + STEP

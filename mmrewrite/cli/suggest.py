@@ -112,6 +112,7 @@ def suggest_and_show(wanted: Wanted, options: Mapping[str, Any], *, applies: boo
     if applies and suggested.hints is not None and is_good:
         session.results = suggested.hints.comments
         session.write_in_place()
+        suggested = dataclasses.replace(suggested, hints=dataclasses.replace(suggested.hints, is_written=True))
     _show(session, suggested)
     session.print_problems()
     if applies and suggested.hints is None:

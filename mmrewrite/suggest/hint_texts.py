@@ -24,7 +24,8 @@ def mesh_hint(suggested: Suggested, choice: PlanChoice) -> str:
     pairs = dict(suggested.logical_axes)
     if suggested.row_name is not None and (choice.data > 1 or pairs.get(suggested.row_name) is not None):
         pairs[suggested.row_name] = suggested.data_axis if choice.data > 1 else None
-    if suggested.model_axis is not None:
+    # Hints that cut layers are written for a plan that cuts them.
+    if suggested.model_axis is not None and (choice.model > 1 or suggested.places is None):
         pairs |= dict.fromkeys(suggested.model_names, suggested.model_axis if choice.model > 1 else None)
     written = ", ".join(f"{name}={_device_axes(device)}" for name, device in pairs.items())
     return f"mesh({mesh_axes(suggested, choice)})" + (f"; axes({written})" if written else "")

@@ -148,7 +148,8 @@ def _lines(suggested: Suggested, *, patch: bool = True) -> Iterator[str]:
         wanted = suggested.wanted
         where = " ".join(suggested.paths)
         checks = "" if wanted.runs else f"; mmrewrite verify {where} --entry {wanted.entry} --args {wanted.arguments}"
-        yield f"Next: --apply, or --format patch | git apply; mmrewrite diff {where}{checks}"
+        apply = "" if hints.is_written else "--apply, or --format patch | git apply; "
+        yield f"Next: {apply}mmrewrite diff {where}{checks}"
 
 
 def _savings(suggested: Suggested) -> Iterator[str]:
@@ -189,7 +190,7 @@ def _reasons(suggested: Suggested) -> Iterator[str]:
         yield f"  {best.choice.schedule}  {_seconds(best.idle)} idle in {_bytes(best.memory)}{beside}"
         parts = (
             f"{_seconds(best.busy)} busiest stage",
-            f"{_seconds(best.seconds - best.busy - best.summed - best.update)} idle and sent",
+            f"{_seconds(best.seconds - best.busy - best.summed - best.update)} in which it waits",
             *([f"{_seconds(best.summed)} sums of gradients"] if best.summed else []),
             f"{_seconds(best.update)} update",
         )
@@ -294,7 +295,7 @@ def _assumed(suggested: Suggested) -> Iterator[str]:
         f"  {near.bandwidth / 1e9:.3g} and {far.bandwidth / 1e9:.3g} GB/s within and between groups of {near.devices} "
         f"(--near, --far, --per-host)"
     )
-    yield f"  {device.network}"
+    yield f"  links: {device.network}"
     latencies = f"{near.latency * 1e6:.3g} and {far.latency * 1e6:.3g} us for a message there (latency in --cluster)"
     yield f"  {latencies}; {device.launch * 1e6:.0f} us to issue a program (--launch)"
     yield (

@@ -9,6 +9,7 @@ import functools
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -79,6 +80,7 @@ class SuggestedHints:
         results: The rewrites of these.
         patch: The comments as a patch.
         verified: What a check has found; None if there was none.
+        is_written: Whether the files have them already.
     """
 
     places: HintPlaces
@@ -87,6 +89,7 @@ class SuggestedHints:
     results: tuple[Rewrite, ...]
     patch: bytes = b""
     verified: str | None = None
+    is_written: bool = False
 
 
 @dataclass(frozen=True)
@@ -146,6 +149,10 @@ class Suggested:
     savings: tuple[Saving, ...] = ()
     again: str = "jax.checkpoint(layer)(x)"
     calibration: Calibration | None = None
+
+
+# Folders of packages that are installed, perhaps in an environment within the project.
+_LIBRARIES = frozenset(("site-packages", "dist-packages"))
 
 
 class NotTraced(NotRun):
@@ -227,8 +234,10 @@ def computed(
     results: Iterable[Rewrite],
     files: Mapping[str, SourceFile],
     tell: Tell,
-) -> tuple[str, list[LineOperations], list[dict[str, Any]]]:
+) -> tuple[str, list[LineOperations], list[dict[str, Any]], str | None]:
     """The step's own name, what it computes, and its calls of gradients, on which lines of which `files`.
+
+    The last is a sentence on a file of the project that is not among these, and computes most of the step.
 
     Raises:
         NotRun: If it cannot be built, imported or traced.
@@ -251,7 +260,26 @@ def computed(
             for call in document["gradients"]
             if (places := [place for each in call["places"] if (place := own(*each)) is not None])
         ]
-        return str(document["name"]), operations, gradients
+        return str(document["name"]), operations, gradients, _left_out(mirror, files, document["groups"])
+
+
+def _left_out(mirror: Mirror, files: Mapping[str, SourceFile], groups: Sequence[Mapping[str, Any]]) -> str | None:
+    """A sentence on the file of the project, not among those given, that computes most of a step; None if none does."""
+    copies = {os.path.join(mirror.folder, place): source for place, source in mirror.sources.items()}
+    given = {os.path.realpath(path) for path in files}
+    shares: Counter[str] = Counter()
+    for group in groups:
+        sources = {copies.get(path, path) for path in (os.path.realpath(file) for file, _ in group["lines"])}
+        for source in sources - files.keys():
+            path = os.path.relpath(os.path.realpath(source))
+            is_own = not path.startswith(os.pardir) and _LIBRARIES.isdisjoint(path.split(os.sep))
+            if is_own and os.path.realpath(source) not in given:
+                shares[path] += group["flops"] * group["count"]
+    total = sum(group["flops"] * group["count"] for group in groups)
+    path, share = max(shares.items(), key=lambda each: each[1], default=("", 0.0))
+    if 2 * share < total or not share:
+        return None
+    return f"{path}: {share / total:.0%} of the operations, and not among the files given; give it too, or `.` for all"
 
 
 class _OwnLines:

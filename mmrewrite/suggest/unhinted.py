@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from mmrewrite.files.patch import patch_of
 from mmrewrite.files.select import Rules
 from mmrewrite.suggest.costs import name_divides
 from mmrewrite.suggest.hint_texts import mesh_hint, microbatch_arguments, stages_hint
-from mmrewrite.suggest.hinted import HintedProject, HintTrial
+from mmrewrite.suggest.hinted import HintedProject, HintTrial, NewHint
 from mmrewrite.suggest.places import CUT, MODEL, HintPlaces, NoPlace, find_step, places
 from mmrewrite.suggest.savings import again_line
 from mmrewrite.suggest.shard_places import ShardPlace, shard_places, uncut_sentences
@@ -61,11 +61,11 @@ def suggest_hints(
     """
     step = find_step(project, wanted.entry, anywhere=wanted.runs)
     with phase(f"{wanted.entry}: where hints belong") as tell:
-        name, operations, gradients = computed(wanted, paths, rules, step.trial.results, project.files, tell)
+        name, operations, gradients, left_out = computed(wanted, paths, rules, step.trial.results, project.files, tell)
     # A script may compile a function under another name.
     tracing = replace(wanted, entry=f"{wanted.entry.partition(':')[0]}:{name}") if wanted.runs else wanted
     problems: list[str] = []
-    for found, rows in places(project, step, operations, gradients):
+    for found, rows in _or_left_out(places(project, step, operations, gradients), left_out):
         document: Mapping[str, Any] | None = None
         left = [*rows, None]
         while left:
@@ -118,6 +118,17 @@ def suggest_hints(
             )
             return _with_hints(suggested, kept, project, top, [_OWN_MESH] if document["own_mesh"] else [])
     raise NoPlace("\n".join(("the layers are found, and cannot be traced as stages", *dict.fromkeys(problems))))
+
+
+def _or_left_out(
+    found: Iterator[tuple[HintPlaces, tuple[NewHint, ...]]], left_out: str | None
+) -> Iterator[tuple[HintPlaces, tuple[NewHint, ...]]]:
+    """Places, or why there is none: first of all a file that was left out."""
+    try:
+        yield from found
+    except NoPlace as problem:
+        first, *others = str(problem).splitlines()
+        raise NoPlace("\n".join([first, *filter(None, [left_out]), *others])) from None
 
 
 def _with_shards(
