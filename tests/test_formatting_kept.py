@@ -234,3 +234,35 @@ step = jax.jit(
     assert "import jax.numpy as jnp\nimport mmruntime as mm\nimport numpy as np\n" in after
     assert '\nmesh = mm.MultiMesh(\n    axis_sizes=(2, 2),\n    axis_names=("stage", "data"),\n' in after
     assert "\nstep = mm.mjit(\n    stepped,\n    mesh=mesh,\n    donate_argnums=(0,),\n" in after
+
+
+def test_an_option_of_several_lines_keeps_its_columns_in_a_block() -> None:
+    before = """\
+import functools
+
+import jax
+
+
+# mm: mesh(stage=2)
+def stepped(params, x, shift):
+    for layer in params:  # mm: stages
+        x = layer(x)
+    return x + shift
+
+
+class Trainer:
+    def __init__(self, shift, layouts):
+        # mm: mjit
+        self.step = jax.jit(
+            functools.partial(
+                stepped,
+                shift=shift,
+            ),
+            in_shardings=(
+                layouts,
+                None,
+            ),
+        )
+"""
+    after = rewrite_source(before, Registry()).result.decode()
+    assert after.endswith(before[before.index("            in_shardings=(") :])

@@ -81,7 +81,9 @@ def expression(code: cst.BaseExpression | str) -> cst.BaseExpression:
     if not isinstance(code, str):
         return code
     if "\n" in code or "\r" in code:
-        code = bracketless_text(code)
+        parsed = parse_expression(bracketless_text(code)).visit(_LinesStay())
+        assert isinstance(parsed, cst.BaseExpression)
+        return parsed
     first, *rest = code.split(".")
     if not all(name.isidentifier() and not keyword.iskeyword(name) for name in (first, *rest)):
         return parse_expression(code)
@@ -90,6 +92,15 @@ def expression(code: cst.BaseExpression | str) -> cst.BaseExpression:
     for name in rest:
         node = cst.Attribute(node, cst.Name(name))
     return node
+
+
+class _LinesStay(cst.CSTTransformer):
+    """Keeps the columns of lines in a block, the indentation of which LibCST would add."""
+
+    def leave_ParenthesizedWhitespace(
+        self, original_node: cst.ParenthesizedWhitespace, updated_node: cst.ParenthesizedWhitespace
+    ) -> cst.ParenthesizedWhitespace:
+        return updated_node.with_changes(indent=False)
 
 
 def enclosed(value: cst.BaseExpression) -> cst.BaseExpression:
