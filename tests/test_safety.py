@@ -619,7 +619,10 @@ class TestOnlyItsOwn:
             os.utime(put(f"{folder}/{name}", f"precious {name}\n"), (0, 0))
         (Path(folder) / f"mmrewrite-{'4' * 64}").mkdir()
         (Path(folder) / f"mmrewrite-{'5' * 64}").symlink_to(Path(folder).resolve() / "notes.txt")
-        names = (*self.FOREIGN, f"mmrewrite-{'5' * 64}")
+        # Of a process that is none, about a content that is there, and a link.
+        linked = f".mmrewrite-99999999-{sha256(Path(folder) / 'notes.txt')[:12]}-{'0' * 12}-{'0' * 8}.new"
+        (Path(folder) / linked).symlink_to("notes.txt")
+        names = (*self.FOREIGN, f"mmrewrite-{'5' * 64}", linked)
         return {name: (Path(folder) / name).read_bytes() for name in names}
 
     def holds(self, folder: str, foreign: dict[str, bytes]) -> bool:

@@ -34,7 +34,9 @@ def remove_left_behind(folder: str) -> Iterator[str]:
     """
     try:
         with os.scandir(folder) as entries:
-            found = sorted(entry.name for entry in entries if entry.name.startswith(".mmrewrite-"))
+            # Ours are no links.
+            ours = (each for each in entries if each.name.startswith(".mmrewrite-"))
+            found = sorted(each.name for each in ours if each.is_file(follow_symlinks=False))
     except OSError:
         return
     for name in found:
