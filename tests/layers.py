@@ -71,11 +71,11 @@ MAY_IMPORT = {
         "mmrewrite.results mmrewrite.source mmrewrite.project mmrewrite.values mmrewrite.codemod .names .settings"
     ),
     "mmmodernize.codemod": "mmrewrite.results mmrewrite.project .sites",
-    "mmmodernize.meshes.partition_specs": "mmrewrite.source mmrewrite.project .names .sites",
+    "mmmodernize.calls": "mmrewrite.source mmrewrite.project mmrewrite.values",
+    "mmmodernize.meshes.partition_specs": "mmrewrite.source mmrewrite.project .names .sites .calls",
     "mmmodernize.types.libraries": "mmrewrite.source mmrewrite.project",
     "mmmodernize.meshes.mesh_values": "mmrewrite.source mmrewrite.project mmrewrite.values .names .types.libraries",
     "mmmodernize.meshes.mesh_contexts": "mmrewrite.project .names .sites .meshes.mesh_values",
-    "mmmodernize.calls": "mmrewrite.source mmrewrite.project .names",
     "mmmodernize.modules": "mmrewrite.source mmrewrite.project mmrewrite.values .names .sites",
     "mmmodernize.types": (
         "mmrewrite.source mmrewrite.project mmrewrite.values .names .sites .meshes.partition_specs .types.libraries"

@@ -24,18 +24,12 @@ CHOICES = {
 }
 # Who knows a `functools.partial`.
 PARTIALS = {
-    "codemods/mmmodernize/calls/call_forms.py": "edits keywords in the text of a partial",
-    "codemods/mmmodernize/calls/reach.py": "functions that `pjit` compiles, by their text",
+    "codemods/mmmodernize/calls/call_forms.py": "calls in the text of a partial, for codemods that edit them",
     "codemods/mmmodernize/doubts/held_functions.py": "calls with keywords for what they are given first",
     "codemods/mmmodernize/meshes/mapped_gradients.py": "forward: to be moved to `Used`",
-    "codemods/mmmodernize/meshes/mesh_extents.py": "decorators of contexts, by their text",
-    "codemods/mmmodernize/meshes/partition_specs.py": "edits specs in the text of a partial",
-    "codemods/mmmodernize/meshes/uncompiled_code.py": "what JAX is given to trace, by its text",
+    "codemods/mmmodernize/meshes/mesh_extents.py": "what may be a function, by its text",
+    "codemods/mmmodernize/meshes/uncompiled_code.py": "what a partial is given is not run there",
     "codemods/mmmodernize/modules/held_modules.py": "a partial itself holds what it is given",
-    "codemods/mmmodernize/names/old_names.py": "the names themselves",
-    "codemods/mmmodernize/rewrites/meshes/keep_auto_axes.py": "edits a partial",
-    "codemods/mmmodernize/rewrites/meshes/replace_shard_map.py": "edits a partial",
-    "codemods/mmmodernize/rewrites/names/report_changed_meanings.py": "keywords in the text of a partial",
     "mmrewrite/analysis/loops/outlining.py": "writes a partial",
     "mmrewrite/analysis/meshes/mesh_requests.py": "arguments of JAX's functions in the text of a partial",
     "mmrewrite/analysis/steps/compilers.py": "a partial that binds options compiles too",
@@ -88,7 +82,7 @@ def test_choices_are_followed_in_one_place() -> None:
 
 
 def test_partials_are_taken_apart_in_one_place() -> None:
-    assert followers({"functools.partial", "jax.tree_util.Partial", "PARTIALS"}) == set(PARTIALS)
+    assert followers({"functools.partial", "jax.tree_util.Partial", "PARTIALS", "is_partial"}) == set(PARTIALS)
 
 
 def test_assignments_in_expressions_are_followed_in_one_place() -> None:

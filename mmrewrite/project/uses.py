@@ -208,6 +208,15 @@ class ModuleUses:
             node = self.parents[node]
             yield node
 
+    def class_around(self, node: ast.AST) -> ast.ClassDef | None:
+        """The innermost class that holds a node."""
+        return next((holder for holder in self.above(node) if isinstance(holder, ast.ClassDef)), None)
+
+    def call_at(self, function: ast.AST) -> ast.Call | None:
+        """The call whose function is a node, None where the node stands for anything else."""
+        holder = self.parents.get(function)
+        return holder if isinstance(holder, ast.Call) and holder.func is function else None
+
     def statement_of(self, node: ast.AST) -> ast.stmt:
         """The innermost statement that `node` is part of."""
         if isinstance(node, ast.stmt):

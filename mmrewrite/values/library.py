@@ -89,6 +89,11 @@ _WRAP = frozenset(("functools.lru_cache", "functools.cache"))
 _PROPERTIES = frozenset(("builtins.property", "functools.cached_property"))
 
 
+def is_partial(head: object) -> bool:
+    """Whether the head of a value, or a full name, is `functools.partial` or its like."""
+    return head in PARTIALS
+
+
 def of_outside(flow: ValueFlow, value: Value) -> _Found:
     """What is behind something of a library; nothing where the value ends."""
     name, path = value.head, value.path

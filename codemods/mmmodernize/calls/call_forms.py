@@ -6,8 +6,9 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from mmmodernize.names.old_names import PARTIALS
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.values.library import is_partial
+from mmrewrite.values.value import Function
 
 # Transformations of linen that make of a class of modules another one, which is called as it is.
 _LIFTED = frozenset(
@@ -59,6 +60,42 @@ class FoundCall:
         return self.is_whole and not is_placed and self.keyword(name) is None
 
 
+def hides_arguments(call: ast.Call) -> bool:
+    """Whether `*` or `**` may hide arguments of a call."""
+    return any(isinstance(each, ast.Starred) for each in call.args) or any(each.arg is None for each in call.keywords)
+
+
+def is_partial_of(module: ModuleUses, call: ast.AST | None, function: ast.AST) -> bool:
+    """Whether a node is `functools.partial(function, ...)`."""
+    if not isinstance(call, ast.Call) or call.args[:1] != [function]:
+        return False
+    return is_partial(module.facts.names.resolve(call.func, module.scope_of(call)))
+
+
+def call_of(module: ModuleUses, node: ast.expr) -> tuple[ast.Call | None, bool]:
+    """The call with the arguments of a function, and whether it is `partial(function, ...)`."""
+    holder = module.parents.get(node)
+    is_partial = is_partial_of(module, holder, node)
+    return (holder if isinstance(holder, ast.Call) and is_partial else module.call_at(node)), is_partial
+
+
+def given_to(module: ModuleUses, function: ast.expr, name: str | None = None) -> ast.expr | Function | None:
+    """What a function is given first, or by a name: in a call, or by decorating it, perhaps by way of `partial`.
+
+    A call without it is taken for one that gives a function as well, as `jax.jit(static_argnums=0)` does.
+    """
+    holder = module.parents.get(function)
+    if isinstance(holder, Function):
+        return holder if function in holder.decorator_list else None
+    if not isinstance(holder, ast.Call):
+        return None
+    if holder.func is function:
+        named = (each.value for each in holder.keywords if each.arg == name is not None)
+        given = holder.args[0] if holder.args else next(named, None)
+        return given if given is not None else given_to(module, holder, name)
+    return given_to(module, holder, name) if is_partial_of(module, holder, function) else None
+
+
 def calls_of(module: ModuleUses, function: ast.expr) -> Iterator[FoundCall]:
     """The calls of what an expression stands for."""
     call = module.parents.get(function)
@@ -68,8 +105,8 @@ def calls_of(module: ModuleUses, function: ast.expr) -> Iterator[FoundCall]:
         yield _found(call, 0)
     elif call.args[:1] == [function]:
         name = _transformation(module, call.func)
-        if name in PARTIALS:
-            partial = _found(call, 1, is_partial=True)
+        if is_partial(name):
+            partial = _found(call, 1, is_whole=False)
             if call in getattr(module.parents.get(call), "decorator_list", ()):
                 # It is called with what it decorates, in the place of the function, and with nothing else.
                 yield _found(call, 0)
@@ -92,7 +129,7 @@ def _transformation(module: ModuleUses, function: ast.expr) -> str | None:
     if not isinstance(function, ast.Call):
         return name
     made = module.facts.names.resolve(function.func, module.scope_of(function))
-    if made in PARTIALS and len(function.args) == 1:
+    if is_partial(made) and len(function.args) == 1:
         found = module.facts.names.resolve(function.args[0], module.scope_of(function))
         return found if found in _WRAPPERS or found in _LIFTED else None
     return made if made in _WRAPPERS and not function.args else None
@@ -117,11 +154,11 @@ def _of_made(module: ModuleUses, lifted: ast.Call) -> Iterator[FoundCall]:
                     if module.scope_of(head).owner(name) is scope:
                         yield from calls_of(module, head)
         case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)]):
-            owner = _class_above(module, lifted)
+            owner = module.class_around(lifted)
             if owner is not None and module.own_values.get((owner, name)) == [lifted]:
                 for node in module.nodes_of(ast.Attribute):
                     is_own = node.attr == name and isinstance(node.value, ast.Name) and node.value.id == "self"
-                    if is_own and isinstance(node.ctx, ast.Load) and _class_above(module, node) is owner:
+                    if is_own and isinstance(node.ctx, ast.Load) and module.class_around(node) is owner:
                         yield from calls_of(module, node)
         case _:
             pass
@@ -138,11 +175,6 @@ def _is_alike(module: ModuleUses, value: ast.expr | None, lifted: ast.Call) -> b
     return isinstance(value, ast.Call) and made(value) == made(lifted)
 
 
-def _class_above(module: ModuleUses, node: ast.AST) -> ast.ClassDef | None:
-    return next((each for each in module.above(node) if isinstance(each, ast.ClassDef)), None)
-
-
-def _found(call: ast.Call, skip: int, *, is_partial: bool = False) -> FoundCall:
+def _found(call: ast.Call, skip: int, *, is_whole: bool = True) -> FoundCall:
     has_star = any(isinstance(each, ast.Starred) for each in call.args)
-    is_whole = not is_partial and not has_star and all(each.arg is not None for each in call.keywords)
-    return FoundCall(call, 0 if has_star else len(call.args) - skip, is_whole, has_star)
+    return FoundCall(call, 0 if has_star else len(call.args) - skip, is_whole and not hides_arguments(call), has_star)

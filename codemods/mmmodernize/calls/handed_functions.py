@@ -18,6 +18,7 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from mmmodernize.calls.call_forms import hides_arguments
 from mmrewrite.project.project import Project
 from mmrewrite.project.uses import ModuleUses
 
@@ -217,8 +218,8 @@ class HandedFunctions:
                 found = self._class_of(other, node)
                 if other.in_annotation(node) or (found is not None and found[1] is not owner):
                     continue
-                call = other.parents.get(node)
-                if found is None or not isinstance(call, ast.Call) or call.func is not node:
+                call = other.call_at(node)
+                if found is None or call is None:
                     return None
                 calls.append((other, call))
         return calls
@@ -255,9 +256,7 @@ def _argument(parameter: _InitParameter, call: ast.Call) -> ast.expr | None:
     """What a call of the class passes for a parameter, None if that is not seen."""
     arguments = parameter.method.args
     names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)][1:]
-    if any(isinstance(argument, ast.Starred) for argument in call.args) or any(
-        keyword.arg is None for keyword in call.keywords
-    ):
+    if hides_arguments(call):
         return None
     by_name = {keyword.arg: keyword.value for keyword in call.keywords}
     return dict(zip(names, call.args, strict=False)).get(parameter.name, by_name.get(parameter.name))
@@ -270,6 +269,4 @@ def _is_self(node: ast.expr) -> bool:
 def call_with(module: ModuleUses, value: ast.expr) -> ast.Call | None:
     """The call of a function, or of its `lower`, that `value` stands in as the function; None for other uses."""
     holder = module.parents[value]
-    if isinstance(holder, ast.Attribute) and holder.attr == "lower":
-        value, holder = holder, module.parents[holder]
-    return holder if isinstance(holder, ast.Call) and holder.func is value else None
+    return module.call_at(holder if isinstance(holder, ast.Attribute) and holder.attr == "lower" else value)

@@ -6,7 +6,6 @@ import ast
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from mmmodernize.calls.components import Components, bits, combined, marks_of
-from mmmodernize.names.old_names import PARTIALS, PJIT
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reach, Reached
@@ -176,21 +175,23 @@ class NarrowReach(WideReach):
         found = self.members.get(mention.member or "", ())
         if module is None:
             return found
-        own = [other for other in found if other.facts is facts and mention.owner is _class_of(module, other.node)]
+        own = [other for other in found if other.facts is facts and mention.owner is module.class_around(other.node)]
         return own or found
 
 
-class _PartReach(WideReach):
-    """Goes into parts of the code only. Nodes that hold nothing else lead to the same nodes as in `whole`.
+class OutsideReach(WideReach):
+    """Stops at some nodes, such as the statements of `with mesh:`. Others lead to the same nodes as in `whole`.
 
     What names and members lead to is taken from there, too, where it was found once.
     """
 
-    def __init__(self, whole: WideReach, different: Collection[ast.AST]) -> None:
+    def __init__(self, whole: WideReach, inside: Iterable[Unit]) -> None:
         super().__init__(whole.project, {})
         self.members, self._by_facts, self._known = whole.members, whole._by_facts, whole._known
         self._members, self._several = whole._members, whole._several
-        self._whole, self._different = whole, different
+        units = [(module, node) for module, nodes in inside for node in nodes]
+        self._whole, self._inside = whole, {node for _, node in units}
+        self._different = {holder for module, node in units for holder in module.above(node)}
 
     def direct(self, reached: Reached) -> tuple[Reached, ...]:
         """The nodes that the names in a node lead to, without repetition."""
@@ -205,40 +206,11 @@ class _PartReach(WideReach):
 
     def _nodes_of(self, reached: Reached) -> Iterator[ast.AST]:
         """The part of a node that is gone into."""
-        raise NotImplementedError
-
-
-class OutsideReach(_PartReach):
-    """Stops at statements that run in a mesh context, such as the body of `with mesh:`."""
-
-    def __init__(self, whole: WideReach, inside: Iterable[Unit]) -> None:
-        units = [(module, node) for module, nodes in inside for node in nodes]
-        super().__init__(whole, {holder for module, node in units for holder in module.above(node)})
-        self._inside = {node for _, node in units}
-
-    def _nodes_of(self, reached: Reached) -> Iterator[ast.AST]:
         queue = [reached.node]
         while queue:
             node = queue.pop()
             yield node
             queue += [child for child in children(node) if child not in self._inside]
-
-
-class UncompiledReach(_PartReach):
-    """Stops at functions that `pjit` compiles, which run where their shardings say, whatever the context."""
-
-    def __init__(self, whole: WideReach, modules: Mapping[str, ModuleUses]) -> None:
-        uses = ((module, use) for module in modules.values() for use in module.uses(PJIT))
-        super().__init__(whole, {holder for module, use in uses for holder in module.above(use.node)})
-
-    def _nodes_of(self, reached: Reached) -> Iterator[ast.AST]:
-        module = self._by_facts.get(id(reached.facts))
-        queue = [reached.node]
-        while queue:
-            node = queue.pop()
-            yield node
-            compiled = list(_compiled_in(module, node)) if module is not None else []
-            queue += [child for child in children(node) if child not in compiled]
 
 
 def _members_in(module: ModuleUses) -> Iterator[tuple[str, ast.stmt]]:
@@ -260,23 +232,3 @@ def _members_in(module: ModuleUses) -> Iterator[tuple[str, ast.stmt]]:
 def _is_assigned_in(node: ast.AST, scope: Scope, scopes: Mapping[ast.stmt, Scope]) -> bool:
     """Whether a node is a statement of a scope that defines no function and no class."""
     return isinstance(node, ast.stmt) and not isinstance(node, _DEFINITIONS) and scopes.get(node) is scope
-
-
-def _class_of(module: ModuleUses, node: ast.AST) -> ast.AST | None:
-    return next((holder for holder in module.above(node) if isinstance(holder, ast.ClassDef)), None)
-
-
-def _compiled_in(module: ModuleUses, node: ast.AST) -> Iterator[ast.AST]:
-    """The children of a node that `pjit` compiles: the function of a call, the body of a decorated definition."""
-    if isinstance(node, ast.Call) and _is_pjit(module, node.func):
-        yield from node.args[:1]
-        yield from (keyword for keyword in node.keywords if keyword.arg == "fun")
-    elif isinstance(node, ast.FunctionDef) and any(_is_pjit(module, decorator) for decorator in node.decorator_list):
-        yield from node.body
-
-
-def _is_pjit(module: ModuleUses, node: ast.expr) -> bool:
-    names, scope = module.facts.names, module.scope_of(node)
-    if isinstance(node, ast.Call):
-        return names.resolve(node.func, scope) in PARTIALS and bool(node.args) and _is_pjit(module, node.args[0])
-    return names.resolve(node, scope) in PJIT

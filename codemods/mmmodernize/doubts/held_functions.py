@@ -21,17 +21,15 @@ from mmmodernize.modules.held_modules import HeldModules
 from mmmodernize.modules.own_members import OwnMembers
 from mmmodernize.modules.passed_modules import PassedModules, module_by_name
 from mmmodernize.names.lost_keywords import lost_keywords
-from mmmodernize.names.old_names import PARTIALS
 from mmmodernize.sites.site import ModernizeContext
 from mmmodernize.sites.version_guards import guard_of
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.results import LeftAlone
 from mmrewrite.source.spans import span
+from mmrewrite.values.library import is_partial
 from mmrewrite.values.value import Value
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
-# These take keywords for what they are given first, or for the method that they name first.
-_ON_BEHALF = PARTIALS | frozenset(("functools.partialmethod", "operator.methodcaller"))
 # Functions of other packages that call what they are given with their other arguments.
 _CALL_IT = frozenset(
     (
@@ -97,7 +95,7 @@ def _called(module: ModuleUses, call: ast.Call, context: ModernizeContext) -> It
     function = module.facts.names.resolve(call.func, module.scope_of(call))
     if function == "operator.methodcaller":
         yield call
-    elif function in _ON_BEHALF:
+    elif is_partial(function):
         yield from call.args[:1]
     elif function is None or context.project.holds(function, module.facts):
         definition = _definition(module, call.func, function, context)
@@ -201,8 +199,8 @@ def _by_text(module: ModuleUses, places: Collection[str]) -> Mapping[ast.AST, Se
 
 def _hands_getattr_on(module: ModuleUses) -> bool:
     """Whether a module passes `getattr` on as a value."""
-    holders = ((head, module.parents[head]) for head in module.heads.get("getattr", ()))
-    return any(isinstance(holder, ast.Call) and holder.func is not head for head, holder in holders)
+    heads = (head for head in module.heads.get("getattr", ()) if module.call_at(head) is None)
+    return any(isinstance(module.parents[head], ast.Call) for head in heads)
 
 
 class _HeldKeywords:
@@ -226,8 +224,7 @@ def _held_in(module: ModuleUses, texts: _TextLookups, loose: Collection[str]) ->
     """
     names = module.facts.names
     for use in module.uses(held_functions()):
-        holder = module.parents[use.node]
-        if not (isinstance(holder, ast.Call) and holder.func is use.node):
+        if module.call_at(use.node) is None:
             yield use.name
     for item in module.imported:
         if (

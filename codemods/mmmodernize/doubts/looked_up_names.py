@@ -240,8 +240,7 @@ def _of_getattr_as_a_value(
 ) -> Iterator[tuple[ast.AST, str]]:
     """Strings that `map(getattr, ...)` or `partial(getattr, jax)` may look up."""
     for head in module.heads.get("getattr", ()):
-        holder = module.parents[head]
-        is_given = isinstance(holder, ast.Call) and holder.func is not head
+        is_given = isinstance(module.parents[head], ast.Call) and module.call_at(head) is None
         if not is_given or _name_of(module, head) != "builtins.getattr":
             continue
         for node in module.strings:

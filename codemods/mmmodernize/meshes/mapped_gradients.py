@@ -15,6 +15,7 @@ from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import dotted_name
+from mmrewrite.values.library import is_partial
 
 DIFFERENTIATE = frozenset(
     f"{home}.{name}"
@@ -119,8 +120,8 @@ class MappedFunctions:
                 elif name == PMAP:
                     found.pmaps.append((code.module, node))
                 elif name in DIFFERENTIATE:
-                    call = code.module.parents.get(node)
-                    if isinstance(call, ast.Call) and call.func is node and call.args:
+                    call = code.module.call_at(node)
+                    if call is not None and call.args:
                         found.differentiated.append((code.module, call.args[0]))
                     else:
                         found.unseen.append(f"`{ast.unparse(node)}`")
@@ -195,7 +196,7 @@ class MappedFunctions:
         return None
 
     def _method(self, module: ModuleUses, node: ast.expr, name: str) -> _Code | None:
-        owner = next((holder for holder in module.above(node) if isinstance(holder, ast.ClassDef)), None)
+        owner = module.class_around(node)
         for statement in owner.body if owner else ():
             if isinstance(statement, ast.FunctionDef) and statement.name == name:
                 return self._defined_by(module, statement)
@@ -213,9 +214,7 @@ class MappedFunctions:
     def _wraps(self, module: ModuleUses, call: ast.Call) -> bool:
         """Whether a call returns a transformed form of its first argument."""
         name = self._name(module, call.func) or ""
-        return name == "functools.partial" or (
-            name.startswith(("jax.", "mmruntime.compat.")) and name not in DIFFERENTIATE
-        )
+        return is_partial(name) or (name.startswith(("jax.", "mmruntime.compat.")) and name not in DIFFERENTIATE)
 
 
 def _body(node: ast.AST) -> Iterator[ast.AST]:

@@ -10,9 +10,10 @@ from mmmodernize.calls.components import bits, combined, marks_of
 from mmmodernize.calls.named_definitions import NamedDefinitions
 from mmmodernize.calls.reach import Unit, WideReach
 from mmmodernize.meshes.mesh_contexts import STATEMENT, WITH, MeshContext, rest_of
-from mmmodernize.names.old_names import PARTIALS, PJIT
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import all_arguments
+from mmrewrite.values.library import is_partial
+from mmrewrite.values.uses import WRAPPERS
 
 _ENTER = frozenset(("enter_context", "__enter__"))
 _CONTEXT_MANAGERS = frozenset(("contextlib.contextmanager", "contextlib.asynccontextmanager"))
@@ -185,7 +186,8 @@ def _is_function(module: ModuleUses, node: ast.expr) -> bool:
     if isinstance(node, ast.Lambda | ast.Attribute):
         return True
     if isinstance(node, ast.Call):
-        return module.facts.names.resolve(node.func, module.scope_of(node)) in _WRAPPERS
+        name = module.facts.names.resolve(node.func, module.scope_of(node))
+        return name in WRAPPERS or is_partial(name)
     if not isinstance(node, ast.Name):
         return False
     owner = module.scope_of(node).owner(node.id)
@@ -198,7 +200,6 @@ def _is_function(module: ModuleUses, node: ast.expr) -> bool:
     return False
 
 
-_WRAPPERS = frozenset((*PJIT, *PARTIALS, "jax.jit", "jax.pmap", "jax.vmap", "jax.grad", "jax.value_and_grad"))
 _TAKE_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _OPENING = (ast.With, ast.AsyncWith, ast.FunctionDef, ast.AsyncFunctionDef, ast.Call)
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)

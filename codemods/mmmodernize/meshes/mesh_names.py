@@ -167,7 +167,7 @@ class UnnamedMesh(MeshName):
 
 def _attribute_name(module: ModuleUses, node: ast.Attribute) -> MeshName:
     text = ast.unparse(node)
-    owner = next((holder for holder in module.above(node) if isinstance(holder, ast.ClassDef)), None)
+    owner = module.class_around(node)
     nowhere = MeshName(text, None, 0, problem=f"it cannot be seen where `{text}` gets its value")
     if owner is None or not isinstance(node.value, ast.Name) or node.value.id != "self":
         return nowhere
@@ -185,7 +185,7 @@ def _attribute_name(module: ModuleUses, node: ast.Attribute) -> MeshName:
 
 def _is_of_another_class(module: ModuleUses, node: ast.Attribute, owner: ast.ClassDef) -> bool:
     """Whether an attribute is one of `self` in a class, which has no subclass in common with `owner` in the module."""
-    holder = next((holder for holder in module.above(node) if isinstance(holder, ast.ClassDef)), None)
+    holder = module.class_around(node)
     if holder is None or holder is owner or not isinstance(node.value, ast.Name) or node.value.id != "self":
         return False
     classes = [each for each in module.nodes_of(ast.ClassDef) if isinstance(each, ast.ClassDef)]

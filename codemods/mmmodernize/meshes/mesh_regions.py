@@ -17,11 +17,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from mmmodernize.calls.call_forms import given_to
 from mmmodernize.calls.components import bits, combined
 from mmmodernize.calls.handed_functions import HandedFunctions
 from mmmodernize.calls.leading_code import LeadingCode
 from mmmodernize.calls.named_definitions import NamedDefinitions
-from mmmodernize.calls.reach import OutsideReach, UncompiledReach, WideReach
+from mmmodernize.calls.reach import OutsideReach, WideReach
 from mmmodernize.meshes.code_in_view import CodeInView
 from mmmodernize.meshes.mesh_contexts import ENVIRONMENT, LEFT, STATEMENT, WITH, MeshContext, MeshContexts
 from mmmodernize.meshes.mesh_extents import ContextExtents
@@ -31,10 +32,12 @@ from mmmodernize.meshes.meshless_calls import MeshlessCalls
 from mmmodernize.meshes.plain_constraints import PlainConstraints
 from mmmodernize.meshes.plain_sites import PlainSites
 from mmmodernize.meshes.uncompiled_code import UncompiledCode, suspension
+from mmmodernize.names.old_names import PJIT
 from mmmodernize.sites.shared_flow import SharedFlow
 from mmmodernize.sites.site import ModernizeContext
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.values.value import Function
 
 NAMED, SET, COMPAT, NEITHER = "named", "set", "compat", "neither"
 
@@ -394,7 +397,11 @@ class MeshRegions:
     def _reached_uncompiled(self) -> tuple[Callable[[ast.AST], int], Sequence[MeshContext]]:
         """Which contexts lead to a node outside of compiled functions."""
         contexts = tuple(self.contexts)
-        reach = UncompiledReach(self._reach, self._modules)
+        uses = ((module, use) for module in self._modules.values() for use in module.uses(PJIT))
+        compiled = ((module, given_to(module, use.node, "fun")) for module, use in uses)
+        # They run where their shardings say, whatever the context.
+        inside = [(module, each.body if isinstance(each, Function) else [each]) for module, each in compiled if each]
+        reach = OutsideReach(self._reach, inside)
         return reach.led_from([self._extents.of(context) for context in contexts]), contexts
 
     def _named(self, region: _MeshRegion) -> str | None:

@@ -83,8 +83,8 @@ def is_carried(module: ModuleUses) -> bool:
 
 def is_without_mesh(module: ModuleUses, node: ast.expr) -> bool:
     """Whether a node is the function of a call of the old `shard_map` that gives no mesh."""
-    call = module.parents.get(node)
-    if not isinstance(call, ast.Call) or call.func is not node:
+    call = module.call_at(node)
+    if call is None:
         return False
     words = {word.arg for word in call.keywords}
     return len(call.args) == 1 and not words & {"mesh", None} and not isinstance(call.args[0], ast.Starred)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 
+from mmmodernize.calls.call_forms import given_to
 from mmmodernize.meshes.mapped_gradients import PMAP, MappedFunctions
-from mmmodernize.meshes.partition_specs import call_of
 from mmmodernize.sites.site import ModernizeContext
 from mmrewrite.project.uses import ModuleUses
 
@@ -18,7 +18,7 @@ class NestedPmaps:
         mapping = MappedFunctions(context.project, dict(context.modules))
         for module in context.modules.values():
             for use in module.uses((PMAP,)):
-                function = _mapped_function(module, use.node)
+                function = given_to(module, use.node, "fun")
                 for other, node in mapping.of(module, function).pmaps if function is not None else ():
                     if node is use.node:
                         continue
@@ -43,16 +43,3 @@ def _reason(what: str) -> str:
 
 def _place(module: ModuleUses, node: ast.expr) -> str:
     return f"{module.facts.path}:{node.lineno}"
-
-
-def _mapped_function(module: ModuleUses, node: ast.expr) -> ast.AST | None:
-    """The definition of the mapped function, or an expression for it; None if it cannot be seen."""
-    call, is_partial = call_of(module, node)
-    place: ast.expr = call if call is not None and is_partial else node
-    holder = module.parents.get(place)
-    if isinstance(holder, ast.FunctionDef | ast.AsyncFunctionDef) and place in holder.decorator_list:
-        return holder
-    if isinstance(holder, ast.Call) and holder.func is place:
-        named = (keyword.value for keyword in holder.keywords if keyword.arg == "fun")
-        return holder.args[0] if holder.args else next(named, None)
-    return None

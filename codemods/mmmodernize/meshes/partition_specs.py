@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
-from mmmodernize.names.old_names import CONSTRAINTS, GONE_VALUES, PARTIALS, PJIT
+from mmmodernize.calls.call_forms import call_of, hides_arguments
+from mmmodernize.names.old_names import CONSTRAINTS, GONE_VALUES, PJIT
 from mmmodernize.sites.site import OldNameSite
 from mmrewrite.project.uses import ModuleUses, OldNameUse
 from mmrewrite.source.names import numbered
@@ -56,10 +57,7 @@ def specs_of(module: ModuleUses, use: OldNameUse) -> Specs:
         found = [*positional[1:2], *(k.value for k in call.keywords if k.arg in ("axis_resources", "shardings"))]
     else:
         found = [*positional[1:3], *(k.value for k in call.keywords if k.arg in _SPEC_KEYWORDS)]
-    is_hidden = any(isinstance(argument, ast.Starred) for argument in call.args) or any(
-        keyword.arg is None for keyword in call.keywords
-    )
-    return Specs(call, tuple(found), is_hidden and use.name in PJIT)
+    return Specs(call, tuple(found), use.name in PJIT and hides_arguments(call))
 
 
 def is_alias(module: ModuleUses, node: ast.expr) -> bool:
@@ -72,18 +70,6 @@ def is_alias(module: ModuleUses, node: ast.expr) -> bool:
     names = [name.id for target in holder.targets for name in ast.walk(target) if isinstance(name, ast.Name)]
     scope = module.scope_of(node)
     return bool(names) and all(module.facts.names.binding(name, scope) for name in names)
-
-
-def call_of(module: ModuleUses, node: ast.expr) -> tuple[ast.Call | None, bool]:
-    """The call with the arguments of a function, and whether it is `partial(function, ...)`."""
-    holder = module.parents.get(node)
-    if isinstance(holder, ast.Call):
-        if holder.func is node:
-            return holder, False
-        is_partial = module.facts.names.resolve(holder.func, module.scope_of(holder)) in PARTIALS
-        if is_partial and holder.args and holder.args[0] is node:
-            return holder, True
-    return None, False
 
 
 def needs_mesh(module: ModuleUses, spec: ast.expr) -> bool:

@@ -12,10 +12,10 @@ import ast
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cached_property
 
+from mmmodernize.calls.call_forms import call_of
 from mmmodernize.meshes.mesh_contexts import MeshContext
 from mmmodernize.meshes.mesh_members import Member
 from mmmodernize.meshes.meshless_calls import MeshlessCalls
-from mmmodernize.meshes.partition_specs import call_of
 from mmmodernize.meshes.plain_sites import PlainSites
 from mmmodernize.names.old_names import OLD_CONSTRAINTS
 from mmrewrite.project.uses import ModuleUses

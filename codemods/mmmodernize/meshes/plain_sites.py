@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from mmmodernize.calls.call_forms import call_of, hides_arguments
 from mmmodernize.calls.handed_functions import HandedFunctions, Place, call_with
 from mmmodernize.meshes.code_in_view import CodeInView
 from mmmodernize.meshes.mesh_contexts import CALLED, ENTERED, ENVIRONMENT, LEFT, STATEMENT, WITH, MeshContext
 from mmmodernize.meshes.mesh_members import Member
 from mmmodernize.meshes.mesh_names import MeshName, UnnamedMesh, mesh_name
-from mmmodernize.meshes.partition_specs import call_of
 from mmmodernize.names.old_names import OLD_MESHES
 from mmrewrite.project.project import Project
 from mmrewrite.project.uses import ModuleUses
@@ -215,9 +215,7 @@ class PlainSites:
         call, is_partial = call_of(member.module, member.node) if isinstance(member.node, ast.expr) else (None, False)
         if call is None or (is_partial and len(call.args) > 1):
             return f"{place} is no call with its specs"
-        if any(isinstance(argument, ast.Starred) for argument in call.args) or any(
-            keyword.arg is None for keyword in call.keywords
-        ):
+        if hides_arguments(call):
             return f"{place} hides its specs"
         if not member.needs_mesh:
             return f"{place} has no specs, so only the context says on which devices it runs"

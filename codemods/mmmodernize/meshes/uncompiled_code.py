@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import cached_property
 
+from mmmodernize.calls.call_forms import given_to
 from mmmodernize.meshes.code_in_view import CodeSearch, EnteredCode, OutOfView
 from mmmodernize.meshes.mesh_contexts import (
     CALLED,
@@ -22,13 +23,14 @@ from mmmodernize.meshes.mesh_contexts import (
     run_now,
 )
 from mmmodernize.meshes.partition_specs import SPECS
-from mmmodernize.names.old_names import CONSTRAINTS, MESHES, PARTIALS, PJIT, RESOURCE_ENVS
+from mmmodernize.names.old_names import CONSTRAINTS, MESHES, PJIT, RESOURCE_ENVS
 from mmmodernize.types.array_functions import COMPUTE, TRANSFORMS
 from mmmodernize.types.libraries import ARRAY_LIBRARIES, library_name
 from mmmodernize.types.possible_arrays import PossibleArrays, is_compiled_for_mesh
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.values.callees import Callees, callees
 from mmrewrite.values.flow import ValueFlow
+from mmrewrite.values.library import is_partial
 from mmrewrite.values.value import Access, By, Function, Value
 
 _TRACERS = frozenset(
@@ -188,7 +190,7 @@ class UncompiledCode:
             (module, given)
             for module in self._modules.values()
             for use in module.uses(_TRACERS)
-            if (given := _given_to(module, use.node)) is not None
+            if (given := given_to(module, use.node)) is not None
         ]
 
 
@@ -237,7 +239,7 @@ class _UncompiledSearch(CodeSearch):
             )
 
     def _handed_on(self, code: EnteredCode, part: ast.AST, value: Value) -> Iterator[EnteredCode]:
-        if not (is_compiled_for_mesh(value) or value.head in TRANSFORMS or value.head in PARTIALS):
+        if not (is_compiled_for_mesh(value) or value.head in TRANSFORMS or is_partial(value.head)):
             yield from super()._handed_on(code, part, value)
 
     def _told(self, code: EnteredCode, part: ast.AST, value: Value, text: str) -> str:
@@ -255,20 +257,6 @@ def suspension(context: MeshContext) -> str | None:
             word = "await" if isinstance(node, ast.Await) else "yield"
             return f"what runs at the `{word}` on line {node.lineno} of {context.module.facts.path} cannot be seen"
     return None
-
-
-def _given_to(module: ModuleUses, tracer: ast.expr) -> ast.expr | Function | None:
-    """What a function of JAX is given to trace: in a call, or by decorating it; perhaps by way of `partial`."""
-    holder = module.parents[tracer]
-    if isinstance(holder, Function):
-        return holder if tracer in holder.decorator_list else None
-    if not isinstance(holder, ast.Call):
-        return None
-    if holder.func is tracer and holder.args:
-        return holder.args[0]
-    is_partial = module.facts.names.resolve(holder.func, module.scope_of(holder)) in PARTIALS
-    is_made_anew = holder.func is tracer or (is_partial and holder.args[:1] == [tracer])
-    return _given_to(module, holder) if is_made_anew else None
 
 
 def _is_harmless(qualified: str) -> bool:

@@ -9,7 +9,6 @@ XMAPS = frozenset(
     f"jax.experimental.maps.{name}" for name in ("xmap", "serial_loop", "SerialLoop", "Loop", "ResourceSet")
 )
 FROZEN_DICTS = frozenset(("flax.core.FrozenDict", "flax.core.frozen_dict.FrozenDict"))
-PARTIALS = frozenset(("functools.partial", "jax.tree_util.Partial"))
 GONE_VALUES = frozenset(f"jax.experimental.pjit.{name}" for name in ("FROM_GDA", "AUTO", "ParsedPartitionSpec"))
 OLD_MESHES = {
     "jax.experimental.maps.Mesh": "jax.sharding.Mesh",

@@ -247,8 +247,7 @@ class OldNameSite:
     @property
     def call(self) -> ast.Call | None:
         """The call whose function is this use, None if the name is used as a value."""
-        holder = self.module.parents.get(self.node)
-        return holder if isinstance(holder, ast.Call) and holder.func is self.node else None
+        return self.module.call_at(self.node)
 
     @property
     def is_written_here(self) -> bool:

@@ -66,9 +66,9 @@ class KeepNnxLeaves(ModernizeCodemod):
         if not variables.may_be_in(module):
             return
         for use in module.uses(_OF_TREES):
-            call = module.parents.get(use.node)
-            is_call = isinstance(call, ast.Call) and call.func is use.node and not _says_what_is_a_leaf(module, call)
-            if isinstance(call, ast.Call) and is_call and _leaves_in(context, module, call, _OF_TREES[use.name]):
+            call = module.call_at(use.node)
+            is_open = call is not None and not _says_what_is_a_leaf(module, call)
+            if call is not None and is_open and _leaves_in(context, module, call, _OF_TREES[use.name]):
                 yield Location(module, call, part=use.name)
         for node in module.nodes_of(ast.Dict, ast.DictComp, ast.Set, ast.SetComp, ast.Call, ast.Compare):
             yield from (Location(module, each) for each in _hashed(module, node) if variables.has(module, each))

@@ -18,6 +18,7 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
+from mmmodernize.calls.call_forms import hides_arguments
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_argument, name_argument
 from mmmodernize.sites.shared_flow import SharedFlow
@@ -43,12 +44,11 @@ class KeepNnxOptimizers(ModernizeCodemod):
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Calls without `wrt`, or with it by position, or whose updates are given no model."""
         for use in module.uses((_OPTIMIZER,)):
-            call = module.parents.get(use.node)
-            if not isinstance(call, ast.Call) or call.func is not use.node:
+            call = module.call_at(use.node)
+            if call is None:
                 continue
-            names = {keyword.arg for keyword in call.keywords}
-            hidden = None in names or any(isinstance(each, ast.Starred) for each in call.args)
-            is_old = len(call.args) > 2 or ("wrt" not in names and not hidden)
+            has_wrt = any(keyword.arg == "wrt" for keyword in call.keywords)
+            is_old = len(call.args) > 2 or not (has_wrt or hides_arguments(call))
             if is_old or context.analysis(_OldUpdates).is_seen:
                 yield Location(module, use.node, use)
 
@@ -56,7 +56,7 @@ class KeepNnxOptimizers(ModernizeCodemod):
         """Write one call."""
         site, call = self.site, self.site.call
         assert call is not None
-        if any(isinstance(each, ast.Starred) for each in call.args) or None in {word.arg for word in call.keywords}:
+        if hides_arguments(call):
             self.refuse("`*` or `**` hide whether `wrt=` is given; write `nnx.ModelAndOptimizer(model, tx, wrt=...)`")
         site.needs_package("flax", "0.11", "`nnx.ModelAndOptimizer`", jax="0.6")
         if len(call.args) > 2:

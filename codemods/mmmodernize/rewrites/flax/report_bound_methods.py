@@ -47,8 +47,8 @@ class ReportBoundMethods(ModernizeCodemod):
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """The first arguments of transformations that are methods of a module."""
         for use in module.uses(_TRANSFORMATIONS):
-            call = module.parents.get(use.node)
-            given = call.args[:1] if isinstance(call, ast.Call) and call.func is use.node else ()
+            call = module.call_at(use.node)
+            given = call.args[:1] if call is not None else ()
             yield from (Location(module, each, part=use.name) for each in given if _method(context, module, each))
 
     def rewrite(self) -> None:

@@ -25,10 +25,10 @@ import ast
 from collections.abc import Sequence
 from typing import ClassVar
 
+from mmmodernize.calls.call_forms import hides_arguments, is_partial_of
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_argument, make_positional
 from mmmodernize.meshes.partition_specs import is_alias, kind_of
-from mmmodernize.names.old_names import PARTIALS
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import dotted_name
 
@@ -54,7 +54,7 @@ class KeepAutoAxes(ModernizeCodemod):
                 self._use_compat()
             return
         arguments = {keyword.arg: keyword.value for keyword in call.keywords}
-        starred = None in arguments or any(isinstance(item, ast.Starred) for item in call.args)
+        starred = hides_arguments(call)
         if not starred and ("axis_types" in arguments or len(call.args) > 2):
             self._place_sizes(call)
             return
@@ -89,7 +89,7 @@ class KeepAutoAxes(ModernizeCodemod):
         if not isinstance(holder, ast.Call):
             return not isinstance(holder, ast.Attribute | ast.Compare)
         made = self.site.resolve(holder.func)
-        is_partial = made in PARTIALS and holder.args[:1] == [self.use.node]
+        is_partial = is_partial_of(self.site.module, holder, self.use.node)
         has_types = any(word.arg == "axis_types" for word in holder.keywords) or len(holder.args) > 3
         return made not in _ASK_ABOUT_IT and not (is_partial and has_types)
 

@@ -22,9 +22,10 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
+from mmmodernize.calls.call_forms import call_of
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.meshes.mesh_regions import COMPAT, NAMED, MeshRegions
-from mmmodernize.meshes.partition_specs import call_of, make_explicit, needs_mesh, specs_of
+from mmmodernize.meshes.partition_specs import make_explicit, needs_mesh, specs_of
 from mmmodernize.names.old_names import CONSTRAINTS, OLD_CONSTRAINTS
 from mmmodernize.sites.site import Location, ModernizeContext
 from mmrewrite.project.uses import ModuleUses

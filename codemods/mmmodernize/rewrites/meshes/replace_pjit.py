@@ -31,11 +31,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from mmmodernize.calls.call_forms import call_of
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import make_positional, name_argument, remove_keyword
 from mmmodernize.meshes.mesh_regions import COMPAT, MeshRegions
 from mmmodernize.meshes.partition_specs import (
-    call_of,
     is_alias,
     make_explicit,
     new_keyword,

@@ -33,10 +33,10 @@ from __future__ import annotations
 import ast
 from typing import ClassVar
 
+from mmmodernize.calls.call_forms import call_of, hides_arguments
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.meshes.mapped_gradients import PMAP
 from mmmodernize.meshes.nested_pmaps import NestedPmaps
-from mmmodernize.meshes.partition_specs import call_of
 
 _POSITIONS = 2
 _GONE = {
@@ -93,9 +93,7 @@ class ReplacePmap(ModernizeCodemod):
         return [(call, call.args[1:])]
 
     def _check(self, call: ast.Call, positional: list[ast.expr]) -> None:
-        if any(isinstance(argument, ast.Starred) for argument in call.args) or any(
-            keyword.arg is None for keyword in call.keywords
-        ):
+        if hides_arguments(call):
             self.refuse("`*` and `**` hide the arguments of `jax.pmap`; write them out", call)
         if len(positional) > _POSITIONS:
             self.refuse(

@@ -11,9 +11,9 @@ See https://docs.jax.dev/en/latest/_autosummary/jax.lax.pcast.html
 
 from __future__ import annotations
 
-import ast
 from typing import ClassVar
 
+from mmmodernize.calls.call_forms import hides_arguments
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_argument
 
@@ -30,9 +30,7 @@ class ReplacePvary(ModernizeCodemod):
         call = self.site.call
         if call is None:
             self.refuse('`pvary` is used as a value; write a function that calls `jax.lax.pcast(..., to="varying")`')
-        if any(isinstance(argument, ast.Starred) for argument in call.args) or any(
-            keyword.arg is None for keyword in call.keywords
-        ):
+        if hides_arguments(call):
             self.refuse("`*` or `**` hide the arguments; write them out")
         self.site.needs("0.8.2", "`jax.lax.pcast`")
         append_argument(self.site, call, 'to="varying"')

@@ -26,6 +26,7 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
+from mmmodernize.calls.call_forms import call_of, given_to, hides_arguments
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_argument, make_positional, name_argument, value_start
 from mmmodernize.meshes.mapped_gradients import Mapped, MappedFunctions
@@ -35,7 +36,6 @@ from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import dotted_name
 
 _PARAMETERS = ("f", "mesh", "in_specs", "out_specs", "check_rep", "auto")
-_PARTIAL = "functools.partial"
 
 
 class ReplaceShardMap(ModernizeCodemod):
@@ -63,7 +63,7 @@ class ReplaceShardMap(ModernizeCodemod):
         call, positional = found
         keywords = {keyword.arg: keyword for keyword in call.keywords if keyword.arg}
         arguments: dict[str, ast.expr] = {word: item.value for word, item in keywords.items()}
-        if len(keywords) < len(call.keywords) or any(isinstance(item, ast.Starred) for item in call.args):
+        if hides_arguments(call):
             self._use_compat("`*` or `**` hide arguments")
             return
         if "f" in keywords and (call.args or call.keywords[0] is not keywords["f"]):
@@ -83,7 +83,9 @@ class ReplaceShardMap(ModernizeCodemod):
             return
         self.site.needs("0.6.2", "`jax.shard_map`")
         self.site.replace(self.use.node, self.site.spell("jax.shard_map"))
-        self._name_function(call, keywords)
+        if "f" in keywords:
+            # `jax.shard_map` takes the function by position only.
+            make_positional(self.site, keywords["f"])
         for index in range(1, len(positional)):
             name = "check_vma" if _PARAMETERS[index] == "check_rep" else _PARAMETERS[index]
             name_argument(self.site, call, call.args.index(positional[index]), name)
@@ -98,19 +100,10 @@ class ReplaceShardMap(ModernizeCodemod):
 
     def _call(self) -> tuple[ast.Call, list[ast.expr]] | None:
         """The call that holds the arguments, and the positional ones of `shard_map`; None if there is none."""
-        call = self.site.call
-        if call is not None:
-            return call, call.args
-        holder = self.site.module.parents.get(self.site.node)
-        is_partial = isinstance(holder, ast.Call) and self.site.resolve(holder.func) == _PARTIAL
-        if is_partial and isinstance(holder, ast.Call) and holder.args == [self.site.node]:
-            return holder, []
-        return None
-
-    def _name_function(self, call: ast.Call, keywords: dict[str, ast.keyword]) -> None:
-        """Remove `f=`, since `jax.shard_map` takes the function by position only."""
-        if "f" in keywords:
-            make_positional(self.site, keywords["f"])
+        call, is_partial = call_of(self.site.module, self.use.node)
+        if call is None or (is_partial and len(call.args) > 1):
+            return None
+        return call, [] if is_partial else call.args
 
     def _use_compat(self, because: str) -> None:
         self.site.needs("0.10", f"{because}: `mmruntime.compat.shard_map`")
@@ -147,14 +140,7 @@ class ReplaceShardMap(ModernizeCodemod):
         return f"cannot see whether {mapped.unseen[0]} takes gradients" if mapped.unseen else None
 
     def _function(self, call: ast.Call, arguments: dict[str, ast.expr]) -> ast.AST | None:
-        if call is self.site.call:
-            return arguments.get("f")
-        holder = self.site.module.parents.get(call)
-        if isinstance(holder, ast.FunctionDef | ast.AsyncFunctionDef) and call in holder.decorator_list:
-            return holder
-        if isinstance(holder, ast.Call) and holder.func is call and holder.args:
-            return holder.args[0]
-        return None
+        return arguments.get("f") if call is self.site.call else given_to(self.site.module, call)
 
 
 def _is_false(value: ast.expr | None) -> bool:

@@ -41,8 +41,8 @@ class ReportAxisNames(ModernizeCodemod):
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """The axis names of meshes, where one of them is no text."""
         for use in module.uses(MESHES):
-            call = module.parents.get(use.node)
-            if not isinstance(call, ast.Call) or call.func is not use.node:
+            call = module.call_at(use.node)
+            if call is None:
                 continue
             given = [each.value for each in call.keywords if each.arg == "axis_names"]
             names = (*call.args[1:2], *given)[:1]

@@ -64,7 +64,8 @@ class RenameMultimesh(ModernizeCodemod):
             return
         yield from (Location(module, node) for node in imports)
         for use in module.uses((*_SWITCHES, *_TASKS)):
-            if use.name in _SWITCHES or _configured(module, use.node) is not None:
+            call = module.call_at(use.node)
+            if use.name in _SWITCHES or any(word.arg == "configure" for word in (call.keywords if call else ())):
                 yield Location(module, use.node, use)
         for use in module.uses((OLD_SHARD_MAP,)):
             if use.is_direct and is_without_mesh(module, use.node):
@@ -82,7 +83,7 @@ class RenameMultimesh(ModernizeCodemod):
             self._check_import(place)
         for node, name in used_in(self.site.module):
             self._check_known(node, name)
-            if name in _SWITCHES and not self._is_called(node):
+            if name in _SWITCHES and self.site.module.call_at(node) is None:
                 self.refuse("this switch has no effect in `mmruntime`; call it in a `with`, or remove it", node)
         statement = self.site.node
         if self.site.use is not None:
@@ -111,10 +112,6 @@ class RenameMultimesh(ModernizeCodemod):
             self.site.replace(node, spelled(self.site, "shard_map"))
         else:
             self.site.replace(node, spelled(self.site, "with_sharding_constraint"))
-
-    def _is_called(self, node: ast.expr) -> bool:
-        call = self.site.module.parents.get(node)
-        return isinstance(call, ast.Call) and call.func is node
 
     def _check_import(self, statement: ast.AST) -> None:
         if not isinstance(statement, ast.ImportFrom):
@@ -188,14 +185,6 @@ class RenameMultimesh(ModernizeCodemod):
                     inner = inner.value
                 if dotted_text(inner) == owner and name not in _SWITCHES:
                     self.site.replace(inner, RUNTIME)
-
-
-def _configured(module: ModuleUses, node: ast.expr) -> ast.Call | None:
-    """The call of `task` with `configure=` that a node is the function of."""
-    call = module.parents.get(node)
-    if isinstance(call, ast.Call) and call.func is node and any(word.arg == "configure" for word in call.keywords):
-        return call
-    return None
 
 
 def _import_of(module: ModuleUses, node: ast.expr) -> ast.ImportFrom | None:

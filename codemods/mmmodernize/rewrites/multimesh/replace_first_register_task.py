@@ -41,9 +41,8 @@ class ReplaceFirstRegisterTask(ModernizeCodemod):
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Calls with one of the earlier arguments."""
         for use in module.uses(_NAMES):
-            call = module.parents.get(use.node)
-            is_call = isinstance(call, ast.Call) and call.func is use.node
-            if is_call and isinstance(call, ast.Call) and any(word.arg in _FIRST for word in call.keywords):
+            call = module.call_at(use.node)
+            if call is not None and any(word.arg in _FIRST for word in call.keywords):
                 yield Location(module, use.node, use)
 
     def rewrite(self) -> None:

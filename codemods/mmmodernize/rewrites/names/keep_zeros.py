@@ -54,6 +54,6 @@ class KeepZeros(ModernizeCodemod):
 
 
 def _prototype(module: ModuleUses, function: ast.expr) -> ast.keyword | None:
-    call = module.parents.get(function)
-    keywords = call.keywords if isinstance(call, ast.Call) and call.func is function else ()
+    call = module.call_at(function)
+    keywords = call.keywords if call is not None else ()
     return next((keyword for keyword in keywords if keyword.arg == "prototype"), None)

@@ -30,6 +30,7 @@ import json
 from collections.abc import Mapping
 from typing import ClassVar, NoReturn
 
+from mmmodernize.calls.call_forms import hides_arguments
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_argument, insert_argument, remove_keyword, remove_keywords
 from mmrewrite.source.brackets import text_before, tokens_between
@@ -75,7 +76,7 @@ class ReplaceHostCallback(ModernizeCodemod):
             self.site.replace(call, f"{self.site.spell('jax.effects_barrier')}()")
             return
         keywords = {word.arg: word for word in call.keywords}
-        if None in keywords or any(isinstance(each, ast.Starred) for each in call.args):
+        if hides_arguments(call):
             self._refuse("`*` or `**` hide the arguments")
         if _DEVICES & keywords.keys():
             option = min(word for word in keywords if word in _DEVICES)

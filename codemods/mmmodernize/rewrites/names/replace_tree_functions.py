@@ -85,9 +85,7 @@ class ReplaceTreeFunctions(ModernizeCodemod):
 
 def _first_tree(module: ModuleUses, function: ast.expr, context: ModernizeContext, name: str) -> ast.expr | None:
     """The first of several trees that a call maps over, if it may hold `None`."""
-    call = module.parents.get(function)
-    if not isinstance(call, ast.Call) or call.func is not function or len(call.args) < 3:
-        return None
-    if not name.endswith(("tree_map", "tree_multimap")):
+    call = module.call_at(function)
+    if call is None or len(call.args) < 3 or not name.endswith(("tree_map", "tree_multimap")):
         return None
     return call.args[1] if may_hold_none(context, module, call.args[1]) else None

@@ -19,14 +19,15 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import ClassVar
 
+from mmmodernize.calls.call_forms import is_partial_of
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.modules.project_age import ProjectAge
 from mmmodernize.names.changed_meanings import CHANGED_MEANINGS, ChangedMeaning, meaning_words
 from mmmodernize.names.gate import uses_any
 from mmmodernize.names.name_index import PACKAGES, TITLES
-from mmmodernize.names.old_names import FROZEN_DICTS, PARTIALS
+from mmmodernize.names.old_names import FROZEN_DICTS
 from mmmodernize.sites.site import Location, ModernizeContext
 from mmmodernize.text.checkpoint_paths import relative_path
 from mmmodernize.types.value_classes import ARRAY, PMAP_RESULT, ValueClasses
@@ -188,20 +189,6 @@ _KINDS_OF_NODES: tuple[type[ast.AST], ...] = (ast.Constant, ast.Attribute, ast.S
 _REGISTER = "register"
 _CLASS_TESTS = frozenset(("isinstance", "issubclass", "assertIsInstance", "assertNotIsInstance"))
 _CARRY = "initialize_carry"
-Kind = Literal[
-    "shards",
-    "cost",
-    "device",
-    "bind",
-    "client",
-    "protocol",
-    "names",
-    "attention",
-    "frozen",
-    "carry",
-    "path",
-    "stopping",
-]
 
 
 def _maps(module: ModuleUses) -> bool:
@@ -222,7 +209,7 @@ def _meets(
     if not module.words.isdisjoint(row.beside):
         return False
     call = module.parents.get(use.node)
-    if not isinstance(call, ast.Call) or not (call.func is use.node or _is_partial(module, call, use.node)):
+    if not isinstance(call, ast.Call) or not (call.func is use.node or is_partial_of(module, call, use.node)):
         return not row.keyword and not row.arguments
     if (
         row.is_of_object
@@ -240,14 +227,8 @@ def _meets(
     return (not row.keyword or row.keyword in keywords) and by_place >= row.arguments
 
 
-def _is_partial(module: ModuleUses, call: ast.Call, function: ast.expr) -> bool:
-    """Whether a call is `functools.partial(function, ...)`."""
-    is_first = call.args[:1] == [function]
-    return is_first and module.facts.names.resolve(call.func, module.scope_of(call)) in PARTIALS
-
-
-def _kind(context: ModernizeContext, module: ModuleUses, node: ast.AST) -> Kind | None:
-    """Which change of members a node is about."""
+def _kind(context: ModernizeContext, module: ModuleUses, node: ast.AST) -> str | None:
+    """Which change of members a node is about, by its key in the table of what is told."""
     classes = context.analysis(ValueClasses)
     if isinstance(node, ast.Constant):
         return "client" if isinstance(node.value, str) and "TFRT_CPU" in node.value else None

@@ -119,9 +119,9 @@ class ReplaceLayouts(ModernizeCodemod):
             what = "a compiled program" if node.attr in _METHODS else "a layout"
             site.leave(f"if this is {what}: since JAX 0.7 its `{node.attr}` is `{_ATTRIBUTES[node.attr]}`; write that")
         site.needs("0.7", f"`{_ATTRIBUTES[node.attr]}`, today's name of `{node.attr}`,")
-        call = site.module.parents.get(node)
+        call = site.module.call_at(node)
         site.rename_attribute(node, _ATTRIBUTES[node.attr])
-        if node.attr in _METHODS and isinstance(call, ast.Call) and call.func is node and not call.args:
+        if node.attr in _METHODS and call is not None and not call.args:
             # It was a method up to JAX 0.4.
             site.edit(call_brackets(site.source, call).opening, site.span(call)[1], "")
             site.meant.change(call, "function alone", lambda _: [node])
@@ -144,8 +144,8 @@ def _meaning(module: ModuleUses) -> str | None:
     if any(True for _ in module.uses((_FORMAT,))):
         return "today"
     for use in module.uses((_LAYOUT,)):
-        call = module.parents.get(use.node)
-        if not isinstance(call, ast.Call) or call.func is not use.node:
+        call = module.call_at(use.node)
+        if call is None:
             continue
         keywords = {keyword.arg for keyword in call.keywords}
         first = call.args[0] if call.args else None
