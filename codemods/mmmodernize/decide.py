@@ -85,9 +85,8 @@ class _ModernizeRun:
     """What the run over the files and the one over its results share.
 
     `uses` are those of the modules that were looked at: what is read from a tree alone is read once. `hidden` are the
-    lines of notebooks that are not read as Python. `is_check` says that only edits are asked for. `came_upon` are the
-    modules beside those of the run that the search for regions has come upon, None if there was none: code that
-    `modernize` writes leads to no others. `ahead` are results that were read again while other processes worked.
+    lines of notebooks that are not read as Python. `is_check` says that only edits are asked for. `ahead` are results
+    that were read again while other processes worked.
     """
 
     codemods: Codemods
@@ -95,7 +94,6 @@ class _ModernizeRun:
     settings: ModernizeSettings
     hidden: Mapping[str, Sequence[Mapping[int, str]]] = field(default_factory=dict)
     is_check: bool = False
-    came_upon: Sequence[Facts] | None = None
     uses: dict[Facts, ModuleUses] = field(default_factory=dict)
     ahead: dict[str, Facts | Unreadable] = field(default_factory=dict)
 
@@ -185,12 +183,10 @@ def _decide(modules: Sequence[Facts], paths: Collection[str], run: _ModernizeRun
     codemods, context = run.codemods, _context(modules, run)
     unseen = _nothing_unseen if run.is_check else _unseen
     found = _outcomes_beside_regions(paths, context, run, unseen)
-    if found is None:
-        to_do = [path for path in context.modules if path in paths]
-        found = _outcomes(_by_module(_decisions(context, paths, codemods), to_do), context, codemods, unseen)
-    if context.has_analysis(MeshRegions) and context.analysis(MeshRegions).has_followed:
-        run.came_upon = context.project.loaded()
-    return found
+    if found is not None:
+        return found
+    to_do = [path for path in context.modules if path in paths]
+    return _outcomes(_by_module(_decisions(context, paths, codemods), to_do), context, codemods, unseen)
 
 
 def _outcomes(
@@ -347,7 +343,6 @@ def _context(modules: Sequence[Facts], run: _ModernizeRun) -> ModernizeContext:
         frozenset(active),
         moved,
         lacking,
-        run.came_upon,
         run.hidden,
     )
 

@@ -264,10 +264,6 @@ class Project:
         finally:
             self._following.discard(qualified)
 
-    def loaded(self) -> list[Facts]:
-        """The modules that an import has led to so far and that are not of the run."""
-        return [facts for facts in self._by_place.values() if facts is not None and facts.path not in self.facts]
-
     def definition(self, qualified: str, near: Facts) -> tuple[Facts, Binding] | None:
         """The module and the only binding of a full name that is bound at module level, else None."""
         for module, name in _splits(qualified):

@@ -7,7 +7,6 @@ import bisect
 import codecs
 import re
 import sys
-import unicodedata
 import warnings
 from array import array
 from dataclasses import dataclass
@@ -214,11 +213,6 @@ class SourceText:
         """Line and column of an offset, both counted from 1, columns in characters."""
         line = bisect.bisect_right(self.line_starts, offset)
         return line, offset - self.line_starts[line - 1] + 1
-
-
-def as_parsed(text: str) -> str:
-    """A text with the letters that names have once they are parsed."""
-    return text if text.isascii() else unicodedata.normalize("NFKC", text)
 
 
 def encode_buffer(text: str) -> bytes:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from mmmodernize.calls.components import bits, combined, marks_of
-from mmmodernize.calls.named_definitions import NamedDefinitions
 from mmmodernize.calls.reach import Unit, WideReach
 from mmmodernize.meshes.mesh_contexts import STATEMENT, WITH, MeshContext, rest_of
 from mmrewrite.project.uses import ModuleUses
@@ -20,37 +19,14 @@ _CONTEXT_MANAGERS = frozenset(("contextlib.contextmanager", "contextlib.asynccon
 
 
 class ContextExtents:
-    """Finds the callers of functions that leave a mesh in context: by a `yield` in `with mesh:`, or by hand.
+    """Finds the callers of functions that leave a mesh in context: by a `yield` in `with mesh:`, or by hand."""
 
-    `named` tells of definitions that no code names, and so none leads to; None if that is not known.
-    """
-
-    def __init__(
-        self,
-        contexts: Collection[MeshContext],
-        modules: Mapping[str, ModuleUses],
-        reach: WideReach,
-        named: NamedDefinitions | None,
-    ) -> None:
-        self._contexts, self._modules, self._reach, self._named = contexts, modules, reach, named
+    def __init__(self, contexts: Collection[MeshContext], modules: Mapping[str, ModuleUses], reach: WideReach) -> None:
+        self._contexts, self._modules, self._reach = contexts, modules, reach
 
     def of(self, context: MeshContext) -> tuple[Unit, ...]:
         """The code that runs in a context, and what may."""
         return self._extents[context]
-
-    def may_hold(self, nodes: Set[ast.AST]) -> bool:
-        """Whether one of `nodes`, with which come all that hold them, may run in a context.
-
-        This asks less than `of`: not which code leads to which context.
-        """
-        if any(node in nodes for context in self._contexts for node in context.body):
-            return True
-        if any(context.outlasts and not self._is_opened(context) for context in self._contexts):
-            return True
-        modules = [module for module in self._modules.values() if module.facts.tree in nodes]
-        handed = (node for module in modules for _, functions in _handing(module) for node in functions)
-        opened = (node for module in modules for _, body in _openings(module) for node in body)
-        return any(node in nodes for node in (*handed, *opened))
 
     @cached_property
     def _extents(self) -> Mapping[MeshContext, tuple[Unit, ...]]:
@@ -79,14 +55,15 @@ class ContextExtents:
     def _find_handed(self, contexts: Collection[MeshContext]) -> dict[MeshContext, list[Unit]]:
         """Functions that calls hand to the function around a context, which may call them in it."""
         around = {context: [*_around(context, _TAKE_FUNCTIONS)] for context in contexts}
-        taking = [
-            context
-            for context, nodes in around.items()
-            if any(_takes_functions(node) for node in nodes) and self._may_be_led_to(context)
-        ]
+        taking = [context for context, nodes in around.items() if any(map(_takes_functions, nodes))]
         if not taking:
             return {}
-        calls = self._calls()
+        # What is called, and the functions that it is given.
+        calls = [
+            (module, self._reach.targets(module, function), functions)
+            for module in self._modules.values()
+            for function, functions in _handing(module)
+        ]
         leading = self._reach.leading(marks_of(around[context] for context in taking))
         by_contexts: dict[int, list[Unit]] = {}
         for module, targets, functions in calls:
@@ -99,20 +76,6 @@ class ContextExtents:
                 found.setdefault(taking[number], []).append(unit)
         return found
 
-    def _may_be_led_to(self, context: MeshContext) -> bool:
-        """Whether code may lead to a definition around a context; True where that is not known."""
-        if self._named is None or any(True for _ in _around(context, (ast.Lambda,))):
-            return True
-        return any(self._named.may_be(context.module.facts, node) for node in _around(context, _TAKE_FUNCTIONS))
-
-    def _calls(self) -> list[tuple[ModuleUses, Collection[ast.AST], tuple[ast.AST, ...]]]:
-        """The calls that take functions: the definitions that are called, and the functions."""
-        return [
-            (module, self._reach.targets(module, function), functions)
-            for module in self._modules.values()
-            for function, functions in _handing(module)
-        ]
-
     def _is_opened(self, context: MeshContext) -> bool:
         """Whether a context lasts as long as those that other code opens with the function around it."""
         if not context.outlasts:
@@ -123,8 +86,10 @@ class ContextExtents:
     def _find_opened(self, contexts: Sequence[MeshContext]) -> dict[MeshContext, list[Unit]]:
         """The code that runs in what opens contexts."""
         found: dict[MeshContext, list[Unit]] = {context: [] for context in contexts}
-        contexts = [context for context in contexts if self._may_be_led_to(context)]
-        openings = self._openings() if contexts else []
+        if not contexts:
+            return found
+        openings = [(module, *opening) for module in self._modules.values() for opening in _openings(module)]
+        self._reach.visit((module, [expression]) for module, expression, _ in openings)
         leading = self._reach.leading(marks_of(_around(context, _DEFINITIONS) for context in contexts))
         for module, expression, body in openings:
             for number in bits(leading(expression)):
@@ -140,12 +105,6 @@ class ContextExtents:
         module = context.module
         named = {module.facts.names.resolve(node, module.scope_of(node)) for node in function.decorator_list}
         return bool(named & _CONTEXT_MANAGERS)
-
-    def _openings(self) -> list[tuple[ModuleUses, ast.AST, tuple[ast.AST, ...]]]:
-        """Every expression that enters a context, and the code that runs in it."""
-        found = [(module, *opening) for module in self._modules.values() for opening in _openings(module)]
-        self._reach.visit((module, [expression]) for module, expression, _ in found)
-        return found
 
 
 def _handing(module: ModuleUses) -> Iterator[tuple[ast.expr, tuple[ast.AST, ...]]]:

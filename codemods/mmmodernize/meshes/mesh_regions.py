@@ -20,8 +20,6 @@ from functools import cached_property
 from mmmodernize.calls.call_forms import given_to
 from mmmodernize.calls.components import bits, combined
 from mmmodernize.calls.handed_functions import HandedFunctions
-from mmmodernize.calls.leading_code import LeadingCode
-from mmmodernize.calls.named_definitions import NamedDefinitions
 from mmmodernize.calls.reach import OutsideReach, WideReach
 from mmmodernize.meshes.code_in_view import CodeInView
 from mmmodernize.meshes.mesh_contexts import ENVIRONMENT, LEFT, STATEMENT, WITH, MeshContext, MeshContexts
@@ -88,18 +86,13 @@ class MeshRegions:
         self._sure = [member.context for member in found if member.context is not None and member.context.is_sure]
         inside = [(context.module, context.body) for context in self._sure]
         self._outside = OutsideReach(self._reach, inside)
-        everything = context.everything()
-        self._named_definitions = NamedDefinitions(everything) if everything is not None else None
-        unsure = [
-            member
-            for member in found
-            if member.context is not None and not member.context.is_sure and member.context.kind != LEFT
-        ]
-        # Whether all code was followed that may run in a context.
-        self.has_followed = not unsure or self._may_matter(unsure, found, context)
-        if not self.has_followed:
-            found = [member for member in found if member not in unsure]
-        self._extents = self._extents_of(found)
+        if not any(member.depends_on_a_mesh for member in found):
+            # Then nothing hangs on what only may be a mesh context, and code is not followed from there.
+            found = [
+                each for each in found if each.context is None or each.context.is_sure or each.context.kind == LEFT
+            ]
+        contexts = [member.context for member in found if member.context is not None]
+        self._extents = ContextExtents(contexts, self._modules, self._reach)
         self._members = list(self._relevant(found))
         self._meshless_calls = MeshlessCalls(
             context.modules, self._outside, {node for _, nodes in inside for node in nodes}
@@ -146,20 +139,6 @@ class MeshRegions:
 
     def _plan_all(self, region: _MeshRegion, plan: SitePlan) -> None:
         self._plans |= {member.node: plan for member in region.members}
-
-    def _extents_of(self, members: Sequence[Member]) -> ContextExtents:
-        contexts = [member.context for member in members if member.context is not None]
-        return ContextExtents(contexts, self._modules, self._reach, self._named_definitions)
-
-    def _may_matter(self, unsure: Sequence[Member], members: Sequence[Member], context: ModernizeContext) -> bool:
-        """Whether what may be a mesh context may reach something that depends on one: this asks as little as it can."""
-        dependent = [member for member in members if member.depends_on_a_mesh]
-        everything = context.everything()
-        if not dependent or everything is None:
-            return bool(dependent)
-        code = LeadingCode(self._reach, self._modules, everything, context.moved)
-        leading = code.to((member.module, member.holders) for member in dependent)
-        return leading is None or self._extents_of(unsure).may_hold(leading)
 
     def _relevant(self, members: Sequence[Member]) -> Iterator[Member]:
         """The members, but for what may be a mesh context and reaches nothing that depends on one by itself."""

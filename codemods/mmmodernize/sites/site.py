@@ -14,7 +14,6 @@ from mmmodernize.settings import ModernizeSettings
 from mmrewrite.codemod.imports import Imports
 from mmrewrite.codemod.meant_tree import MeantTree
 from mmrewrite.codemod.refused import SiteRefused
-from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.uses import ModuleUses, OldNameUse
 from mmrewrite.results import CompatUse, Edit, HintReference
@@ -112,8 +111,6 @@ class ModernizeContext:
         active: The codemods that may write.
         moved: New homes of the names that these move.
         lacking: The names that the releases which an upgrade leads to do not have.
-        came_upon: The modules beside these that an earlier run over the same program has come upon, None if none has
-            looked at all that leads from one to another.
         hidden: Of each notebook the lines that are not read as Python, by cell and line.
     """
 
@@ -124,7 +121,6 @@ class ModernizeContext:
     active: Collection[str]
     moved: Mapping[str, str]
     lacking: Lacking
-    came_upon: Sequence[Facts] | None = None
     hidden: Mapping[str, Sequence[Mapping[int, str]]] = field(default_factory=dict)
     _analyses: dict[type[Any], Any] = field(default_factory=dict)
 
@@ -184,20 +180,9 @@ class ModernizeContext:
         """Read all modules for what these tables hold, before other processes are to share them."""
         _ = self._below, self._importing, self._reading, self._saying
 
-    def everything(self) -> Sequence[Facts] | None:
-        """All modules that code of the project leads to, those that may not change among them; None if not known."""
-        if self.came_upon is None:
-            return None
-        others = {facts.path: facts for facts in (*self.came_upon, *self.project.loaded())}
-        return [*(module.facts for module in self.modules.values()), *others.values()]
-
     def old_names_below(self, name: str) -> Sequence[str]:
         """The old names that are `name`, or lie in it."""
         return self._below.get(name, ())
-
-    def has_analysis(self, kind: type[Any]) -> bool:
-        """Whether an analysis was made."""
-        return kind in self._analyses
 
     def analysis(self, kind: type[_Analysis]) -> _Analysis:
         """An analysis of the whole project, made once, on first use. `kind` is called with this context."""
