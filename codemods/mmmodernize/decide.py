@@ -32,7 +32,7 @@ from mmmodernize.names.name_index import ROOTS
 from mmmodernize.names.newer_index import Lacking
 from mmmodernize.settings import ModernizeSettings
 from mmmodernize.sites.carried_decision import CarriedDecision, carried, restored
-from mmmodernize.sites.decision import LEFT_WITH_REGION, Decision, refusal_of
+from mmmodernize.sites.decision import LEFT_WITH_REGION, Decision, left_at, refusal_of
 from mmmodernize.sites.site import Location, ModernizeContext, ModuleDraft, OldNameSite, SiteLeft
 from mmmodernize.sites.version_guards import guard_of
 from mmrewrite.codemod.refused import SiteRefused
@@ -575,8 +575,7 @@ def _no_module(item: ImportedName) -> str:
 
 def _left(module: ModuleUses, item: ImportedName, reason: str) -> LeftAlone:
     source = module.facts.source
-    line, column = source.position(span(source, item.alias)[0])
-    return LeftAlone(module.facts.path, line, column, source.text[slice(*span(source, item.alias))], reason, item.name)
+    return left_at(module, item.alias, reason, item.name, source.text[slice(*span(source, item.alias))])
 
 
 def _broken(item: ImportedName) -> str:

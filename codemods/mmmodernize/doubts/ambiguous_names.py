@@ -13,9 +13,9 @@ from mmmodernize.modules.own_members import OwnMembers, copy_of
 from mmmodernize.modules.passed_modules import PassedModules, star_origins
 from mmmodernize.modules.reexported_modules import ReexportedModules
 from mmmodernize.names.lost_keywords import lost_keywords
-from mmmodernize.names.name_index import ROOTS, TITLES
+from mmmodernize.names.name_index import ROOTS, TITLES, prefixes
 from mmmodernize.names.name_index import old_names as index
-from mmmodernize.sites.decision import refusal_of
+from mmmodernize.sites.decision import left_at, refusal_of
 from mmmodernize.sites.site import ModernizeContext
 from mmmodernize.sites.version_guards import guard_of
 from mmmodernize.types.array_functions import TOLD
@@ -23,41 +23,37 @@ from mmrewrite.project.uses import ModuleUses, dotted_text
 from mmrewrite.results import LeftAlone, Refusal
 from mmrewrite.source.branches import branches
 from mmrewrite.source.names import Binding, Scope, dotted_name
-from mmrewrite.source.spans import span
 
 _MAY_BE_NAMES = (ast.Name, ast.Attribute, ast.IfExp, ast.BoolOp)
 
 
 def names_by_star(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone | Refusal]:
     """Uses of old names that come by `from jax import *`, here or in a module of the project, and of gone modules."""
-    names, source, path = context.analysis(ToldNames).names, module.facts.source, module.facts.path
+    names = context.analysis(ToldNames).names
     stars: dict[str, str] = {}
     for star in module.facts.names.stars:
         where = f"`from {'.' * star.level}{star.module or ''} import *` on line {star.lineno}"
         stars |= dict.fromkeys(star_origins(module.facts, star, context.project, frozenset()), where)
-        homes = _and_above(star.module) if star.module and not star.level else ()
+        homes = prefixes(star.module) if star.module and not star.level else ()
         known = next((index()[name] for name in homes if name in index()), None)
         if known is not None and known.is_gone and guard_of(module, star) is None:
-            line, column = source.position(span(source, star)[0])
             reason = f"`{known.name}` {known.history}, so this import fails; {known.advice}"
-            left = LeftAlone(path, line, column, source.line(line).strip(), reason, known.name)
-            yield refusal_of(left, "report_old_names")
+            text = module.facts.source.line(star.lineno).strip()
+            yield refusal_of(left_at(module, star, reason, known.name, text), "report_old_names")
     for head, chain in module.chains if stars else ():
         if module.scope_of(head).owner(head.id) is not None:
             continue
         for node in reversed(chain):
             found = next((origin for origin in stars if f"{origin}.{dotted_text(node)}" in names), None)
             if found is not None:
-                line, column = source.position(span(source, node)[0])
-                reason = f"it comes by {stars[found]}; import it by name"
-                yield LeftAlone(path, line, column, ast.unparse(node), reason)
+                yield left_at(module, node, f"it comes by {stars[found]}; import it by name")
                 break
     yield from _of_modules_with_stars(module, context)
 
 
 def _of_modules_with_stars(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone]:
     """Old names that a module of the project gives without naming them, as it has `from jax import *`."""
-    source, names = module.facts.source, context.analysis(ToldNames).names
+    names = context.analysis(ToldNames).names
     given: dict[str, str] = {}
     imported = {item.name for item in module.imported}
     for name in imported | {name.rpartition(".")[0] for name in imported}:
@@ -72,9 +68,8 @@ def _of_modules_with_stars(module: ModuleUses, context: ModernizeContext) -> Ite
     places |= {use.node: given[use.name] for use in module.uses(given)}
     for node, name in places.items():
         if guard_of(module, node) is None:
-            line, column = source.position(span(source, node)[0])  # type: ignore[arg-type]
             reason = f"it is `{name}`, which a module of the project gives by `import *`; import it by name"
-            yield LeftAlone(module.facts.path, line, column, ast.unparse(node), reason)
+            yield left_at(module, node, reason)
 
 
 def unclear_uses(module: ModuleUses, names: Collection[str]) -> Iterator[LeftAlone | Refusal]:
@@ -83,7 +78,6 @@ def unclear_uses(module: ModuleUses, names: Collection[str]) -> Iterator[LeftAlo
     Code that chooses by the version of JAX handles both meanings and is not reported. Neither is an alias: the
     assignment that makes it is. A `try` around `import jax.numpy` only asks whether there is a JAX.
     """
-    source = module.facts.source
     old_names = frozenset(names)
     known: dict[tuple[Scope, str], set[str]] = {}
     lost: dict[tuple[Scope, str], Mapping[str, str]] = {}
@@ -107,9 +101,7 @@ def unclear_uses(module: ModuleUses, names: Collection[str]) -> Iterator[LeftAlo
             rest = dotted_text(node).removeprefix(head.id)
             old = sorted({meaning + rest for meaning in meanings} & old_names)
             if old:
-                line, column = source.position(span(source, node)[0])
-                because = _why(module, head.id, bindings, old[0])
-                yield LeftAlone(module.facts.path, line, column, ast.unparse(node), because)
+                yield left_at(module, node, _why(module, head.id, bindings, old[0]))
                 break
 
 
@@ -125,12 +117,11 @@ def _calls_with(module: ModuleUses, function: ast.expr, lost: Mapping[str, str])
     """Keywords in calls of a function that has them in some releases of JAX alone."""
     for keyword in keywords_of(module, function):
         if keyword.arg is not None and keyword.arg in lost and guard_of(module, keyword) is None:
-            line, column = module.facts.source.position(span(module.facts.source, keyword)[0])
             reason = (
                 f"`{ast.unparse(function)}` is chosen by the version of JAX, and `{keyword.arg}=` is a keyword of "
                 f"`{lost[keyword.arg]}` that today's function has not; give it where that is chosen"
             )
-            left = LeftAlone(module.facts.path, line, column, f"{keyword.arg}=", reason, lost[keyword.arg])
+            left = left_at(module, keyword, reason, lost[keyword.arg], f"{keyword.arg}=")
             yield refusal_of(left, "report_old_parts")
 
 
@@ -190,14 +181,7 @@ def _is_guarded(module: ModuleUses, binding: Binding, old_names: Collection[str]
         return False
     if binding.target is None:
         return not isinstance(binding.value, ast.Constant)
-    return any(name in old_names for name in _and_above(binding.target))
-
-
-def _and_above(name: str) -> Iterator[str]:
-    yield name
-    while "." in name:
-        name = name.rpartition(".")[0]
-        yield name
+    return any(name in old_names for name in prefixes(binding.target))
 
 
 def lacking_in_copies(module: ModuleUses, context: ModernizeContext) -> Iterator[Refusal]:
@@ -212,10 +196,9 @@ def lacking_in_copies(module: ModuleUses, context: ModernizeContext) -> Iterator
         copy = copies.get((name or "").partition(".")[0])
         if name is None or copy is None or name not in index() or project.defines(name, facts):
             continue
-        line, column = facts.source.position(span(facts.source, node)[0])
         home, _, own = name.rpartition(".")
         reason = f"the project's own `{home}` ({copy.path}) has no `{own}`; use what it has"
-        yield refusal_of(LeftAlone(facts.path, line, column, ast.unparse(node), reason, name), "report_old_names")
+        yield refusal_of(left_at(module, node, reason, name), "report_old_names")
 
 
 def members_of_passed(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone]:
@@ -237,9 +220,8 @@ def members_of_passed(module: ModuleUses, context: ModernizeContext) -> Iterator
             found = _read_of_any(chain, passed.places, context.owners, context.analysis(OwnMembers).names)
         if found is not None and guard_of(module, node) is None:
             name, home, place, part = found
-            line, column = module.facts.source.position(span(module.facts.source, part)[0])
             reason = f"it may be `{name}`, as `{home}` is passed on as a value at {place}; see what it means today"
-            yield LeftAlone(module.facts.path, line, column, ast.unparse(part), reason)
+            yield left_at(module, part, reason)
 
 
 def members_of_reexported(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone | Refusal]:
@@ -259,9 +241,8 @@ def members_of_reexported(module: ModuleUses, context: ModernizeContext) -> Iter
         meant = reexported.of(node.value, module.scope_of(node), module.facts)
         old = sorted({f"{home}.{node.attr}" for home in meant} & told.names)
         if old and guard_of(module, node) is None:
-            line, column = module.facts.source.position(span(module.facts.source, node)[0])
             reason = f"it may be `{old[0]}`, by way of the project's modules; import it by one name from one place"
-            yield LeftAlone(module.facts.path, line, column, ast.unparse(node), reason)
+            yield left_at(module, node, reason)
 
 
 def _looked_up_by_project(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone]:
@@ -275,9 +256,8 @@ def _looked_up_by_project(module: ModuleUses, context: ModernizeContext) -> Iter
         held = context.analysis(HeldModules).looked_up(facts)
         old = sorted({f"{each}.{own}" for each in held} & told.names)
         if old:
-            line, column = module.facts.source.position(span(module.facts.source, item.alias)[0])
             reason = f"it may be `{old[0]}`, which `{home}` looks up; import it by name from where it is today"
-            yield LeftAlone(module.facts.path, line, column, ast.unparse(item.alias), reason)
+            yield left_at(module, item.alias, reason)
 
 
 class _ChosenNames:

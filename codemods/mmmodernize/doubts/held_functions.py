@@ -21,11 +21,12 @@ from mmmodernize.modules.held_modules import HeldModules
 from mmmodernize.modules.own_members import OwnMembers
 from mmmodernize.modules.passed_modules import PassedModules, module_by_name
 from mmmodernize.names.lost_keywords import lost_keywords
+from mmmodernize.names.name_index import prefixes
+from mmmodernize.sites.decision import left_at
 from mmmodernize.sites.site import ModernizeContext
 from mmmodernize.sites.version_guards import guard_of
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.results import LeftAlone
-from mmrewrite.source.spans import span
 from mmrewrite.values.library import is_partial
 from mmrewrite.values.value import Value
 
@@ -62,19 +63,18 @@ def find_held_keywords(context: ModernizeContext) -> None:
 def _told(
     module: ModuleUses, context: ModernizeContext, asked: Iterable[ast.keyword], value: ast.expr
 ) -> Iterator[LeftAlone]:
-    lost, source = lost_keywords(), module.facts.source
+    lost = lost_keywords()
     # Members that the project has itself are read of many values.
     is_own = isinstance(value, ast.Attribute) and value.attr in context.analysis(OwnMembers).names
     found = context.analysis(HeldFunctionsInView if is_own else HeldFunctions).of(module, value)
     for keyword in asked:
         name = min((each for each in found if keyword.arg in lost[each]), default=None)
         if name is not None and keyword.arg is not None:
-            line, column = source.position(span(source, keyword)[0])
             reason = (
                 f"`{ast.unparse(value)}` may be `{name}`, by {found[name]}; `{keyword.arg}=` of that "
                 f"{lost[name][keyword.arg]}"
             )
-            yield LeftAlone(module.facts.path, line, column, f"{keyword.arg}=", reason)
+            yield left_at(module, keyword, reason, text=f"{keyword.arg}=")
 
 
 def _certain(module: ModuleUses) -> Set[ast.keyword]:
@@ -245,8 +245,7 @@ def _held_in(module: ModuleUses, texts: _TextLookups, loose: Collection[str]) ->
 
 
 def _is_in_any(name: str, modules: Collection[str]) -> bool:
-    parts = name.split(".")
-    return any(".".join(parts[:length]) in modules for length in range(1, len(parts)))
+    return any(each in modules for each in prefixes(name.rpartition(".")[0]))
 
 
 @functools.cache

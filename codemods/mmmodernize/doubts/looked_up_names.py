@@ -9,14 +9,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from mmmodernize.modules.deprecations import ToldNames
 from mmmodernize.modules.passed_modules import PassedModules, module_by_name, text_of
 from mmmodernize.names.name_index import old_names
-from mmmodernize.sites.decision import refusal_of
+from mmmodernize.sites.decision import left_at, refusal_of
 from mmmodernize.sites.site import ModernizeContext
 from mmmodernize.sites.version_guards import guard_of
 from mmmodernize.text.run_text import RunTexts, text_in, texts_of
 from mmmodernize.text.text_patterns import says_part, text_pattern
 from mmrewrite.project.uses import ModuleUses, dotted_text
 from mmrewrite.results import LeftAlone, Refusal
-from mmrewrite.source.spans import span
 
 _WORDS_OF_TEXT = re.compile(r"[^\W\d]\w*")
 
@@ -33,7 +32,6 @@ def looked_up(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlo
     A `getattr` of a module that is seen, for a name that is gone, raises and is refused.
     """
     names, passed = context.analysis(ToldNames).names, context.analysis(PassedModules)
-    source = module.facts.source
     told: dict[ast.AST, str] = {}
     for node in module.strings:
         full = _old_name(homes_asked(module, node, passed.places), str(node.value), names)
@@ -53,9 +51,8 @@ def looked_up(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlo
     told |= dict(_of_added_globals(module, passed, names))
     for place, reason in told.items():
         if guard_of(module, place) is None and isinstance(place, ast.expr):
-            line, column = source.position(span(source, place)[0])
             name = _raising(module, place)
-            left = LeftAlone(module.facts.path, line, column, ast.unparse(place), reason, name or "")
+            left = left_at(module, place, reason, name or "")
             yield left if name is None else refusal_of(left, "report_old_names")
 
 

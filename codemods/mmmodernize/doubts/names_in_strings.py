@@ -16,6 +16,7 @@ from mmmodernize.modules.deprecations import ToldNames
 from mmmodernize.names.advice import SUCCESSORS
 from mmmodernize.names.lost_keywords import lost_keywords, may_give_lost_keywords
 from mmmodernize.names.renamed_keywords import OLD_KEYWORDS
+from mmmodernize.sites.decision import left_at
 from mmmodernize.sites.site import ModernizeContext
 from mmmodernize.text.run_text import (
     RunTexts,
@@ -103,9 +104,8 @@ def _by_way_of_project(
     # An imported name keeps its alias where it moves.
     is_kept = inner is not None and own in inner.names.scope.bindings and found in context.moved
     if found in context.owners and not is_kept:
-        line, column = module.facts.source.position(span(module.facts.source, node)[0])
         reason = f"it is `{found}` by way of the project's modules, which may lose the name or use it no more"
-        yield LeftAlone(module.facts.path, line, column, text, reason, found)
+        yield left_at(module, node, reason, found, text)
 
 
 def names_in_labels(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone]:
@@ -115,10 +115,8 @@ def names_in_labels(module: ModuleUses, context: ModernizeContext) -> Iterator[L
     for node in (each for value in labels for each in walk(value)):
         found = _replaced(module, context, node)
         if found is not None and isinstance(node, ast.expr | ast.keyword):
-            start, end = span(source, node)
-            line, column = source.position(start)
             reason = f"the string shows this text, so that what it shows changes once `{found}` is rewritten"
-            yield LeftAlone(module.facts.path, line, column, source.text[start:end], reason, found)
+            yield left_at(module, node, reason, found, source.text[slice(*span(source, node))])
 
 
 def _replaced(module: ModuleUses, context: ModernizeContext, node: ast.AST) -> str | None:

@@ -10,6 +10,7 @@ from mmmodernize.doubts.looked_up_names import homes_asked
 from mmmodernize.modules.passed_modules import star_origins
 from mmmodernize.names.name_index import TITLES
 from mmmodernize.names.newer_index import Lacking
+from mmmodernize.sites.decision import left_at
 from mmmodernize.sites.version_guards import guard_of
 from mmrewrite.engine.notebook import read_notebooks
 from mmrewrite.engine.outcome import Outcome, rewritten, unchanged, unread
@@ -95,9 +96,8 @@ def _uses(module: ModuleUses, project: Project, lacking: Lacking) -> Iterator[tu
     for node, name, doubt in _places(module, project, lacking):
         if lacking.of_name(name) is not None:
             guard = guard_of(module, node)
-            line, column = source.position(span(source, node)[0])
             text = source.text[slice(*span(source, node))].splitlines()[0]
-            yield LeftAlone(module.facts.path, line, column, text, guard or doubt, name), guard is not None
+            yield left_at(module, node, guard or doubt, name, text), guard is not None
 
 
 def _places(module: ModuleUses, project: Project, lacking: Lacking) -> Iterator[tuple[ast.expr | ast.alias, str, str]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mmmodernize.edits.import_names import one_line, parts_that_go
-from mmmodernize.names.name_index import ONCE_MODULES, ONCE_MODULES_OF_THEMSELVES, old_names
+from mmmodernize.names.name_index import ONCE_MODULES, ONCE_MODULES_OF_THEMSELVES, old_names, prefixes
 from mmmodernize.names.old_names import PJIT, STILL_THERE
 from mmmodernize.sites.site import ModernizeContext, ModuleDraft
 from mmmodernize.sites.version_guards import guard_of
@@ -248,7 +248,7 @@ class ImportEdits:
         """The imports of what was in modules that are gone and the index does not know, each with what to say."""
         for item in self.module.imported:
             home = item.name.rpartition(".")[0]
-            known = next((old_names()[name] for name in _and_above(home) if name in old_names()), None)
+            known = next((old_names()[name] for name in prefixes(home) if name in old_names()), None)
             if known is None or not known.is_gone or known.name in ONCE_MODULES or item.name in self.context.owners:
                 continue
             is_active = self.context.owners.get(known.name) in self.context.active
@@ -471,13 +471,6 @@ def _merged(lines: Iterable[str]) -> Iterator[str]:
         if name and name not in names:
             names.append(name)
     return (f"{start} import {', '.join(names)}" if names else start for start, names in members.items())
-
-
-def _and_above(name: str) -> Iterator[str]:
-    """A full name of a module, and those of the packages around it."""
-    while "." in name:
-        yield name
-        name = name.rpartition(".")[0]
 
 
 def _takes_by_star(module: ModuleUses, name: str, context: ModernizeContext) -> bool:

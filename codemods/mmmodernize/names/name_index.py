@@ -11,9 +11,11 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any
 
 from mmmodernize.names.advice import ADVICE
 from mmmodernize.names.gate import uses_any
@@ -101,7 +103,7 @@ class OldName:
                     return old_names()[other].advice
             words = re.sub(r"^in favou?r of ", "use ", said.group())
             return f"{title} says: {words.rstrip('. ')}"
-        around = next((ADVICE[place] for place in _places(self.name) if place in ADVICE), None)
+        around = next((ADVICE[place] for place in prefixes(self.name) if place in ADVICE), None)
         if around is not None:
             return around
         before = f", and {title} {self.last_release} shows what it was" if self.last_release else ""
@@ -116,23 +118,29 @@ _SAYS_MORE = re.compile(
 )
 
 
-def _places(name: str) -> list[str]:
-    """The modules around a name, from the inside."""
-    parts = name.split(".")
-    return [".".join(parts[:length]) for length in range(len(parts) - 1, 1, -1)]
+def prefixes(name: str) -> Iterator[str]:
+    """A full name, and those of what is around it, from the inside."""
+    while name:
+        yield name
+        name = name.rpartition(".")[0]
+
+
+def rows_of(file: Traversable) -> Iterator[tuple[str, Sequence[str], Mapping[str, Any]]]:
+    """The rows of an index, each with its package and the releases of that which were read."""
+    package, releases = "", list[str]()
+    for line in file.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        if "releases" in row:
+            package, releases = row["package"], row["releases"]
+        else:
+            yield package, releases, row
 
 
 @functools.cache
 def old_names() -> Mapping[str, OldName]:
     """The index, by full name."""
     found: dict[str, OldName] = {}
-    package, releases = "", []
-    lines = (line for file in (OLDER_FILE, INDEX_FILE) for line in file.read_text(encoding="utf-8").splitlines())
-    for line in lines:
-        row = json.loads(line)
-        if "releases" in row:
-            package, releases = row["package"], row["releases"]
-            continue
+    for package, releases, row in (*rows_of(OLDER_FILE), *rows_of(INDEX_FILE)):
         position = releases.index(row["since"][0][0])
         found[row["name"]] = OldName(
             row["name"],
@@ -281,5 +289,4 @@ def numbers(release: str) -> tuple[int, ...]:
 @functools.cache
 def last_releases() -> Mapping[str, str]:
     """The last release of each package that the index knows."""
-    rows = map(json.loads, INDEX_FILE.read_text(encoding="utf-8").splitlines())
-    return {row["package"]: row["releases"][-1] for row in rows if "releases" in row}
+    return {package: releases[-1] for package, releases, _ in rows_of(INDEX_FILE)}

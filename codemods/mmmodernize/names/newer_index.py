@@ -7,7 +7,6 @@ Upgrades to an older release ask for it; nothing else reads it. `newer_names.jso
 from __future__ import annotations
 
 import functools
-import json
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from importlib.resources import files
 from itertools import pairwise
 
 from mmmodernize.names.gate import uses_any
-from mmmodernize.names.name_index import PACKAGES, TITLES, numbers, old_names, words_beside
+from mmmodernize.names.name_index import PACKAGES, TITLES, numbers, old_names, prefixes, rows_of, words_beside
 
 NEWER_FILE = files("mmmodernize.names") / "newer_names.jsonl"
 
@@ -62,17 +61,12 @@ def newer_names() -> Mapping[str, NewerName]:
     """The index, by full name."""
     changes: dict[str, list[tuple[str, str]]] = defaultdict(list)
     homes: dict[str, tuple[str, tuple[str, ...]]] = {}
-    package, releases = "", ()
-    for line in NEWER_FILE.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        if "releases" in row:
-            package, releases = row["package"], tuple(row["releases"])
-            continue
+    for package, releases, row in rows_of(NEWER_FILE):
         change = "came" if "came" in row else "went"
         for own in row["names"]:
             name = f"{row['in']}.{own}"
             changes[name].append((row[change], change))
-            homes[name] = package, releases
+            homes[name] = package, tuple(releases)
     return {name: NewerName(name, homes[name][0], tuple(found), homes[name][1]) for name, found in changes.items()}
 
 
@@ -101,10 +95,8 @@ class Lacking:
 
     def of_name(self, name: str) -> tuple[NewerName, str] | None:
         """The latest release that a full name waits for: its own, or that of a module around it."""
-        parts = name.split(".")
-        around = (".".join(parts[:length]) for length in range(2, len(parts) + 1))
-        found = [self.names[each] for each in around if each in self.names]
-        return max(found, key=lambda item: numbers(item[1]), default=None)
+        found = [self.names[each] for each in prefixes(name) if each in self.names]
+        return max(reversed(found), key=lambda item: numbers(item[1]), default=None)
 
     @functools.cached_property
     def words(self) -> Mapping[bytes, frozenset[bytes]]:

@@ -9,14 +9,13 @@ new one.
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
 from mmmodernize.names.advice import OLDER_MEMBERS, PART_ADVICE, SAME_BY_DEFAULT, SUCCESSORS
-from mmmodernize.names.name_index import TITLES, words_beside
+from mmmodernize.names.name_index import TITLES, rows_of, words_beside
 
 PARTS_FILE = files("mmmodernize.names") / "old_parts.jsonl"
 
@@ -127,16 +126,7 @@ class MovedCall:
 @functools.cache
 def _rows() -> Sequence[tuple[str, Sequence[str], Mapping[str, Any]]]:
     """Each row, with its package and the releases of that that were compared."""
-    package = ""
-    releases: list[str] = []
-    rows: list[tuple[str, Sequence[str], Mapping[str, Any]]] = []
-    for line in PARTS_FILE.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        if "releases" in row:
-            package, releases = row["package"], row["releases"]
-        else:
-            rows.append((package, releases, row))
-    return rows
+    return list(rows_of(PARTS_FILE))
 
 
 def _by_owner(kind: str) -> Mapping[str, Mapping[str, OldPart]]:

@@ -7,13 +7,11 @@ Programs that import one are asked for it; nothing else reads it. `private_names
 from __future__ import annotations
 
 import functools
-import json
-import re
 from collections.abc import Mapping
 from importlib.resources import files
 
 from mmmodernize.names.advice import ADVICE
-from mmmodernize.names.name_index import OldName
+from mmmodernize.names.name_index import OldName, prefixes, rows_of
 
 PRIVATE_FILE = files("mmmodernize.names") / "private_names.jsonl"
 PART = "_src"
@@ -28,12 +26,7 @@ def is_private(name: str) -> bool:
 def private_names() -> Mapping[str, OldName]:
     """The index, by full name; the row of a module stands for all that it held and that has no row of its own."""
     found: dict[str, OldName] = {}
-    package, releases = "", []
-    for line in PRIVATE_FILE.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        if "releases" in row:
-            package, releases = row["package"], row["releases"]
-            continue
+    for package, releases, row in rows_of(PRIVATE_FILE):
         since = row["gone"]
         before = releases[releases.index(since) - 1]
         for own in row["names"]:
@@ -45,7 +38,7 @@ def private_names() -> Mapping[str, OldName]:
 
 def _advice(name: str, row: Mapping[str, str]) -> str | None:
     """What to write: for the name or a public one of its kind, by where it is today, or for the modules around it."""
-    places = [name[:dot].replace(f".{PART}", "") for dot in (len(name), *_dots(name))]
+    places = [each.replace(f".{PART}", "") for each in prefixes(name)]
     own = name.rpartition(".")[2]
     said = ADVICE.get(name) or ADVICE.get(places[0])
     if said is not None:
@@ -58,17 +51,11 @@ def _advice(name: str, row: Mapping[str, str]) -> str | None:
     return next((ADVICE[place] for place in places if place in ADVICE and place != "jax.config"), None)
 
 
-def _dots(name: str) -> list[int]:
-    return [match.start() for match in re.finditer(r"\.", name)][::-1]
-
-
 def private_name(name: str) -> OldName | None:
     """The row of a private name that is gone, else that of what is gone around it; None if neither is known."""
-    while is_private(name):
-        if name in private_names():
-            return private_names()[name]
-        name = name.rpartition(".")[0]
-    return None
+    if not is_private(name):
+        return None
+    return next((private_names()[each] for each in prefixes(name) if each in private_names()), None)
 
 
 @functools.cache

@@ -10,6 +10,7 @@ from mmmodernize.sites.decision import Decision
 from mmmodernize.sites.site import Location
 from mmrewrite.project.uses import ModuleUses, OldNameUse
 from mmrewrite.results import Refusal
+from mmrewrite.source.names import root_of
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,9 @@ def restored(decision: CarriedDecision, module: ModuleUses) -> Decision:
     use = None
     if decision.use is not None:
         place, name, written = decision.use
-        head = node = module.nodes[place]
+        node = module.nodes[place]
         assert isinstance(node, ast.expr)
-        while isinstance(head, ast.Attribute):
-            head = head.value
+        head = root_of(node)
         use = OldNameUse(node, name, written, module.scope_of(head), module.statement_of(head))
     location = Location(module, module.nodes[decision.node], use, decision.part)
     return Decision(location, decision.codemod, decision.reason_left, decision.refusal)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass, replace
 
-from mmmodernize.sites.site import Location
+from mmmodernize.sites.site import Location, span_of
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.results import HintReference, LeftAlone, Refusal
 
 LEFT_WITH_REGION = "left as it is, because what one mesh context reaches is rewritten together"
@@ -45,6 +47,12 @@ class Decision:
             self.location.path, line, column, reason, self.codemod, self.location.reference, is_consequence=True
         )
         return replace(self, refusal=refusal)
+
+
+def left_at(module: ModuleUses, node: ast.AST, reason: str, name: str = "", text: str | None = None) -> LeftAlone:
+    """A node that is told of and stays, with its source or another text for it."""
+    line, column = module.facts.source.position(span_of(module, node)[0])
+    return LeftAlone(module.facts.path, line, column, ast.unparse(node) if text is None else text, reason, name)
 
 
 def refusal_of(left: LeftAlone, codemod: str) -> Refusal:

@@ -79,7 +79,7 @@ class Location:
     @property
     def span(self) -> tuple[int, int]:
         """Offsets of the first character of the node and of the one after its last."""
-        return _span(self.module, self.node)
+        return span_of(self.module, self.node)
 
     @property
     def position(self) -> tuple[int, int]:
@@ -255,7 +255,7 @@ class OldNameSite:
 
     def span(self, node: ast.AST) -> tuple[int, int]:
         """Offsets of a node's first character and of the one after its last."""
-        return _span(self.module, node)
+        return span_of(self.module, node)
 
     # Refusals
 
@@ -428,6 +428,7 @@ class OldNameSite:
         self.meant.replace_around(node, node.value, "", f".{text}")
 
 
-def _span(module: ModuleUses, node: ast.AST) -> tuple[int, int]:
+def span_of(module: ModuleUses, node: ast.AST) -> tuple[int, int]:
+    """Offsets of the first character of a node of a module and of the one after its last."""
     assert isinstance(node, ast.expr | ast.stmt | ast.keyword | ast.alias | ast.arg | ast.pattern)
     return span(module.facts.source, node)  # type: ignore[arg-type]

@@ -7,9 +7,10 @@ import operator
 import re
 from collections.abc import Sequence
 
-from mmmodernize.names.name_index import TITLES, last_releases, numbers, old_names
+from mmmodernize.names.name_index import TITLES, last_releases, numbers, old_names, prefixes
 from mmmodernize.names.private_index import private_name
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.source.names import root_of
 
 _CAUGHT = frozenset(("ImportError", "ModuleNotFoundError", "AttributeError", "Exception", "BaseException"))
 _PROBES = frozenset(("builtins.hasattr", "builtins.getattr"))
@@ -26,21 +27,16 @@ def guard_of(module: ModuleUses, node: ast.AST) -> str | None:
 
 def _fails_before(module: ModuleUses, node: ast.AST) -> bool:
     """Whether a name comes by one import, which nothing guards, from what is gone."""
-    while isinstance(node, ast.Attribute):
-        node = node.value
+    node = root_of(node)
     if not isinstance(node, ast.Name):
         return False
     binding = module.facts.names.binding(node.id, module.scope_of(node))
     if binding is None or binding.target is None or binding.statement is None:
         return False
-    parts = binding.target.split(".")
-    known = (old_names().get(".".join(parts[:length])) for length in range(2, len(parts) + 1))
+    known = (old_names().get(each) for each in prefixes(binding.target))
     is_gone = any(name is not None and name.is_gone for name in known) or private_name(binding.target) is not None
-    if not is_gone:
-        return False
-    return (
-        isinstance(binding.statement, ast.Import | ast.ImportFrom) and _guard_around(module, binding.statement) is None
-    )
+    is_import = isinstance(binding.statement, ast.Import | ast.ImportFrom)
+    return is_gone and is_import and _guard_around(module, binding.statement) is None
 
 
 def _guard_around(module: ModuleUses, node: ast.AST) -> str | None:

@@ -57,11 +57,7 @@ class KeepDataAttributes(ModernizeCodemod):
     """Wraps what is assigned to attributes of a module."""
 
     changed_in: ClassVar = {"": ("flax", "0.12.0", "stops")}
-
-    @classmethod
-    def markers(cls) -> tuple[bytes, ...]:
-        """A file without nnx has no site."""
-        return (b"nnx",)
+    extra_markers: ClassVar = (b"nnx",)
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:

@@ -53,11 +53,7 @@ class KeepNnxLeaves(ModernizeCodemod):
     """Says what is a leaf, where trees hold modules or variables."""
 
     changed_in: ClassVar = {"": ("flax", "0.11.0", "changes")}
-
-    @classmethod
-    def markers(cls) -> tuple[bytes, ...]:
-        """A file without nnx has no site."""
-        return (b"nnx",)
+    extra_markers: ClassVar = (b"nnx",)
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:

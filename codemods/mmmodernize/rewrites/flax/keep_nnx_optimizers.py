@@ -34,11 +34,7 @@ class KeepNnxOptimizers(ModernizeCodemod):
     """Writes the class that holds its model, where the calls are those of before."""
 
     changed_in: ClassVar = {"": ("flax", "0.11.0", "stops")}
-
-    @classmethod
-    def markers(cls) -> tuple[bytes, ...]:
-        """A file without nnx has no site."""
-        return (b"nnx",)
+    extra_markers: ClassVar = (b"nnx",)
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:

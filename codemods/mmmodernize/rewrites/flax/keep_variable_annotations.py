@@ -41,11 +41,7 @@ class KeepVariableAnnotations(ModernizeCodemod):
     """Renames the keyword, and switches off what is new."""
 
     changed_in: ClassVar = {"": ("flax", "0.12.0", "changes")}
-
-    @classmethod
-    def markers(cls) -> tuple[bytes, ...]:
-        """A file without nnx has no site."""
-        return (b"nnx",)
+    extra_markers: ClassVar = (b"nnx",)
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:

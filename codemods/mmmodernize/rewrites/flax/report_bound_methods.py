@@ -37,11 +37,7 @@ class ReportBoundMethods(ModernizeCodemod):
     """Writes nothing."""
 
     changed_in: ClassVar = {"": ("flax", "0.12.1", "stops")}
-
-    @classmethod
-    def markers(cls) -> tuple[bytes, ...]:
-        """A file without nnx has no site."""
-        return (b"nnx",)
+    extra_markers: ClassVar = (b"nnx",)
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:

@@ -32,7 +32,7 @@ from mmmodernize.sites.site import Location, ModernizeContext
 from mmmodernize.sites.version_guards import guard_of
 from mmrewrite.project.uses import ImportedName, ModuleUses, dotted_text
 from mmrewrite.results import Change
-from mmrewrite.source.names import absolute_import
+from mmrewrite.source.names import absolute_import, root_of
 
 
 class ReportPrivateNames(ModernizeCodemod):
@@ -99,22 +99,16 @@ def _fails(item: ImportedName, module: ModuleUses, context: ModernizeContext) ->
     return not any(module.uses(context.old_names_below(item.name)))
 
 
-def _first(node: ast.expr) -> ast.expr:
-    """The first name of a chain of attributes."""
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return node
-
-
 def _is_alias(module: ModuleUses, node: ast.expr) -> bool:
     """Whether the first name of an expression stands for something that is gone itself."""
-    first = _first(node)
+    first = root_of(node)
+    assert isinstance(first, ast.expr)
     return private_name(module.facts.names.resolve(first, module.scope_of(first)) or "") is not None
 
 
 def _comes_by(items: Collection[ImportedName], module: ModuleUses, node: ast.expr) -> bool:
     """Whether nothing but some imports binds the first name of an expression."""
-    first = _first(node)
+    first = root_of(node)
     if not isinstance(first, ast.Name):
         return False
     owner = module.scope_of(first).owner(first.id)
