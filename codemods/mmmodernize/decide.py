@@ -28,6 +28,7 @@ from mmmodernize.modules.held_modules import HeldModules
 from mmmodernize.modules.own_members import OwnMembers, copy_of
 from mmmodernize.modules.patched_names import PatchedNames
 from mmmodernize.modules.project_age import ProjectAge
+from mmmodernize.modules.project_as_written import ProjectAsWritten, read_as_written
 from mmmodernize.names.name_index import ROOTS
 from mmmodernize.names.newer_index import Lacking
 from mmmodernize.settings import ModernizeSettings
@@ -42,7 +43,7 @@ from mmrewrite.engine.notebook import read_notebooks
 from mmrewrite.engine.outcome import Outcome, outcomes_apart, rewritten, unread
 from mmrewrite.engine.self_check import SecondRun, self_check
 from mmrewrite.engine.sorted_imports import with_sorted_imports
-from mmrewrite.project.facts import Facts, Loader, SourceFile, Unreadable, read_facts
+from mmrewrite.project.facts import Facts, Loader, SourceFile, Unreadable
 from mmrewrite.project.project import Project
 from mmrewrite.project.uses import ImportedName, ModuleUses, group_by_name
 from mmrewrite.results import CompatUse, Edit, LeftAlone, Refusal, Rewrite
@@ -57,7 +58,7 @@ def modernize_files(
     notebooks, results = read_notebooks(files)
     modules = [notebooks[file.path].module if file.path in notebooks else file for file in files]
     wanted = sorted((file for file in modules if file.path not in results), key=lambda file: file.path)
-    found = list(map(_read, settings.track("Reading", wanted, len(wanted))))
+    found = list(map(read_as_written, settings.track("Reading", wanted, len(wanted))))
     results |= {facts.file.path: unread(facts) for facts in found if isinstance(facts, Unreadable)}
     read = [facts for facts in found if isinstance(facts, Facts)]
     hidden = {path: tuple(notebook.hidden_text()) for path, notebook in notebooks.items()}
@@ -107,7 +108,7 @@ class _ModernizeRun:
         """Read what becomes of a module, and what its tree alone says, since the check will ask for that."""
         result = rewritten(facts, outcome)
         if result.changed and not self.is_check:
-            again = self.ahead[facts.path] = _read(replace(facts.file, data=result.result))
+            again = self.ahead[facts.path] = read_as_written(replace(facts.file, data=result.result))
             if isinstance(again, Facts):
                 again.names.homes = context.moved
                 context.project.connect(again)
@@ -120,15 +121,7 @@ class _ModernizeRun:
     def read_again(self, file: SourceFile) -> Facts | Unreadable:
         """Read a result, unless that was done ahead."""
         known = self.ahead.pop(file.path, None)
-        return known if known is not None and known.file == file else _read(file)
-
-
-def _read(file: SourceFile) -> Facts | Unreadable:
-    facts = read_facts(file, ())
-    if isinstance(facts, Facts):
-        # The hint engine takes an old home of a name for the new one. Here, the difference is the subject.
-        facts.names.synonyms = {}
-    return facts
+        return known if known is not None and known.file == file else read_as_written(file)
 
 
 class _ModuleError(Exception):
@@ -166,16 +159,6 @@ def _decide_rest(modules: Sequence[Facts], paths: Collection[str], run: _Moderni
             failed[error.path] = Outcome(failure=error.message)
             if len(failed) > _MOST_FAILURES:
                 return failed | {facts.path: Outcome(failure=error.message) for facts in rest}
-
-
-class _OldProject(Project):
-    """A project whose modules are read without taking old names for new ones."""
-
-    def _read(self, place: str, name: str, is_package: bool, root: str) -> Facts | None:
-        facts = super()._read(place, name, is_package, root)
-        if facts is not None:
-            facts.names.synonyms = {}
-        return facts
 
 
 def _decide(modules: Sequence[Facts], paths: Collection[str], run: _ModernizeRun) -> dict[str, Outcome]:
@@ -334,7 +317,7 @@ def _context(modules: Sequence[Facts], run: _ModernizeRun) -> ModernizeContext:
     moved = {old: new for old, new in homes if lacking.of_name(new) is None}
     for facts in modules:
         facts.names.homes = moved
-    project = _OldProject(modules, run.load, ())
+    project = ProjectAsWritten(modules, run.load, ())
     return ModernizeContext(
         project,
         {facts.path: _uses(facts, project, run) for facts in modules},

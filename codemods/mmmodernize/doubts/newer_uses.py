@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 from mmmodernize.doubts.looked_up_names import homes_asked
 from mmmodernize.modules.passed_modules import star_origins
+from mmmodernize.modules.project_as_written import ProjectAsWritten, read_as_written
 from mmmodernize.names.name_index import TITLES
 from mmmodernize.names.newer_index import Lacking
 from mmmodernize.sites.decision import left_at
 from mmmodernize.sites.version_guards import guard_of
 from mmrewrite.engine.notebook import read_notebooks
 from mmrewrite.engine.outcome import Outcome, rewritten, unchanged, unread
-from mmrewrite.project.facts import Facts, Loader, SourceFile, Unreadable, read_facts
+from mmrewrite.project.facts import Facts, Loader, SourceFile, Unreadable
 from mmrewrite.project.project import Project
 from mmrewrite.project.uses import ModuleUses, dotted_text
 from mmrewrite.results import LeftAlone, Rewrite
@@ -35,16 +36,6 @@ class NewerUses:
 
     missing: Rewrite
     guarded: Rewrite | None = None
-
-
-class _ProjectAsWritten(Project):
-    """A project in which every name is the one that is written: an old home is not taken for the new one."""
-
-    def _read(self, place: str, name: str, is_package: bool, root: str) -> Facts | None:
-        facts = super()._read(place, name, is_package, root)
-        if facts is not None:
-            facts.names.synonyms = {}
-        return facts
 
 
 def uses_of_newer(
@@ -68,13 +59,12 @@ def uses_of_newer(
     read: list[Facts] = []
     for file in gated:
         if file.path not in failed:
-            facts = read_facts(notebooks[file.path].module if file.path in notebooks else file, ())
+            facts = read_as_written(notebooks[file.path].module if file.path in notebooks else file)
             if isinstance(facts, Unreadable):
                 yield NewerUses(back(unread(facts)))
             else:
-                facts.names.synonyms = {}
                 read.append(facts)
-    project = _ProjectAsWritten(read, load, ())
+    project = ProjectAsWritten(read, load, ())
     for facts in read:
         try:
             found = list(_uses(ModuleUses(facts), project, lacking))

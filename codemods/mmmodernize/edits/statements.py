@@ -19,7 +19,8 @@ def remove_statement(site: OldNameSite, statement: ast.stmt) -> None:
     blocks = [getattr(holder, name, None) or [] for name in ("body", "orelse", "finalbody")]
     block = next(block for block in blocks if statement in block)
     # Others of the block may go as well: the first one keeps its place if all of them are such.
-    is_needed = block[0] is statement and not isinstance(holder, ast.Module) and all(map(_may_go, block))
+    is_inner = block[0] is statement and not isinstance(holder, ast.Module)
+    is_needed = is_inner and (len(block) == 1 or all(map(_may_go, block)))
     rest = source.text[end:stop]
     if is_needed or text_before(source, start).strip() or (rest.strip() and not rest.lstrip().startswith("#")):
         site.edit(start, end, "pass")

@@ -42,18 +42,7 @@ PMAP = "jax.pmap"
 # Methods of containers and of Flax modules, which do not differentiate.
 _METHODS = frozenset(
     (
-        "append",
-        "apply",
-        "copy",
-        "extend",
-        "format",
-        "get",
-        "items",
-        "join",
-        "keys",
-        "pop",
-        "replace",
-        "update",
+        *("append", "apply", "copy", "extend", "format", "get", "items", "join", "keys", "pop", "replace", "update"),
         "values",
     )
 )

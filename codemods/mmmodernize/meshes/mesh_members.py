@@ -31,27 +31,15 @@ _HINTS = (
         f"flax.linen.{module}.{name}"
         for module in ("partitioning", "spmd")
         for name in (
-            "LogicallyPartitioned",
-            "Partitioned",
-            "param_with_axes",
-            "variable_with_axes",
-            "with_logical_constraint",
-            "with_logical_partitioning",
-            "with_partitioning",
-            "with_sharding_constraint",
+            *("LogicallyPartitioned", "Partitioned", "param_with_axes", "variable_with_axes"),
+            *("with_logical_constraint", "with_logical_partitioning", "with_partitioning", "with_sharding_constraint"),
         )
     ),
 )
 # Libraries that must find a mesh in context. Not all of them find that of `compat.mesh_context`.
 _LOOK_FOR_A_MESH = (
-    "flax.nnx.with_partitioning",
-    "flax.nnx.with_sharding_constraint",
-    "flax.partitioning",
-    "haliax",
-    "levanter",
-    "paxml",
-    "praxis",
-    "t5x",
+    *("flax.nnx.with_partitioning", "flax.nnx.with_sharding_constraint", "flax.partitioning", "haliax", "levanter"),
+    *("paxml", "praxis", "t5x"),
 )
 
 

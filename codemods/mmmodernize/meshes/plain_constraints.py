@@ -21,10 +21,7 @@ from mmmodernize.names.old_names import OLD_CONSTRAINTS
 from mmrewrite.project.uses import ModuleUses
 
 _SET_A_MESH = (
-    "jax.set_mesh",
-    "jax.use_mesh",
-    "jax.sharding.set_mesh",
-    "jax.sharding.use_abstract_mesh",
+    *("jax.set_mesh", "jax.use_mesh", "jax.sharding.set_mesh", "jax.sharding.use_abstract_mesh"),
     "jax.sharding.use_mesh",
 )
 _OLD_KEYWORD = "axis_resources"

@@ -29,22 +29,11 @@ RESOURCE_ENVS = frozenset(
 # Names that codemods replace although importing them works, today, on every JAX from 0.10 on.
 STILL_THERE = frozenset(
     (
-        "jax._src.mesh.Mesh",
-        "jax._src.mesh.ResourceEnv",
-        "jax._src.mesh.thread_resources",
-        "jax._src.partition_spec.PartitionSpec",
-        "jax._src.sharding_impls.GSPMDSharding",
-        "jax._src.sharding_impls.GSPMDSharding.get_replicated",
-        "jax.experimental.layout.Layout",
-        "jax.experimental.pjit.pjit",
-        "jax.numpy.empty",
-        "jax.numpy.empty_like",
-        "jax.experimental.shard_map.shard_map",
-        "jax.host_count",
-        "jax.host_id",
-        "jax.interpreters.pxla.thread_resources",
-        "jax.make_mesh",
-        "jax.pmap",
-        "jax.sharding.set_mesh",
+        *("jax._src.mesh.Mesh", "jax._src.mesh.ResourceEnv", "jax._src.mesh.thread_resources"),
+        *("jax._src.partition_spec.PartitionSpec", "jax._src.sharding_impls.GSPMDSharding"),
+        *("jax._src.sharding_impls.GSPMDSharding.get_replicated", "jax.experimental.layout.Layout"),
+        *("jax.experimental.pjit.pjit", "jax.numpy.empty", "jax.numpy.empty_like"),
+        *("jax.experimental.shard_map.shard_map", "jax.host_count", "jax.host_id"),
+        *("jax.interpreters.pxla.thread_resources", "jax.make_mesh", "jax.pmap", "jax.sharding.set_mesh"),
     )
 )

@@ -38,11 +38,11 @@ class NnxVariables:
     def is_class(self, module: ModuleUses, node: ast.expr) -> bool:
         """Whether an expression is a class of variables: of nnx, or one of the project that derives from it."""
         found = self._flow.class_at(module, node)
-        return (
-            self._flow.full_name(module, node) in VARIABLES
-            if found is None
-            else not set(self._flow.bases(*found).outside).isdisjoint(VARIABLES)
-        )
+        return self._flow.full_name(module, node) in VARIABLES if found is None else self._is_own(*found)
+
+    def _is_own(self, module: ModuleUses, definition: ast.ClassDef) -> bool:
+        """Whether a class of the project derives from one of nnx for variables."""
+        return not set(self._flow.bases(module, definition).outside).isdisjoint(VARIABLES)
 
     def has(self, module: ModuleUses, node: ast.expr, *, annotated: bool = False) -> bool | None:
         """Whether a value is a variable, or one with an annotation; None if it may be one."""
@@ -81,12 +81,9 @@ class NnxVariables:
         """Whether a value is a variable, and how it was made; None where others are behind it, or it is none."""
         steps = [step.kind for step in value.path]
         if steps == [By.CALL]:
-            if not isinstance(value.head, str | ast.ClassDef):
-                return None
-            if isinstance(value.head, str):
-                is_variable = value.head in VARIABLES
-            else:
-                is_variable = not set(self._flow.bases(value.module, value.head).outside).isdisjoint(VARIABLES)
+            is_variable = value.head in VARIABLES
+            if isinstance(value.head, ast.ClassDef):
+                is_variable = self._is_own(value.module, value.head)
             words = {word for word, _ in value.path[0].what.keywords}
             return ("annotated" if "sharding" in words else "plain") if is_variable else None
         is_layer = isinstance(value.head, str) and value.head.startswith("flax.nnx.")

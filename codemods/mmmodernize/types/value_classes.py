@@ -15,23 +15,21 @@ ARRAY_NAMES = frozenset((ARRAY, "jax.numpy.ndarray", "chex.Array", "jax.typing.A
 _MAKE_ARRAYS = ("jax.numpy.", "jax.random.", "jax.nn.", "jax.lax.")
 # Functions of these modules whose result is no array.
 _NO_ARRAYS = frozenset(
-    (
-        *(
-            f"jax.numpy.{name}"
-            for name in ("broadcast_shapes", "can_cast", "dtype", "finfo", "iinfo", "issubdtype", "ndim")
+    f"jax.{home}.{name}"
+    for home, names in (
+        (
+            "numpy",
+            "array_split broadcast_shapes can_cast dsplit dtype finfo frompyfunc gradient hsplit iinfo issubdtype load "
+            "meshgrid ndim nonzero printoptions promote_types result_type save shape size split unique unravel_index "
+            "vectorize vsplit where",
         ),
-        *(
-            f"jax.numpy.{name}"
-            for name in ("shape", "size", "split", "array_split", "unique", "where", "nonzero", "save")
+        (
+            "lax",
+            "all_gather associative_scan cond fori_loop map pmean ppermute psum scan stop_gradient switch top_k "
+            "while_loop",
         ),
-        *(
-            f"jax.numpy.{name}"
-            for name in ("hsplit", "vsplit", "dsplit", "meshgrid", "vectorize", "result_type", "load")
-        ),
-        *(f"jax.numpy.{name}" for name in ("promote_types", "printoptions", "frompyfunc", "unravel_index", "gradient")),
-        *(f"jax.lax.{name}" for name in ("scan", "map", "cond", "switch", "while_loop", "fori_loop", "psum", "pmean")),
-        *(f"jax.lax.{name}" for name in ("top_k", "all_gather", "ppermute", "associative_scan", "stop_gradient")),
     )
+    for name in names.split()
 )
 _OF_METHODS: Mapping[tuple[str, str], str] = {
     (WRAPPED, "lower"): "jax.stages.Lowered",

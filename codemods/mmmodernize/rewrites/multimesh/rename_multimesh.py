@@ -28,6 +28,7 @@ from typing import ClassVar
 
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.import_names import one_line, parts_that_go
+from mmmodernize.edits.statements import remove_statement
 from mmmodernize.meshes.multimesh_uses import (
     MARKERS,
     OLD_SHARD_MAP,
@@ -141,7 +142,7 @@ class RenameMultimesh(ModernizeCodemod):
         home = RUNTIME + statement.module.removeprefix(owner)
         gone = {alias for alias in statement.names if f"{statement.module}.{alias.name}" in _SWITCHES}
         if len(gone) == len(statement.names):
-            self._remove(statement)
+            remove_statement(self.site, statement)
             return
         parts = parts_that_go(self.site.source, statement, gone).removed if gone else ()
         for alias in gone:
@@ -156,19 +157,6 @@ class RenameMultimesh(ModernizeCodemod):
         found = tokens_between(self.site.source, *self.site.span(statement))
         word = next(index for index, token in enumerate(found) if token.text == "import")
         self.site.edit(found[1].start, found[word - 1].end, home)
-
-    def _remove(self, statement: ast.ImportFrom) -> None:
-        source = self.site.source
-        start, end = self.site.span(statement)
-        line = source.line_starts[statement.lineno - 1]
-        stop = source.line_end(statement.end_lineno or statement.lineno)
-        alone = not source.text[line:start].strip() and not source.text[end:stop].strip()
-        body = self.site.module.parents.get(statement)
-        if alone and isinstance(body, ast.Module):
-            self.site.edit(line, stop, "")
-            self.site.meant.remove(statement)
-        else:
-            self.site.replace(statement, "pass")
 
     def _rename_module(self, alias: ast.alias) -> None:
         owner = owner_of(alias.name)

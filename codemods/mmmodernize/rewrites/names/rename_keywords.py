@@ -74,15 +74,7 @@ class RenameKeywords(ModernizeCodemod):
     }
 
     extra_markers: ClassVar = (
-        b"a_min",
-        b"a_max",
-        b"interpolation",
-        b"sym_pos",
-        b"initial",
-        b"concrete",
-        b"vectorized",
-        b"clip",
-        b"save",
+        *(b"a_min", b"a_max", b"interpolation", b"sym_pos", b"initial", b"concrete", b"vectorized", b"clip", b"save"),
     )
 
     @classmethod

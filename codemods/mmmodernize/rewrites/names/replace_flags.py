@@ -34,14 +34,9 @@ _CONFIGS = frozenset(("jax.config", "jax.config.config", "flax.config"))
 # Flags that were off in the end, and are gone since nothing is left to turn on.
 _WENT_WITH_THEIR_FEATURE = frozenset(
     (
-        "jax_data_dependent_tracing_fallback",
-        "jax_dynamic_shapes",
-        "jax_host_callback_ad_transforms",
-        "jax_host_callback_inline",
-        "jax_host_callback_legacy",
-        "jax_host_callback_outfeed",
-        "jax_parallel_functions_output_gda",
-        "jax_use_original_compilation_cache_key_generation",
+        *("jax_data_dependent_tracing_fallback", "jax_dynamic_shapes", "jax_host_callback_ad_transforms"),
+        *("jax_host_callback_inline", "jax_host_callback_legacy", "jax_host_callback_outfeed"),
+        *("jax_parallel_functions_output_gda", "jax_use_original_compilation_cache_key_generation"),
     )
 )
 

@@ -106,22 +106,9 @@ class ReportChangedMeanings(ModernizeCodemod):
 
     extra_markers: ClassVar[tuple[bytes, ...]] = (
         *(b".addressable_", b".global_shards", b".device_buffers", b".device()", b"cost_analysis", b"TFRT_CPU"),
-        b"get_bind_params",
-        *(
-            b"__jax_array__",
-            b"initialize_carry",
-            b"sharding_names",
-            b"EarlyStopping",
-            b"Checkpointer",
-            b"CheckpointManager",
-            b"orbax",
-            b"restore_checkpoint",
-            b"save_checkpoint",
-            b"DotProductAttention",
-            b"MultiHeadAttention",
-            b"SelfAttention",
-            b"FrozenDict",
-        ),
+        *(b"get_bind_params", b"__jax_array__", b"initialize_carry", b"sharding_names", b"EarlyStopping"),
+        *(b"Checkpointer", b"CheckpointManager", b"orbax", b"restore_checkpoint", b"save_checkpoint"),
+        *(b"DotProductAttention", b"MultiHeadAttention", b"SelfAttention", b"FrozenDict"),
     )
 
     @classmethod

@@ -65,11 +65,8 @@ from mmrewrite.results import Change
 # Other codemods rewrite the keywords of these.
 _OF_OTHERS = frozenset(
     (
-        "jax.make_mesh",
-        "jax.experimental.pjit.pjit",
-        "jax.experimental.shard_map.shard_map",
-        "jax.experimental.layout.Layout",
-        "flax.nnx.Optimizer",
+        *("jax.make_mesh", "jax.experimental.pjit.pjit", "jax.experimental.shard_map.shard_map"),
+        *("jax.experimental.layout.Layout", "flax.nnx.Optimizer"),
     )
 )
 # What took its arguments in another order in still older releases.

@@ -19,13 +19,8 @@ from typing import ClassVar
 from mmmodernize.codemod import ModernizeCodemod
 
 _OLD_HOMES = (
-    "jax.experimental",
-    "jax.experimental.maps",
-    "jax.experimental.pjit",
-    "jax.experimental.sharding",
-    "jax.interpreters.pxla",
-    "jax.interpreters.sharded_jit",
-    "jax._src.partition_spec",
+    *("jax.experimental", "jax.experimental.maps", "jax.experimental.pjit", "jax.experimental.sharding"),
+    *("jax.interpreters.pxla", "jax.interpreters.sharded_jit", "jax._src.partition_spec"),
 )
 
 
