@@ -9,7 +9,7 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from itertools import pairwise
 
 from mmmodernize.modules.deprecations import ToldNames
@@ -18,14 +18,7 @@ from mmmodernize.names.lost_keywords import lost_keywords, may_give_lost_keyword
 from mmmodernize.names.renamed_keywords import OLD_KEYWORDS
 from mmmodernize.sites.decision import left_at
 from mmmodernize.sites.site import ModernizeContext
-from mmmodernize.text.run_text import (
-    RunTexts,
-    has_examples,
-    keywords_in_code,
-    names_in_code,
-    text_in,
-    texts_of,
-)
+from mmmodernize.text.run_text import RunTexts, code_in, has_examples, keywords_in, names_in, text_in, texts_of
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.results import LeftAlone
 from mmrewrite.source.names import Scope
@@ -72,8 +65,8 @@ def mentions(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlon
             spelled += _in_type(module, node, text, context.owners)
         keywords: Sequence[tuple[str, str]] = ()
         if run_by is not None or "import" in text or has_examples(text):
-            spelled += _in_code(module, context, run_by, text)
-            keywords = _keywords_in(module, context, run_by, text)
+            used, keywords = _in_code(module, context, run_by, text)
+            spelled += used
         in_text = f"it stands in {kind}; edit it by hand if code runs it"
         told_here = dict.fromkeys(spelled, in_text)
         for keyword, function in keywords:
@@ -230,20 +223,32 @@ def _scope_at(module: ModuleUses, line: int) -> Scope:
     return names.inner[max(around, key=lambda node: node.lineno)] if around else names.scope
 
 
-def _in_code(module: ModuleUses, context: ModernizeContext, call: ast.Call | None, text: str) -> Sequence[str]:
-    """The names that code in a string uses, by its own imports, and those of the module where it is run with them."""
+def _in_code(
+    module: ModuleUses, context: ModernizeContext, call: ast.Call | None, text: str
+) -> tuple[Sequence[str], Sequence[tuple[str, str]]]:
+    """The names that code in a string uses, and the keywords that it gives to functions which lost them, with these.
+
+    They are found by its own imports, and by those of the module where it is run with them.
+    """
     told = context.analysis(ToldNames)
-    if told.last_parts.isdisjoint(_WORDS.findall(text)):
-        return ()
-    names = told.names if call is not None else context.owners
-    if call is None and not has_examples(text):
-        return names_in_code(text, names, told.last_parts)
-    imports = context.analysis(RunTexts).imports(module)
-    others = [] if call is None else [text_in(each) for each in texts_of(module, call)]
-    setups = [each for each in others if each != text and "import" in each]
-    found = names_in_code(text, names, told.last_parts, imports, setups)
+
+    def is_asked(words: Set[str]) -> bool:
+        return not told.last_parts.isdisjoint(words) or may_give_lost_keywords(words)
+
+    if not is_asked({*_WORDS.findall(text)}):
+        return (), ()
+    imports: Mapping[str, str] = {}
+    setups: list[str] = []
+    if call is not None or has_examples(text):
+        imports = context.analysis(RunTexts).imports(module)
+        others = [] if call is None else [text_in(each) for each in texts_of(module, call)]
+        setups = [each for each in others if each != text and "import" in each]
     # What stands beside it may be no code, or only a part of it.
-    return found or (names_in_code(text, names, told.last_parts, imports) if setups else ())
+    tries = [code_in(text, is_asked, imports, before) for before in ((setups, ()) if setups else ((),))]
+    codes = [code for code in tries if code is not None]
+    names, lost = told.names if call is not None else context.owners, lost_keywords()
+    given = ([each for each in keywords_in(code, lost) if each[0] in lost[each[1]]] for code in codes)
+    return next(filter(None, (names_in(code, names) for code in codes)), ()), next(filter(None, given), ())
 
 
 def _stands_for_type(module: ModuleUses, node: ast.Constant) -> bool:
@@ -268,27 +273,6 @@ def _in_type(module: ModuleUses, node: ast.Constant, text: str, names: Collectio
         found = module.facts.names.resolve_dotted(word, module.scope_of(node))
         if found is not None and found in names:
             yield found
-
-
-def _keywords_in(
-    module: ModuleUses, context: ModernizeContext, call: ast.Call | None, text: str
-) -> Sequence[tuple[str, str]]:
-    """The keywords that code in a string gives to functions which lost them, each with the function."""
-    words = {*_WORDS.findall(text)}
-    if not may_give_lost_keywords(words):
-        return ()
-    if call is None and not has_examples(text):
-        return _lost_in(text, {})
-    imports = context.analysis(RunTexts).imports(module)
-    others = [] if call is None else [text_in(each) for each in texts_of(module, call)]
-    setups = [each for each in others if each != text and "import" in each]
-    return _lost_in(text, imports, setups) or _lost_in(text, imports)
-
-
-def _lost_in(text: str, imports: Mapping[str, str], before: Sequence[str] = ()) -> list[tuple[str, str]]:
-    lost = lost_keywords()
-    found = keywords_in_code(text, lost, may_give_lost_keywords, imports, before)
-    return [(keyword, function) for keyword, function in found if keyword in lost[function]]
 
 
 def _aliases(module: ModuleUses, call: ast.Call | None, text: str) -> Mapping[str, str]:

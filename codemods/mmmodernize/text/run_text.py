@@ -104,60 +104,17 @@ def has_examples(text: str) -> bool:
     return ">>>" in text or "In [" in text
 
 
-def names_in_code(
-    text: str,
-    names: Collection[str],
-    last_parts: Set[str],
-    imports: Mapping[str, str] | None = None,
-    before: Sequence[str] = (),
-) -> list[str]:
-    """The names among `names` that code in a text uses, none if it is no code.
-
-    Args:
-        text: The text.
-        names: Full names.
-        last_parts: The last parts of all of them.
-        imports: Statements that run first, by the names that they bind.
-        before: Code that runs then.
-    """
-    module = _module_in(text, lambda words: not last_parts.isdisjoint(words), imports or {}, before)
-    if module is None:
-        return []
-    found = [use.name for use in module.uses(names)]
-    return found + list(_of_stars(module, names))
-
-
-def keywords_in_code(
-    text: str,
-    names: Collection[str],
-    is_asked: Callable[[Set[str]], bool],
-    imports: Mapping[str, str],
-    before: Sequence[str] = (),
-) -> list[tuple[str, str]]:
-    """The keywords that calls in a text give to functions, each with the function.
-
-    Args:
-        text: The text.
-        names: The full names of the functions.
-        is_asked: Whether a text with these words may have such a call.
-        imports: Statements that run first, by the names that they bind.
-        before: Code that runs then.
-    """
-    module = _module_in(text, is_asked, imports, before) if "=" in text else None
-    if module is None:
-        return []
-    return [
-        (keyword.arg, use.name)
-        for use in module.uses(names)
-        for keyword in keywords_of(module, use.node)
-        if keyword.arg is not None
-    ]
-
-
-def _module_in(
-    text: str, is_asked: Callable[[Set[str]], bool], imports: Mapping[str, str], before: Sequence[str]
+def code_in(
+    text: str, is_asked: Callable[[Set[str]], bool], imports: Mapping[str, str], before: Sequence[str] = ()
 ) -> ModuleUses | None:
-    """A text as a module, None if it is no code or has not the words that are asked for."""
+    """A text as a module, None if it is no code or has not the words that are asked for.
+
+    Args:
+        text: The text.
+        is_asked: Whether a text with these words is looked for.
+        imports: Statements that run first, by the names that they bind.
+        before: Code that runs then.
+    """
     for code in _codes(text):
         words = set(_WORDS.findall("\n".join((*before, code))))
         if not is_asked(words):
@@ -170,6 +127,17 @@ def _module_in(
         if facts is not None:
             return ModuleUses(facts)
     return None
+
+
+def names_in(code: ModuleUses, names: Collection[str]) -> list[str]:
+    """The names among some full names that code uses, also by `import *`."""
+    return [*(use.name for use in code.uses(names)), *_of_stars(code, names)]
+
+
+def keywords_in(code: ModuleUses, functions: Collection[str]) -> list[tuple[str, str]]:
+    """The keywords that calls in code give to functions of these full names, each with the function."""
+    given = ((each.arg, use.name) for use in code.uses(functions) for each in keywords_of(code, use.node))
+    return [(keyword, function) for keyword, function in given if keyword is not None]
 
 
 def _codes(text: str) -> Iterator[str]:
