@@ -10,7 +10,7 @@ from test_old_parts import REGISTRY, seen
 
 from mmmodernize.doubts.held_functions import held_functions
 from mmmodernize.names.call_gate import held_across
-from mmmodernize.names.lost_keywords import lost_keywords
+from mmmodernize.names.old_keywords import lost_keywords
 from mmmodernize.names.reexports import TakenNames
 from mmmodernize.rewrite import modernize_project
 from mmrewrite.cli.quick import has_nothing_to_say

@@ -23,17 +23,21 @@ from mmmodernize.edits.grown_calls import break_grown_calls
 from mmmodernize.edits.imports import ImportEdits
 from mmmodernize.meshes.mesh_regions import MeshRegions
 from mmmodernize.meshes.xmap_chains import has_xmaps, leave_chains
-from mmmodernize.modules.deprecations import ToldNames
 from mmmodernize.modules.held_modules import HeldModules
-from mmmodernize.modules.own_members import OwnMembers, copy_of
-from mmmodernize.modules.patched_names import PatchedNames
-from mmmodernize.modules.project_age import ProjectAge
 from mmmodernize.modules.project_as_written import ProjectAsWritten, read_as_written
+from mmmodernize.modules.project_names import OwnMembers, PatchedNames, ProjectAge, ToldNames, copy_of
 from mmmodernize.names.name_index import ROOTS
 from mmmodernize.names.newer_index import Lacking
 from mmmodernize.settings import ModernizeSettings
-from mmmodernize.sites.carried_decision import CarriedDecision, carried, restored
-from mmmodernize.sites.decision import LEFT_WITH_REGION, Decision, left_at, refusal_of
+from mmmodernize.sites.decision import (
+    LEFT_WITH_REGION,
+    CarriedDecision,
+    Decision,
+    carried,
+    left_at,
+    refusal_of,
+    restored,
+)
 from mmmodernize.sites.site import Location, ModernizeContext, ModuleDraft, OldNameSite, SiteLeft
 from mmmodernize.sites.version_guards import guard_of
 from mmrewrite.codemod.refused import SiteRefused

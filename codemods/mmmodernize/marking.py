@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from mmmodernize.doubts.held_functions import held_functions
 from mmmodernize.names.changed_meanings import meaning_words
-from mmmodernize.names.lost_keywords import lost_keywords
 from mmmodernize.names.name_index import PACKAGES, ends, words_beside
+from mmmodernize.names.old_keywords import lost_keywords
 from mmmodernize.names.part_index import part_words
 from mmmodernize.names.private_index import PRIVATE_WORDS
 from mmmodernize.registry import MODERNIZE_PACKAGE, ModernizeRegistry

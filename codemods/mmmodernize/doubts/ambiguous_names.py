@@ -7,14 +7,13 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 
 from mmmodernize.calls.call_forms import keywords_of
-from mmmodernize.modules.deprecations import ToldNames
 from mmmodernize.modules.held_modules import HeldModules, HeldModulesInView
-from mmmodernize.modules.own_members import OwnMembers, copy_of
 from mmmodernize.modules.passed_modules import PassedModules, star_origins
+from mmmodernize.modules.project_names import OwnMembers, ToldNames, copy_of
 from mmmodernize.modules.reexported_modules import ReexportedModules
-from mmmodernize.names.lost_keywords import lost_keywords
 from mmmodernize.names.name_index import ROOTS, TITLES, prefixes
 from mmmodernize.names.name_index import old_names as index
+from mmmodernize.names.old_keywords import lost_keywords
 from mmmodernize.sites.decision import left_at, refusal_of
 from mmmodernize.sites.site import ModernizeContext
 from mmmodernize.sites.version_guards import guard_of

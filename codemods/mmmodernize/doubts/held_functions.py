@@ -18,10 +18,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, S
 from mmmodernize.calls.call_forms import calls_of
 from mmmodernize.doubts.looked_up_names import adds_names, asked_for, homes_asked, words_of
 from mmmodernize.modules.held_modules import HeldModules
-from mmmodernize.modules.own_members import OwnMembers
 from mmmodernize.modules.passed_modules import PassedModules, module_by_name
-from mmmodernize.names.lost_keywords import lost_keywords
+from mmmodernize.modules.project_names import OwnMembers
 from mmmodernize.names.name_index import prefixes
+from mmmodernize.names.old_keywords import lost_keywords
 from mmmodernize.sites.decision import left_at
 from mmmodernize.sites.site import ModernizeContext
 from mmmodernize.sites.version_guards import guard_of

@@ -6,8 +6,8 @@ import ast
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from mmmodernize.modules.deprecations import ToldNames
 from mmmodernize.modules.passed_modules import PassedModules, module_by_name, text_of
+from mmmodernize.modules.project_names import ToldNames
 from mmmodernize.names.name_index import old_names
 from mmmodernize.sites.decision import left_at, refusal_of
 from mmmodernize.sites.site import ModernizeContext

@@ -12,10 +12,9 @@ import tokenize
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from itertools import pairwise
 
-from mmmodernize.modules.deprecations import ToldNames
+from mmmodernize.modules.project_names import ToldNames
 from mmmodernize.names.advice import SUCCESSORS
-from mmmodernize.names.lost_keywords import lost_keywords, may_give_lost_keywords
-from mmmodernize.names.renamed_keywords import OLD_KEYWORDS
+from mmmodernize.names.old_keywords import OLD_KEYWORDS, lost_keywords, may_give_lost_keywords
 from mmmodernize.sites.decision import left_at
 from mmmodernize.sites.site import ModernizeContext
 from mmmodernize.text.run_text import RunTexts, code_in, has_examples, keywords_in, names_in, text_in, texts_of

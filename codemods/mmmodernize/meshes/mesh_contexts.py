@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from mmmodernize.meshes.mesh_values import MeshValues, is_used_as_another
 from mmmodernize.names.old_names import ENVIRONMENTS
-from mmmodernize.sites.shared_flow import SharedFlow
-from mmmodernize.sites.site import ModernizeContext
+from mmmodernize.sites.site import ModernizeContext, SharedFlow
 from mmrewrite.project.uses import ModuleUses
 
 _HAVE_MULTIMESH = frozenset(("mmruntime", "multimesh", "legate"))

@@ -31,8 +31,7 @@ from mmmodernize.meshes.plain_constraints import PlainConstraints
 from mmmodernize.meshes.plain_sites import PlainSites
 from mmmodernize.meshes.uncompiled_code import UncompiledCode, suspension
 from mmmodernize.names.old_names import PJIT
-from mmmodernize.sites.shared_flow import SharedFlow
-from mmmodernize.sites.site import ModernizeContext
+from mmmodernize.sites.site import ModernizeContext, SharedFlow
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.values.value import Function

@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, S
 from typing import ClassVar
 
 from mmmodernize.modules.passed_modules import ASK_ONLY, PassedModules
-from mmmodernize.sites.shared_flow import SharedFlow
-from mmmodernize.sites.site import ModernizeContext
+from mmmodernize.sites.site import ModernizeContext, SharedFlow
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.walk import walk

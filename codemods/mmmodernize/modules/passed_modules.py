@@ -9,7 +9,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from mmmodernize.modules.deprecations import ToldNames
+from mmmodernize.modules.project_names import ToldNames
 from mmmodernize.sites.site import ModernizeContext
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project

@@ -1,13 +1,15 @@
-"""The decision about one site."""
+"""The decision about one site, also on its way from a worker process, which knows the same trees."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mmmodernize.sites.site import Location, span_of
-from mmrewrite.project.uses import ModuleUses
+from mmrewrite.project.uses import ModuleUses, OldNameUse
 from mmrewrite.results import HintReference, LeftAlone, Refusal
+from mmrewrite.source.names import root_of
 
 LEFT_WITH_REGION = "left as it is, because what one mesh context reaches is rewritten together"
 
@@ -59,3 +61,45 @@ def refusal_of(left: LeftAlone, codemod: str) -> Refusal:
     """The refusal of what would only be told of, if it did not fail today."""
     reference = HintReference(left.line, left.column, left.text, left.name)
     return Refusal(left.path, left.line, left.column, left.reason, codemod, reference)
+
+
+@dataclass(frozen=True)
+class CarriedDecision:
+    """A decision without its trees: `node` and the first part of `use` are places among the nodes of the module."""
+
+    codemod: str
+    node: int
+    use: tuple[int, str, str | None] | None
+    part: str
+    reason_left: str | None
+    refusal: Refusal | None
+
+
+def carried(decisions: Sequence[Decision], module: ModuleUses) -> tuple[CarriedDecision, ...]:
+    """Decisions about sites of one module, so that they can be pickled."""
+    places = {node: place for place, node in enumerate(module.nodes)} if decisions else {}
+    return tuple(
+        CarriedDecision(
+            decision.codemod,
+            places[decision.location.node],
+            None if use is None else (places[use.node], use.name, use.written),
+            decision.location.part,
+            decision.reason_left,
+            decision.refusal,
+        )
+        for decision in decisions
+        for use in (decision.location.use,)
+    )
+
+
+def restored(decision: CarriedDecision, module: ModuleUses) -> Decision:
+    """The decision about the same site of the same module in this process."""
+    use = None
+    if decision.use is not None:
+        place, name, written = decision.use
+        node = module.nodes[place]
+        assert isinstance(node, ast.expr)
+        head = root_of(node)
+        use = OldNameUse(node, name, written, module.scope_of(head), module.statement_of(head))
+    location = Location(module, module.nodes[decision.node], use, decision.part)
+    return Decision(location, decision.codemod, decision.reason_left, decision.refusal)

@@ -20,6 +20,7 @@ from mmrewrite.results import CompatUse, Edit, HintReference
 from mmrewrite.source.brackets import expression_text, tokens_between
 from mmrewrite.source.names import Scope, absolute_import, dotted_name
 from mmrewrite.source.spans import span
+from mmrewrite.values.flow import ValueFlow
 
 _Analysis = TypeVar("_Analysis")
 
@@ -432,3 +433,10 @@ def span_of(module: ModuleUses, node: ast.AST) -> tuple[int, int]:
     """Offsets of the first character of a node of a module and of the one after its last."""
     assert isinstance(node, ast.expr | ast.stmt | ast.keyword | ast.alias | ast.arg | ast.pattern)
     return span(module.facts.source, node)  # type: ignore[arg-type]
+
+
+class SharedFlow(ValueFlow):
+    """The values of all modules of a run."""
+
+    def __init__(self, context: ModernizeContext) -> None:
+        super().__init__(context.project, context.modules)

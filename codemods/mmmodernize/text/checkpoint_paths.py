@@ -11,8 +11,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mmmodernize.sites.shared_flow import SharedFlow
-from mmmodernize.sites.site import ModernizeContext
+from mmmodernize.sites.site import ModernizeContext, SharedFlow
 from mmmodernize.text.path_beginnings import path_beginning
 from mmmodernize.types.value_classes import ValueClasses
 from mmrewrite.project.uses import ModuleUses

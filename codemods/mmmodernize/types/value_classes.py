@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
-from mmmodernize.sites.shared_flow import SharedFlow
-from mmmodernize.sites.site import ModernizeContext
+from mmmodernize.sites.site import ModernizeContext, SharedFlow
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.values.value import Access, By, Path, Value
 

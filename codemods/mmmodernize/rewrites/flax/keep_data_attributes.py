@@ -30,9 +30,8 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from mmmodernize.codemod import ModernizeCodemod
-from mmmodernize.sites.shared_flow import SharedFlow
-from mmmodernize.sites.site import Location, ModernizeContext
-from mmmodernize.types.nnx_modules import is_nnx_module
+from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
+from mmmodernize.types.nnx import is_nnx_module
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.annotations import parsed_annotation
 from mmrewrite.values.flow import FoundValues, ValueFlow

@@ -21,11 +21,9 @@ from typing import ClassVar
 
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_argument
-from mmmodernize.modules.project_age import ProjectAge
-from mmmodernize.sites.shared_flow import SharedFlow
-from mmmodernize.sites.site import Location, ModernizeContext
-from mmmodernize.types.nnx_modules import is_nnx_module
-from mmmodernize.types.nnx_variables import NnxVariables
+from mmmodernize.modules.project_names import ProjectAge
+from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
+from mmmodernize.types.nnx import NnxVariables, is_nnx_module
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.values.annotations import annotations_of, class_of_annotation
 from mmrewrite.values.containers import parts_of

@@ -21,8 +21,7 @@ from typing import ClassVar
 from mmmodernize.calls.call_forms import hides_arguments
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_argument, name_argument
-from mmmodernize.sites.shared_flow import SharedFlow
-from mmmodernize.sites.site import Location, ModernizeContext
+from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
 from mmmodernize.types.value_classes import ValueClasses
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.values.value import Value

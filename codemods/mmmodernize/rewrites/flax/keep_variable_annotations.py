@@ -27,7 +27,7 @@ from typing import ClassVar
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_argument
 from mmmodernize.sites.site import Location, ModernizeContext
-from mmmodernize.types.nnx_variables import VARIABLES, NnxVariables
+from mmmodernize.types.nnx import VARIABLES, NnxVariables
 from mmrewrite.project.uses import ModuleUses
 
 _TODAY = frozenset(("out_sharding", "sharding_names", "eager_sharding", "use_eager_sharding"))

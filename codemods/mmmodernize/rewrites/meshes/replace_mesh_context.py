@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from mmmodernize.codemod import ModernizeCodemod
-from mmmodernize.edits.dedent import drop_item, make_above, take_out_of_with, value_end
+from mmmodernize.edits.statements import drop_item, make_above, take_out_of_with, value_end
 from mmmodernize.meshes.mesh_contexts import ENVIRONMENT, STATEMENT, WITH, MeshContext, MeshContexts
 from mmmodernize.meshes.mesh_regions import COMPAT, NAMED, SET, MeshRegions
 from mmmodernize.sites.decision import LEFT_WITH_REGION

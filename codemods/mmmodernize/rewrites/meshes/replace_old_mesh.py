@@ -14,18 +14,25 @@ See https://docs.jax.dev/en/latest/jax.sharding.html for the class.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.names.old_names import OLD_MESHES
+from mmmodernize.sites.site import Location, ModernizeContext
+from mmrewrite.project.uses import ModuleUses
 
 
 class ReplaceOldMesh(ModernizeCodemod):
     """Replaces the name and leaves the arguments alone."""
 
-    # Every use is a site, since one that stays keeps its import.
-    names: ClassVar[tuple[str, ...]] = tuple(OLD_MESHES)
     moved: ClassVar = OLD_MESHES
+
+    @classmethod
+    def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
+        """Every use, since one that stays keeps its import."""
+        for use in module.uses(OLD_MESHES):
+            yield Location(module, use.node, use)
 
     def rewrite(self) -> None:
         """Uses through an import keep the alias; others get the new name."""

@@ -33,10 +33,11 @@ from __future__ import annotations
 import ast
 from typing import ClassVar
 
-from mmmodernize.calls.call_forms import call_of, hides_arguments
+from mmmodernize.calls.call_forms import call_of, given_to, hides_arguments
 from mmmodernize.codemod import ModernizeCodemod
-from mmmodernize.meshes.mapped_gradients import PMAP
-from mmmodernize.meshes.nested_pmaps import NestedPmaps
+from mmmodernize.meshes.mapped_gradients import PMAP, MappedFunctions
+from mmmodernize.sites.site import ModernizeContext
+from mmrewrite.project.uses import ModuleUses
 
 _POSITIONS = 2
 _GONE = {
@@ -64,7 +65,7 @@ class ReplacePmap(ModernizeCodemod):
         self.site.needs("0.10", "`mmruntime.compat`")
         for call, positional in self._calls():
             self._check(call, positional)
-        nested = self.site.context.analysis(NestedPmaps).reason(self.use.node)
+        nested = self.site.context.analysis(_NestedPmaps).reason(self.use.node)
         if nested is not None:
             self.refuse(nested)
         self.site.replace(self.use.node, self.site.spell_compat("pmap", _ROWS))
@@ -110,3 +111,38 @@ class ReplacePmap(ModernizeCodemod):
 
 def _is_decorator(holder: ast.AST | None, node: ast.expr) -> bool:
     return isinstance(holder, ast.FunctionDef | ast.AsyncFunctionDef) and node in holder.decorator_list
+
+
+class _NestedPmaps:
+    """The `pmap`s of a project that map a function with another `pmap` inside, or are inside of one."""
+
+    def __init__(self, context: ModernizeContext) -> None:
+        self._reasons: dict[ast.AST, str] = {}
+        mapping = MappedFunctions(context.project, dict(context.modules))
+        for module in context.modules.values():
+            for use in module.uses((PMAP,)):
+                function = given_to(module, use.node, "fun")
+                for other, node in mapping.of(module, function).pmaps if function is not None else ():
+                    if node is use.node:
+                        continue
+                    self._reasons.setdefault(
+                        use.node, _reason(f"maps a function that uses it at {_place(other, node)}")
+                    )
+                    self._reasons.setdefault(
+                        node, _reason(f"is used by a function that is mapped at {_place(module, use.node)}")
+                    )
+
+    def reason(self, node: ast.AST) -> str | None:
+        """Why a use of `pmap` must stay if it is nested, else None."""
+        return self._reasons.get(node)
+
+
+def _reason(what: str) -> str:
+    return (
+        f"this `jax.pmap` {what}, and JAX does not run one inside of the other any more; write one `jax.shard_map` "
+        "over a mesh with an axis for each"
+    )
+
+
+def _place(module: ModuleUses, node: ast.expr) -> str:
+    return f"{module.facts.path}:{node.lineno}"

@@ -21,8 +21,7 @@ from typing import ClassVar
 
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.names.old_names import MESHES
-from mmmodernize.sites.shared_flow import SharedFlow
-from mmmodernize.sites.site import Location, ModernizeContext
+from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.values.flow import ValueFlow
 from mmrewrite.values.value import ELEMENT, By, Value

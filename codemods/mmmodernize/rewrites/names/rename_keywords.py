@@ -32,7 +32,7 @@ from typing import ClassVar
 from mmmodernize.calls.call_forms import calls_of, keywords_of
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import make_positional, remove_keyword
-from mmmodernize.names.renamed_keywords import (
+from mmmodernize.names.old_keywords import (
     BETA,
     CALLBACK,
     CHECKPOINT,

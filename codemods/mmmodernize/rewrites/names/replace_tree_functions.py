@@ -31,10 +31,14 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from mmmodernize.codemod import ModernizeCodemod
-from mmmodernize.modules.project_age import ProjectAge
-from mmmodernize.sites.site import Location, ModernizeContext
-from mmmodernize.types.none_leaves import may_hold_none
+from mmmodernize.meshes.partition_specs import TREE_MAPS
+from mmmodernize.modules.project_names import ProjectAge
+from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
+from mmmodernize.types.array_functions import GIVE_LEAVES
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.values.arguments import given
+from mmrewrite.values.containers import parts_of
+from mmrewrite.values.value import Access, By, Own, Value
 
 _FUNCTIONS = ("map", "leaves", "flatten", "unflatten", "structure", "reduce", "transpose", "all")
 _FIRST_WITH_JAX_TREE = (0, 4, 25)
@@ -88,4 +92,31 @@ def _first_tree(module: ModuleUses, function: ast.expr, context: ModernizeContex
     call = module.call_at(function)
     if call is None or len(call.args) < 3 or not name.endswith(("tree_map", "tree_multimap")):
         return None
-    return call.args[1] if may_hold_none(context, module, call.args[1]) else None
+    return call.args[1] if _may_hold_none(context, module, call.args[1]) else None
+
+
+def _may_hold_none(context: ModernizeContext, module: ModuleUses, tree: ast.expr) -> bool:
+    """Whether `None` is written in `tree`, or in what it is made of in view.
+
+    Parameters, attributes of objects and values from libraries show nothing.
+    """
+    flow = context.analysis(SharedFlow)
+
+    def parts(value: Value) -> Iterator[Value]:
+        yield from parts_of(value)
+        path = value.path
+        if isinstance(value.head, str) and value.head.startswith(GIVE_LEAVES) and path and path[0].kind is By.CALL:
+            call = path[0].what
+            yield from (each for each in given(call) if not isinstance(each.head, ast.Constant))
+            if value.head in TREE_MAPS and (function := call.first()):
+                yield function.done(Access(By.CALL, flow.no_arguments))
+
+    return True in flow.may(Value(module, tree), _is_none, also=parts).answers
+
+
+def _is_none(value: Value) -> bool | None:
+    """Whether this is `None`; None where others are behind it."""
+    if isinstance(value.head, ast.arg | ast.ClassDef | Own):
+        # What a parameter or an attribute is by default is no tree.
+        return False
+    return True if isinstance(value.head, ast.Constant) and value.head.value is None and not value.path else None

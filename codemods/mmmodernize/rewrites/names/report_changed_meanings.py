@@ -23,7 +23,7 @@ from typing import ClassVar
 
 from mmmodernize.calls.call_forms import is_partial_of
 from mmmodernize.codemod import ModernizeCodemod
-from mmmodernize.modules.project_age import ProjectAge
+from mmmodernize.modules.project_names import ProjectAge
 from mmmodernize.names.changed_meanings import CHANGED_MEANINGS, ChangedMeaning, meaning_words
 from mmmodernize.names.gate import uses_any
 from mmmodernize.names.name_index import PACKAGES, TITLES

@@ -38,11 +38,11 @@ from dataclasses import replace
 from mmmodernize.calls.call_forms import FoundCall, calls_of
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import make_positional, name_argument
-from mmmodernize.modules.own_members import OwnMembers
-from mmmodernize.modules.project_age import ProjectAge
+from mmmodernize.modules.project_names import OwnMembers, ProjectAge
 from mmmodernize.names.advice import BY_POSITION, SUCCESSORS
 from mmmodernize.names.gate import uses_any
 from mmmodernize.names.name_index import PACKAGES, TITLES, old_names
+from mmmodernize.names.old_keywords import OLD_KEYWORDS as RENAMED_KEYWORDS
 from mmmodernize.names.part_index import (
     ChangedDefault,
     ChangedPlaces,
@@ -56,7 +56,6 @@ from mmmodernize.names.part_index import (
     only_members,
     part_words,
 )
-from mmmodernize.names.renamed_keywords import OLD_KEYWORDS as RENAMED_KEYWORDS
 from mmmodernize.sites.site import Location, ModernizeContext
 from mmmodernize.types.value_classes import ValueClasses
 from mmrewrite.project.uses import ModuleUses, OldNameUse

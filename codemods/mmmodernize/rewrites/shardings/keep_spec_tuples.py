@@ -29,8 +29,7 @@ from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_element
 from mmmodernize.meshes.partition_specs import SPECS
 from mmmodernize.names.old_names import PJIT
-from mmmodernize.sites.shared_flow import SharedFlow
-from mmmodernize.sites.site import Location, ModernizeContext
+from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.values.value import Value
 

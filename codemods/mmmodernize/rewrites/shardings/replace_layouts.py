@@ -29,7 +29,7 @@ from typing import ClassVar
 
 from mmmodernize.calls.call_forms import keywords_of
 from mmmodernize.codemod import ModernizeCodemod
-from mmmodernize.modules.own_members import OwnMembers
+from mmmodernize.modules.project_names import OwnMembers
 from mmmodernize.sites.site import EVERYWHERE, Location, ModernizeContext
 from mmmodernize.types.value_classes import ValueClasses
 from mmrewrite.project.uses import ModuleUses

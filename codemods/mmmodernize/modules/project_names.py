@@ -1,0 +1,120 @@
+"""What the names of all modules of a project say: its age, which old names are told, and which names are its own."""
+
+from __future__ import annotations
+
+import ast
+from functools import cached_property, lru_cache
+
+from mmmodernize.names.changed_meanings import CHANGED_MEANINGS
+from mmmodernize.names.name_index import ROOTS, numbers, old_names
+from mmmodernize.sites.site import ModernizeContext
+from mmmodernize.sites.version_guards import guard_of
+from mmrewrite.project.facts import Facts
+from mmrewrite.project.project import Project
+from mmrewrite.project.uses import OldNameUse
+from mmrewrite.source.spans import span
+
+
+class ProjectAge:
+    """What the names that a project uses say about its age: a name that went in a release was written before it."""
+
+    def __init__(self, context: ModernizeContext) -> None:
+        self._older_than: dict[str, tuple[int, ...]] = {}
+        self._is_upgrade = context.settings.is_upgrade
+        for module in context.modules.values():
+            names = {*(use.name for use in module.uses(old_names())), *(item.name for item in module.imported)}
+            for row in (old_names()[name] for name in names & old_names().keys()):
+                if row.gone_since is not None:
+                    gone = numbers(row.gone_since)
+                    self._older_than[row.package] = min(gone, self._older_than.get(row.package, gone))
+
+    def is_before(self, package: str, release: str) -> bool:
+        """Whether the project was written for a release before `release`, for certain or as an upgrade assumes."""
+        older_than = self._older_than.get(package)
+        return self._is_upgrade or (older_than is not None and older_than <= numbers(release))
+
+
+class ToldNames:
+    """Old names, and of names of another meaning those that are told for themselves and not for an argument.
+
+    What programs of today use as much is told in projects that are older than the change.
+
+    Attributes:
+        names: The full names.
+        last_parts: Their last parts, one of which stands wherever one is used.
+    """
+
+    def __init__(self, context: ModernizeContext) -> None:
+        age = context.analysis(ProjectAge)
+        rows = [row for row in CHANGED_MEANINGS if not row.keyword and not row.arguments]
+        met = [row for row in rows if not row.is_common or age.is_before(row.package, row.release)]
+        names, last_parts = _with_last_parts((*context.owners, *(name for row in met for name in row.names)))
+        # A project may be a fork of one of these packages, or hold a copy of it.
+        modules = {module.facts.names.name.partition(".")[0]: module for module in context.modules.values()}
+        copies = [(f"{package}.", modules[package]) for package in ROOTS if package in modules]
+        own = {
+            name for beginning, copy in copies for name in names if name.startswith(beginning) and copy.defines(name)
+        }
+        self.names, self.last_parts = (names - own if own else names), last_parts
+
+
+@lru_cache(maxsize=4)
+def _with_last_parts(names: tuple[str, ...]) -> tuple[frozenset[str], frozenset[str]]:
+    return frozenset(names), frozenset(name.rpartition(".")[2] for name in names)
+
+
+class OwnMembers:
+    """Methods, attributes that are assigned, and annotated fields of all modules of a project."""
+
+    def __init__(self, context: ModernizeContext) -> None:
+        self.names: set[str] = set()
+        for module in context.modules.values():
+            self.names |= module.methods.keys()
+            self.names |= {node.attr for node in module.nodes_of(ast.Attribute) if isinstance(node.ctx, ast.Store)}
+            targets = (node.target for node in module.nodes_of(ast.AnnAssign))
+            self.names |= {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+class PatchedNames:
+    """Where the modules in view assign or delete old names. Those that do so for want of a name today do not count."""
+
+    def __init__(self, context: ModernizeContext) -> None:
+        self._context = context
+
+    def place_of(self, use: OldNameUse) -> str | None:
+        """The file and line that set what is used, None if nothing does."""
+        return self._places.get(use.name)
+
+    @cached_property
+    def _places(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for module in self._context.modules.values():
+            if all(isinstance(node.ctx, ast.Load) for node in module.nodes_of(ast.Attribute)):
+                continue
+            for use in module.uses(self._context.owners):
+                is_set = isinstance(use.node, ast.Attribute) and not isinstance(use.node.ctx, ast.Load)
+                if is_set and guard_of(module, use.node) is None:
+                    line, _ = module.facts.source.position(span(module.facts.source, use.node)[0])
+                    found.setdefault(use.name, f"{module.facts.path}:{line}")
+        return found
+
+
+def copy_of(package: str, project: Project, near: Facts) -> Facts | None:
+    """The project's own package of a library's name that `near` imports, if it has modules of the library.
+
+    A folder that only is called like a library has none.
+    """
+
+    def find() -> Facts | None:
+        copy = project.own_package(package, near)
+        if copy is None or copy.file.root != near.file.root:
+            return None
+        return copy if any(project.module(name, near) is not None for name in _modules_of(package)) else None
+
+    return project.once(("copy", package, near.file.root), find)
+
+
+@lru_cache(maxsize=16)
+def _modules_of(package: str) -> frozenset[str]:
+    parts = (name.split(".") for name in old_names() if name.startswith(f"{package}."))
+    return frozenset(f"{package}.{each[1]}" for each in parts if len(each) > 2 and each[1].islower())
