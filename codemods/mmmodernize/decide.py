@@ -537,11 +537,9 @@ def _draft(
             codemod.rewrite_left()
     _redirect(draft, staying, context, codemods)
     imports = ImportEdits(draft, context, draft.kept)
-    once = list(imports.of_once_modules())
-    failing = [(item, _broken(item)) for item in imports.broken() if item not in once]
-    failing += ((item, _no_module(item)) for item in once)
-    refused = {_refused(module, context, *found) for found in (*failing, *imports.from_gone_modules())}
-    idle = {_left(module, *found) for found in imports.idle()}
+    told = list(imports.staying())
+    refused = {_refused(module, context, item, reason) for item, reason, fails in told if fails}
+    idle = {_left(module, item, reason) for item, reason, fails in told if not fails}
     draft.edits += tuple(imports.edits())
     edits = ordered_edits(without_repeats(draft.edits))
     edits = with_sorted_imports(module.facts, edits, context.settings.width)
@@ -553,20 +551,9 @@ def _draft(
     return edits, refused, idle, set(draft.compat)
 
 
-def _no_module(item: ImportedName) -> str:
-    statement = item.statement
-    name = (statement.module if isinstance(statement, ast.ImportFrom) else item.alias.name) or ""
-    home, _, own = name.rpartition(".")
-    return f"`{name}` is no module any more, so this import fails; write `from {home} import {own}`"
-
-
 def _left(module: ModuleUses, item: ImportedName, reason: str) -> LeftAlone:
     source = module.facts.source
     return left_at(module, item.alias, reason, item.name, source.text[slice(*span(source, item.alias))])
-
-
-def _broken(item: ImportedName) -> str:
-    return f"`{item.name}` is gone, and the name is exported or used in a way that is not replaced; remove it"
 
 
 def _refused(module: ModuleUses, context: ModernizeContext, item: ImportedName, reason: str) -> Refusal:

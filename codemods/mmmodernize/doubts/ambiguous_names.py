@@ -10,20 +10,22 @@ from mmmodernize.calls.call_forms import keywords_of
 from mmmodernize.modules.held_modules import HeldModules, HeldModulesInView
 from mmmodernize.modules.passed_modules import PassedModules, star_origins
 from mmmodernize.modules.project_names import OwnMembers, ToldNames, copy_of
-from mmmodernize.modules.reexported_modules import ReexportedModules
 from mmmodernize.names.name_index import ROOTS, TITLES, prefixes
 from mmmodernize.names.name_index import old_names as index
 from mmmodernize.names.old_keywords import lost_keywords
 from mmmodernize.sites.decision import left_at, refusal_of
-from mmmodernize.sites.site import ModernizeContext
+from mmmodernize.sites.site import ModernizeContext, SharedFlow
 from mmmodernize.sites.version_guards import guard_of
 from mmmodernize.types.array_functions import TOLD
 from mmrewrite.project.uses import ModuleUses, dotted_text
 from mmrewrite.results import LeftAlone, Refusal
 from mmrewrite.source.branches import branches
 from mmrewrite.source.names import Binding, Scope, dotted_name
+from mmrewrite.values.value import By, Value
 
 _MAY_BE_NAMES = (ast.Name, ast.Attribute, ast.IfExp, ast.BoolOp)
+# What dotted names lead to.
+_NAMES = (*_MAY_BE_NAMES, ast.NamedExpr, ast.Module, ast.ClassDef, str)
 
 
 def names_by_star(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone | Refusal]:
@@ -225,7 +227,7 @@ def members_of_passed(module: ModuleUses, context: ModernizeContext) -> Iterator
 
 def members_of_reexported(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone | Refusal]:
     """Old names that are read of a module which a name may stand for by way of other modules of the project."""
-    told, reexported = context.analysis(ToldNames), context.analysis(ReexportedModules)
+    told, reexported = context.analysis(ToldNames), context.analysis(_NamedModules)
     names = module.facts.names
     chosen = context.analysis(_ChosenNames).names
     for use in module.uses(chosen):
@@ -237,8 +239,7 @@ def members_of_reexported(module: ModuleUses, context: ModernizeContext) -> Iter
         resolved = names.resolve(node, module.scope_of(node))
         if resolved is not None and not context.project.holds(resolved, module.facts):
             continue
-        meant = reexported.of(node.value, module.scope_of(node), module.facts)
-        old = sorted({f"{home}.{node.attr}" for home in meant} & told.names)
+        old = sorted({f"{home}.{node.attr}" for home in reexported.of(module, node.value)} & told.names)
         if old and guard_of(module, node) is None:
             reason = f"it may be `{old[0]}`, by way of the project's modules; import it by one name from one place"
             yield left_at(module, node, reason)
@@ -257,6 +258,25 @@ def _looked_up_by_project(module: ModuleUses, context: ModernizeContext) -> Iter
         if old:
             reason = f"it may be `{old[0]}`, which `{home}` looks up; import it by name from where it is today"
             yield left_at(module, item.alias, reason)
+
+
+class _NamedModules:
+    """The modules that dotted names may stand for by way of the project's modules, by whichever of several bindings.
+
+    Where one binding decides, names are resolved.
+    """
+
+    def __init__(self, context: ModernizeContext) -> None:
+        self._flow, self._homes = context.analysis(SharedFlow), context.analysis(PassedModules).homes
+
+    def of(self, module: ModuleUses, node: ast.expr) -> Collection[str]:
+        """Full names of the modules that an expression may be, as far as names lead."""
+        return self._flow.may(Value(module, node), self._test).answers if dotted_name(node) is not None else ()
+
+    def _test(self, value: Value) -> str | None:
+        if not isinstance(value.head, _NAMES) or any(step.kind is not By.ATTRIBUTE for step in value.path):
+            return ""
+        return value.outside if value.outside in self._homes else None
 
 
 class _ChosenNames:

@@ -225,47 +225,37 @@ class ImportEdits:
             is_old = known.is_gone
         return item.name in GONE_MODULES or home in GONE_MODULES or is_emptied or is_old
 
-    def of_once_modules(self) -> Iterator[ImportedName]:
-        """The imports of what is no module any more, and stay."""
+    def staying(self) -> Iterator[tuple[ImportedName, str, bool]]:
+        """The imports that stay and are told of, each with what to say, and whether it fails today."""
         for item in self.module.imported:
-            statement = item.statement
-            module = statement.module if isinstance(statement, ast.ImportFrom) else item.alias.name
-            if module in ONCE_MODULES and self._instead(item) is None and guard_of(self.module, statement) is None:
-                yield item
+            told = list(self._told(item))
+            if told and guard_of(self.module, item.statement) is None and self._instead(item) is None:
+                yield from ((item, reason, fails) for reason, fails in told)
 
-    def broken(self) -> Iterator[ImportedName]:
-        """The imports that raise on today's JAX and stay, though no use of the name is refused."""
-        for item in self.module.imported:
-            refused = any(f"{name}.".startswith(f"{item.name}.") for name in self.kept)
-            is_active = any(
-                self.context.owners[name] in self.context.active for name in self.context.old_names_below(item.name)
-            )
-            is_broken = is_active and not refused and self._is_gone(item)
-            if is_broken and guard_of(self.module, item.statement) is None and self._instead(item) is None:
-                yield item
-
-    def from_gone_modules(self) -> Iterator[tuple[ImportedName, str]]:
-        """The imports of what was in modules that are gone and the index does not know, each with what to say."""
-        for item in self.module.imported:
-            home = item.name.rpartition(".")[0]
-            known = next((old_names()[name] for name in prefixes(home) if name in old_names()), None)
-            if known is None or not known.is_gone or known.name in ONCE_MODULES or item.name in self.context.owners:
-                continue
-            is_active = self.context.owners.get(known.name) in self.context.active
-            stays = guard_of(self.module, item.statement) is None and self._instead(item) is None
-            if is_active and stays:
-                yield item, f"`{known.name}` {known.history}, so this import fails; {known.advice}"
-
-    def idle(self) -> Iterator[tuple[ImportedName, str]]:
-        """The imports of names that only warn, which nothing in the module uses, each with what to say."""
-        for item in self.module.imported:
-            known = old_names().get(item.name)
-            if known is None or known.is_gone or self.context.owners.get(item.name) not in self.context.active:
-                continue
-            has_uses = item.local in self.module.heads
-            if not has_uses and guard_of(self.module, item.statement) is None and self._instead(item) is None:
-                reason = "nothing in this file uses it; remove it unless other files import it from here"
-                yield item, f"it {known.history}, and {reason}"
+    def _told(self, item: ImportedName) -> Iterator[tuple[str, bool]]:
+        """What there is to say of an import if it stays, and whether it fails today."""
+        owners, active, statement = self.context.owners, self.context.active, item.statement
+        module = (statement.module if isinstance(statement, ast.ImportFrom) else item.alias.name) or ""
+        # A use of the name that is refused says so itself.
+        is_refused = any(f"{name}.".startswith(f"{item.name}.") for name in self.kept)
+        is_active = any(owners[name] in active for name in self.context.old_names_below(item.name))
+        home, _, own = module.rpartition(".")
+        if module in ONCE_MODULES:
+            yield f"`{module}` is no module any more, so this import fails; write `from {home} import {own}`", True
+        elif is_active and not is_refused and self._is_gone(item):
+            reason = "is gone, and the name is exported or used in a way that is not replaced; remove it"
+            yield f"`{item.name}` {reason}", True
+        around = prefixes(item.name.rpartition(".")[0])
+        known = next((old_names()[name] for name in around if name in old_names()), None)
+        is_unknown = known is not None and known.is_gone and item.name not in owners and known.name not in ONCE_MODULES
+        if known is not None and is_unknown and owners.get(known.name) in active:
+            # The index does not know what was there.
+            yield f"`{known.name}` {known.history}, so this import fails; {known.advice}", True
+        known = old_names().get(item.name)
+        is_idle = item.local not in self.module.heads and owners.get(item.name) in active
+        if known is not None and is_idle and not known.is_gone:
+            reason = "nothing in this file uses it; remove it unless other files import it from here"
+            yield f"it {known.history}, and {reason}", False
 
     def _plain_instead(self, item: ImportedName) -> tuple[str, ...] | None:
         """Import lines that replace `import jax.experimental.maps`, which binds `jax`; None if it stays."""
