@@ -43,6 +43,7 @@ PARTIALS = {
 # Who looks at an assignment in an expression (`a := b`).
 WALRUSES = {
     "codemods/mmcodemods/values/gather_value.py": "which names an expression binds",
+    "codemods/mmmodernize/doubts/ambiguous_names.py": "which expressions may be names of modules",
     "codemods/mmmodernize/meshes/mesh_regions.py": "a mesh that an expression names can be no statement",
     "codemods/mmmodernize/meshes/partition_specs.py": "the specs in it are edited at their places",
     "codemods/mmmodernize/modules/passed_modules.py": "whether a module gets another name",

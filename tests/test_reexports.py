@@ -148,7 +148,10 @@ def test_the_command_says_it_too(files: Mapping[str, str], tmp_path: Path, monke
 
 # Names that lead to each other in a circle, and `xp` by one of them; the last makes longer and longer names.
 CIRCLES: Mapping[str, Mapping[str, str]] = {
-    "in a function": {"main.py": f"{COMPAT}def f(a, b):\n    a = b\n    b = a\n    b = xp\n    a.product(2)\n"},
+    "in a loop": {
+        "main.py": f"{COMPAT}def f(a, b):\n    for _ in (1, 2):\n        a = b\n        b = a\n        b = xp\n"
+        "    a.product(2)\n"
+    },
     "defaults": {"main.py": f"{COMPAT}class A:\n    def f(self, xp=xp):\n        xp = xp\n        xp.product(2)\n"},
     "assignments": {
         "one.py": "import two\nfrom two import b\na = b\n",
