@@ -119,7 +119,7 @@ class ModuleUses:
     def unresolved(self) -> ModuleUses:
         """The module for a run in which its imports may lead elsewhere: all that its tree says is shared."""
         other = copy.copy(self)
-        for resolved in ("_meanings", "imported"):
+        for resolved in ("_meanings", "imported", "roots"):
             other.__dict__.pop(resolved, None)
         return other
 
@@ -261,6 +261,11 @@ class ModuleUses:
         return tuple(sorted(unique.values(), key=lambda item: (item.alias.lineno, item.alias.col_offset)))
 
     @cached_property
+    def roots(self) -> frozenset[str]:
+        """The packages that import statements name."""
+        return frozenset(item.name.partition(".")[0] for item in self.imported)
+
+    @cached_property
     def methods(self) -> dict[str, list[ast.FunctionDef]]:
         """The methods of all classes of the module, by name."""
         found: dict[str, list[ast.FunctionDef]] = {}
@@ -300,6 +305,10 @@ class ModuleUses:
         for head in self.names_read:
             found[head.id].append(head)
         return found
+
+    def heads_of(self, name: str, scope: Scope | None) -> list[ast.Name]:
+        """The places where a name is read that a scope binds."""
+        return [head for head in self.heads.get(name, ()) if self.scope_of(head).owner(name) is scope]
 
     @cached_property
     def own_values(self) -> Mapping[tuple[ast.AST, str], Sequence[ast.expr | None]]:

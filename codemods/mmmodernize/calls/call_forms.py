@@ -150,9 +150,8 @@ def _of_made(module: ModuleUses, lifted: ast.Call) -> Iterator[FoundCall]:
             scope = module.scope_of(target)
             values = [binding.value for binding in scope.bindings.get(name, ())]
             if all(value is lifted or _is_alike(module, value, lifted) for value in values):
-                for head in module.heads.get(name, ()):
-                    if module.scope_of(head).owner(name) is scope:
-                        yield from calls_of(module, head)
+                for head in module.heads_of(name, scope):
+                    yield from calls_of(module, head)
         case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)]):
             owner = module.class_around(lifted)
             if owner is not None and module.own_values.get((owner, name)) == [lifted]:

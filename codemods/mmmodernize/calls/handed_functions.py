@@ -15,7 +15,7 @@ Only what is seen entirely counts: every use of the class, of the parameter and 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mmmodernize.calls.call_forms import hides_arguments
@@ -83,7 +83,9 @@ class HandedFunctions:
             return [made]
         if len(statement.targets) > 1 or not isinstance(statement.targets[0], ast.Name):
             return None
-        return [head for head in self._heads(module, statement.targets[0]) if statement not in module.above(head)]
+        name = statement.targets[0].id
+        heads = module.heads_of(name, module.scope_of(statement.targets[0]).owner(name))
+        return [head for head in heads if statement not in module.above(head)]
 
     def _handed_along(self, module: ModuleUses, made: ast.expr) -> tuple[ast.Call, _InitParameter] | None:
         """The one call of a class that takes a function, where nothing runs in between."""
@@ -155,12 +157,6 @@ class HandedFunctions:
         body = getattr(owner.node, "body", [])
         is_above = (made[0].statement.end_lineno or 0) < node.lineno
         return made[0].value if is_above and made[0].statement in body else None
-
-    def _heads(self, module: ModuleUses, target: ast.Name) -> Iterator[ast.Name]:
-        owner = module.scope_of(target).owner(target.id)
-        for head in module.heads.get(target.id, ()):
-            if module.scope_of(head).owner(head.id) is owner:
-                yield head
 
     def _taken_by(self, module: ModuleUses, value: ast.expr) -> _InitParameter | None:
         """The parameter of a class that an argument is passed for."""

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from mmmodernize.calls.call_forms import call_of
 from mmmodernize.meshes.mesh_contexts import MeshContext, MeshContexts
 from mmmodernize.meshes.partition_specs import (
     Specs,
@@ -53,10 +54,20 @@ class Member:
     context: MeshContext | None = None
     specs: Specs | None = None
 
+    @property
+    def is_unsure(self) -> bool:
+        """Whether this only may be a mesh context."""
+        return self.context is not None and not self.context.is_sure
+
     @cached_property
     def holders(self) -> tuple[ast.AST, ...]:
         """Its node and all that hold it."""
         return self.node, *self.module.above(self.node)
+
+    @cached_property
+    def call(self) -> tuple[ast.Call | None, bool]:
+        """The call with its arguments, and whether that is a `partial`."""
+        return call_of(self.module, self.node) if isinstance(self.node, ast.expr) else (None, False)
 
     @property
     def needs_mesh(self) -> bool:

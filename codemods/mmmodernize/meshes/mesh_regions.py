@@ -68,6 +68,10 @@ class _MeshRegion:
     def of(self, kind: str) -> list[Member]:
         return [member for member in self.members if member.kind == kind]
 
+    @property
+    def own_contexts(self) -> list[MeshContext]:
+        return [member.context for member in self.members if member.context is not None]
+
 
 class MeshRegions:
     """The regions of a project, and the plan of every site in them."""
@@ -87,9 +91,7 @@ class MeshRegions:
         self._outside = OutsideReach(self._reach, inside)
         if not any(member.depends_on_a_mesh for member in found):
             # Then nothing hangs on what only may be a mesh context, and code is not followed from there.
-            found = [
-                each for each in found if each.context is None or each.context.is_sure or each.context.kind == LEFT
-            ]
+            found = [each for each in found if not each.is_unsure or (each.context and each.context.kind == LEFT)]
         contexts = [member.context for member in found if member.context is not None]
         self._extents = ContextExtents(contexts, self._modules, self._reach)
         self._members = list(self._relevant(found))
@@ -143,27 +145,20 @@ class MeshRegions:
         """The members, but for what may be a mesh context and reaches nothing that depends on one by itself."""
         leading = self._leading_to([member for member in members if member.depends_on_a_mesh], members)
         by_hand = set()
+        left = []
         for member in members:
             context = member.context
-            if context is None or context.is_sure:
+            if context is not None and member.is_unsure and context.kind == LEFT:
+                left.append(member)
+            elif context is None or context.is_sure or any(map(leading, self._nodes_in(context))):
                 if context is not None and context.kind == STATEMENT:
                     by_hand.add(member.module)
                 yield member
-            elif context.kind != LEFT and any(
-                leading(node) for _, nodes in self._extents.of(context) for node in nodes
-            ):
-                if context.kind == STATEMENT:
-                    by_hand.add(member.module)
-                yield member
         # A context that is entered by hand is left in the same way.
-        yield from (
-            member
-            for member in members
-            if member.context is not None
-            and not member.context.is_sure
-            and member.context.kind == LEFT
-            and member.module in by_hand
-        )
+        yield from (member for member in left if member.module in by_hand)
+
+    def _nodes_in(self, context: MeshContext) -> Iterator[ast.AST]:
+        return (node for _, nodes in self._extents.of(context) for node in nodes)
 
     def _leading_to(self, dependent: Sequence[Member], members: Sequence[Member]) -> Callable[[ast.AST], int]:
         """Whether a node of what may be a mesh context leads to members, but through mesh contexts."""
@@ -234,12 +229,8 @@ class MeshRegions:
             self._plan_all(region, SitePlan(COMPAT, why_compat="; and ".join(reasons)))
             self._plan_plain(region)
             return
-        unsure = [
-            member for member in region.of("context") if member.context is not None and not member.context.is_sure
-        ]
-        for member in unsure:
-            assert member.context is not None
-            self._plans[member.node] = SitePlan(NEITHER, reason=member.context.doubt)
+        unsure = [context for context in region.own_contexts if not context.is_sure]
+        self._plans |= {context.node: SitePlan(NEITHER, reason=context.doubt) for context in unsure}
         if unsure:
             return
         culprit, reason = why_not_set or (region.of("context")[0], why_not_named)
@@ -249,9 +240,9 @@ class MeshRegions:
 
     def _why_not_whole(self, region: _MeshRegion) -> str | None:
         """The part of a region that cannot be seen or rewritten, in words for a message, else None."""
-        for context in region.of("context"):
-            if context.context is not None and not context.context.is_sure:
-                return f"{context.place}: {context.context.doubt}"
+        for context in region.own_contexts:
+            if not context.is_sure:
+                return f"{context.place}: {context.doubt}"
         for member in region.members:
             if member.kind == "xmap":
                 return f"{member.place} has no replacement"
@@ -266,9 +257,8 @@ class MeshRegions:
                 reason = self._meshless_calls.why(member.module, member.node, specs)
                 if reason is not None:
                     return f"{member.place} {reason}"
-        for member in region.of("context"):
-            assert member.context is not None
-            for facts in self._reach.not_given(member.module, member.context.body):
+        for context in region.own_contexts:
+            for facts in self._reach.not_given(context.module, context.body):
                 if self._depends_on_a_mesh(facts):
                     return f"this reaches {facts.path}, which is not among the files given; give it as well"
         return None
@@ -278,7 +268,7 @@ class MeshRegions:
         if facts.path not in self._has_members:
             kinds = ("hint", "library")
             self._has_members[facts.path] = any(
-                member.kind not in kinds and (member.context is None or member.context.is_sure)
+                member.kind not in kinds and not member.is_unsure
                 for member in find_members(ModuleUses(facts), self._contexts)
             )
         return self._has_members[facts.path]
@@ -292,13 +282,8 @@ class MeshRegions:
             for member in region.of(kind):
                 if self._runs_uncompiled(region, member):
                     return f"{member.place} {what}"
-        for member in region.of("context"):
-            context = member.context
-            if (
-                context is not None
-                and context.kind == ENVIRONMENT
-                and self._uncompiled_code.environment_mesh(context) is None
-            ):
+        for context in region.own_contexts:
+            if context.kind == ENVIRONMENT and self._uncompiled_code.environment_mesh(context) is None:
                 return "only `ResourceEnv(mesh, ...)` can be put in context; write `with mesh:`"
         return None
 
@@ -396,12 +381,11 @@ class MeshRegions:
             return "nothing in view uses this mesh, so what does cannot be seen"
         if self._orphan is not None:
             return f"{self._orphan.place} may be reached as well, though it cannot be seen from where"
-        for member in region.of("context"):
-            assert member.context is not None
-            reason = _not_removable(member.context) or self._unseen(member.context)
+        for context in region.own_contexts:
+            reason = _not_removable(context) or self._unseen(context)
             if reason:
-                return f"{member.place} {reason}"
-            region.names[member.context] = mesh_name(member.context, self._project)
+                return f"{context.place} {reason}"
+            region.names[context] = mesh_name(context, self._project)
         plans: dict[ast.AST, SitePlan] = {}
         for member in region.members:
             contexts = region.contexts[member]

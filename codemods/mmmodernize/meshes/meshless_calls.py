@@ -156,12 +156,14 @@ class MeshlessCalls:
             name, scope = statement.targets[0].id, module.scope_of(statement)
         else:
             return False
-        uses = [head for head in module.heads.get(name, ()) if module.scope_of(head).owner(name) is scope]
         full = f"{module.facts.names.name}.{name}"
         elsewhere = [
             (other, use.node) for other in self._modules.values() if other is not module for use in other.uses((full,))
         ]
-        return all(self._is_inside(other, use) for other, use in [*((module, use) for use in uses), *elsewhere])
+        return all(
+            self._is_inside(other, use)
+            for other, use in [*((module, use) for use in module.heads_of(name, scope)), *elsewhere]
+        )
 
 
 def _may_be_none(module: ModuleUses, spec: ast.expr, seen: tuple[str, ...] = ()) -> bool:

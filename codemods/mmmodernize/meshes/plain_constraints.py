@@ -12,7 +12,6 @@ import ast
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cached_property
 
-from mmmodernize.calls.call_forms import call_of
 from mmmodernize.meshes.mesh_contexts import MeshContext
 from mmmodernize.meshes.mesh_members import Member
 from mmmodernize.meshes.meshless_calls import MeshlessCalls
@@ -77,7 +76,7 @@ class PlainConstraints:
         return next((f"{module.facts.path}:{getattr(use.node, 'lineno', 1)}" for module, use in uses), None)
 
     def _may_have_the_old_keyword(self, member: Member) -> bool:
-        call, is_partial = call_of(member.module, member.node) if isinstance(member.node, ast.expr) else (None, False)
+        call, is_partial = member.call
         if call is not None and not is_partial:
             return any(keyword.arg is None for keyword in call.keywords)
         if any(string.value == _OLD_KEYWORD for module in self._modules.values() for string in module.strings):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from mmmodernize.calls.call_forms import call_of, hides_arguments
+from mmmodernize.calls.call_forms import hides_arguments
 from mmmodernize.calls.handed_functions import HandedFunctions, Place, call_with
 from mmmodernize.meshes.code_in_view import CodeInView
 from mmmodernize.meshes.mesh_contexts import CALLED, ENTERED, ENVIRONMENT, LEFT, STATEMENT, WITH, MeshContext
@@ -127,7 +127,7 @@ class PlainSites:
         """The calls that look for the mesh of a member, None if not all of them are seen."""
         if not isinstance(member.node, ast.expr):
             return None
-        call, is_partial = call_of(member.module, member.node)
+        call, is_partial = member.call
         if member.kind == "constraint":
             return [(member.module, call)] if call is not None and not is_partial else None
         if member.kind != "pjit":
@@ -161,7 +161,7 @@ class PlainSites:
             other is not module and any(True for _ in other.uses((full,))) for other in self.modules.values()
         ):
             return None
-        heads = [head for head, _ in module.chains if head.id == name and module.scope_of(head).owner(name) is owner]
+        heads = module.heads_of(name, owner)
         calls: list[ast.expr | None] = [
             head if self._decorating(module, head) is not None else call_with(module, head) for head in heads
         ]
@@ -212,7 +212,7 @@ class PlainSites:
             return f"{place} hides its specs"
         if member.is_other_name:
             return f"{place} gives `pjit` another name"
-        call, is_partial = call_of(member.module, member.node) if isinstance(member.node, ast.expr) else (None, False)
+        call, is_partial = member.call
         if call is None or (is_partial and len(call.args) > 1):
             return f"{place} is no call with its specs"
         if hides_arguments(call):
@@ -265,7 +265,7 @@ class PlainSites:
         module = context.module
         if member.module is not module:
             return None
-        call, _ = call_of(module, member.node) if isinstance(member.node, ast.expr) else (None, False)
+        call, _ = member.call
         if call is not None and self._decorating(module, call) is context:
             # The mesh is read before the function is compiled, and nothing binds it in between.
             return None if self._is_computed(context.node) else ast.unparse(context.node)
@@ -286,7 +286,7 @@ class PlainSites:
 
     def _handed_mesh(self, member: Member, context: MeshContext) -> str | None:
         """The mesh that is handed to a class along with a function, for the context in which its methods call it."""
-        call, _ = call_of(member.module, member.node) if isinstance(member.node, ast.expr) else (None, False)
+        call, _ = member.call
         attribute = _copied(context)
         if call is None or attribute is None:
             return None

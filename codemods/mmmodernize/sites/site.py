@@ -339,10 +339,13 @@ class OldNameSite:
     def spell_compat(self, function: str, because: str) -> str:
         """The text for a function of `mmruntime.compat`, and a note of what would make plain JAX exact here.
 
+        It refuses a target that the runtime does not install on.
+
         Args:
             function: The function.
             because: Why no text of plain JAX is exact, and what to change for one, in words for a message.
         """
+        self.needs("0.10", "`mmruntime.compat`")
         self.note_compat(function, because)
         return self.spell(f"mmruntime.compat.{function}")
 

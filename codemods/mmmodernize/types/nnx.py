@@ -58,12 +58,12 @@ class NnxVariables:
 
     def may_be_in(self, module: ModuleUses) -> bool:
         """Whether values of a module may be variables: it imports Flax, or one that does is in the project."""
-        return self._is_used or _imports_flax(module)
+        return self._is_used or "flax" in module.roots
 
     @cached_property
     def _is_used(self) -> bool:
         modules = self._modules.values()
-        return any(_imports_flax(each) and any(each.names_below(("flax.nnx",))) for each in modules)
+        return any("flax" in each.roots and any(each.names_below(("flax.nnx",))) for each in modules)
 
     def is_class(self, module: ModuleUses, node: ast.expr) -> bool:
         """Whether an expression is a class of variables: of nnx, or one of the project that derives from it."""
@@ -130,15 +130,10 @@ def _is_used_as_one(module: ModuleUses, node: ast.expr) -> bool:
     """Whether a name is one of which a variable's members are read somewhere in its scope: `param.value.shape`."""
     if not isinstance(node, ast.Name) or (owner := module.scope_of(node).owner(node.id)) is None:
         return False
-    heads = (head for head in module.heads.get(node.id, ()) if module.scope_of(head).owner(head.id) is owner)
-    holders = map(module.parents.get, heads)
+    holders = map(module.parents.get, module.heads_of(node.id, owner))
     return any(isinstance(holder, ast.Attribute) and holder.attr in _MEMBERS for holder in holders)
 
 
 def _is_in_place(value: Value) -> bool:
     """Whether a value is what a change in place leaves, which is the object itself if that is a variable."""
     return isinstance(value.head, ast.AugAssign) and not value.path
-
-
-def _imports_flax(module: ModuleUses) -> bool:
-    return any(item.name.partition(".")[0] == "flax" for item in module.imported)

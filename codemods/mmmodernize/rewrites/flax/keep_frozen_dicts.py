@@ -22,14 +22,15 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import ClassVar
 
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.names.old_names import FROZEN_DICTS
-from mmmodernize.sites.site import Location, ModernizeContext
+from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.brackets import call_brackets, tokens_between
-from mmrewrite.source.names import Binding
+from mmrewrite.values.value import By, Value
 
 _METHODS = ("unfreeze", "pop", "copy")
 _MAKERS = frozenset(("init", "init_with_output", "apply"))
@@ -55,7 +56,7 @@ class KeepFrozenDicts(ModernizeCodemod):
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Calls of the methods in modules that import Flax."""
-        if not any(item.name.partition(".")[0] == "flax" for item in module.imported):
+        if "flax" not in module.roots:
             return
         for node in module.nodes:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _METHODS:
@@ -72,7 +73,7 @@ class KeepFrozenDicts(ModernizeCodemod):
         site, call = self.site, self.site.node
         assert isinstance(call, ast.Call)
         assert isinstance(call.func, ast.Attribute)
-        if not _is_collection(call) or not _holds_variables(site.module, call.func.value, set()):
+        if not _is_collection(call) or not self._holds_variables(call.func.value):
             site.leave(
                 f"if this is a dictionary of variables: they have no `FrozenDict.{call.func.attr}` since Flax 0.7.1; "
                 f"call `flax.core.{call.func.attr}` with it"
@@ -86,6 +87,10 @@ class KeepFrozenDicts(ModernizeCodemod):
         site.edit(dot.start, brackets.items[0][0] if is_plain else brackets.opening + 1, ", " if brackets.items else "")
         site.meant.replace(call.func, function)
         site.meant.prepend_argument(call, held)
+
+    def _holds_variables(self, node: ast.expr) -> bool:
+        """Whether the source shows that an expression is variables of Flax, or a collection of them."""
+        return self.site.context.analysis(SharedFlow).must(Value(self.site.module, node), _is_variables) is True
 
 
 def _is_asked_for(module: ModuleUses, node: ast.expr) -> bool:
@@ -129,37 +134,19 @@ def _is_of_frozen(module: ModuleUses, call: ast.Call, method: ast.Attribute) -> 
     return len(call.args) == 1 and (isinstance(call.args[0], ast.Dict) or _is_dict_call(module, call.args[0]))
 
 
-def _holds_variables(module: ModuleUses, node: ast.expr, seen: set[ast.AST]) -> bool:
-    """Whether the source shows that an expression is variables of Flax, or a collection of them."""
-    if isinstance(node, ast.Subscript):
-        return _holds_variables(module, node.value, seen)
-    if isinstance(node, ast.Call):
-        if module.facts.names.resolve(node.func, module.scope_of(node)) in _CLASSES:
-            return True
-        if not isinstance(node.func, ast.Attribute):
-            return False
-        of_variables = node.func.attr in _METHODS and _holds_variables(module, node.func.value, seen)
-        return node.func.attr in _MAKERS or of_variables
-    if not isinstance(node, ast.Name):
-        return False
-    owner = module.scope_of(node).owner(node.id)
-    bindings = owner.bindings[node.id] if owner is not None else []
-    # A name that is bound to what was made of itself is what its other bindings are.
-    fresh = [binding for binding in bindings if binding.node not in seen]
-    seen.update(binding.node for binding in fresh)
-    return bool(bindings) and all(_is_bound_to_variables(module, binding, seen) for binding in fresh)
-
-
-def _is_bound_to_variables(module: ModuleUses, binding: Binding, seen: set[ast.AST]) -> bool:
-    if isinstance(binding.node, ast.arg):
-        annotation = binding.node.annotation
-        return (
-            annotation is not None and module.facts.names.resolve(annotation, module.scope_of(annotation)) in _CLASSES
-        )
-    value = binding.value
-    if value is None and isinstance(binding.statement, ast.Assign):
-        value = binding.statement.value
-    return value is not None and _holds_variables(module, value, seen)
+def _is_variables(value: Value) -> bool | None:
+    """Whether a value is variables of Flax, or a collection of them; None where the values behind it say so."""
+    head, path, names = value.head, value.path, value.module.facts.names
+    start = None
+    if isinstance(head, ast.arg) and head.annotation is not None:
+        start = 0 if names.resolve(head.annotation, value.module.scope_of(head.annotation)) in _CLASSES else None
+    elif head in _CLASSES and path and path[0].kind is By.CALL:
+        start = 1
+    for place, (step, after) in enumerate(pairwise(path)):
+        if step.kind is By.ATTRIBUTE and step.what in _MAKERS and after.kind is By.CALL:
+            start = place + 2
+    is_one = start is not None and all(step.kind is not By.ATTRIBUTE or step.what in _METHODS for step in path[start:])
+    return is_one or None
 
 
 def _is_dict_call(module: ModuleUses, node: ast.expr) -> bool:

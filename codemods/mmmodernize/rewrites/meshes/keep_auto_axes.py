@@ -78,7 +78,6 @@ class KeepAutoAxes(ModernizeCodemod):
             )
 
     def _use_compat(self) -> None:
-        self.site.needs("0.10", "`mmruntime.compat`")
         self.site.replace(self.use.node, self.site.spell_compat("make_mesh", _UNCOUNTED))
 
     def _is_made_later(self) -> bool:

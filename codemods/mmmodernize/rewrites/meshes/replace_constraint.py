@@ -43,8 +43,7 @@ class ReplaceConstraint(ModernizeCodemod):
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Uses of the old name and of the new one; in a program for MultiMesh, the new one is MultiMesh's."""
-        is_multimesh = any(item.name.partition(".")[0] in _MULTIMESH for item in module.imported)
-        for use in module.uses(OLD_CONSTRAINTS if is_multimesh else CONSTRAINTS):
+        for use in module.uses(CONSTRAINTS if _MULTIMESH.isdisjoint(module.roots) else OLD_CONSTRAINTS):
             yield Location(module, use.node, use)
 
     def rewrite(self) -> None:

@@ -21,6 +21,7 @@ import sys
 from collections.abc import Iterator
 from typing import ClassVar
 
+from mmmodernize.calls.call_forms import given_to
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.meshes.multimesh_uses import MARKERS, PACKAGES, imports_of, is_carried, spelled_compat
 from mmmodernize.names.old_names import PJIT
@@ -84,23 +85,16 @@ class ReplaceMultimeshJit(ModernizeCodemod):
 def _has_tasks(module: ModuleUses, node: ast.expr) -> bool | None:
     """Whether what a `jax.jit` compiles has tasks; None where the module does not show it."""
     call = module.parents.get(node)
-    if isinstance(call, ast.FunctionDef | ast.AsyncFunctionDef) and node in call.decorator_list:
-        return _marked(module, call, {})
-    if not isinstance(call, ast.Call):
-        return None
-    arguments = [*call.args, *(word.value for word in call.keywords)]
-    parts = [part for argument in arguments for part in ast.walk(argument)]
-    names = (module.facts.names.resolve(part, module.scope_of(part)) for part in parts if isinstance(part, ast.Name))
-    backends = (word.value for word in call.keywords if word.arg == "backend")
-    if _AUTO in names or any(isinstance(each, ast.Constant) and each.value in _BACKENDS for each in backends):
-        return True
-    if call.func is node:
-        return _marked(module, call.args[0], {}) if call.args else None
-    # `@functools.partial(jax.jit, ...)`
-    holder = module.parents.get(call)
-    if isinstance(holder, ast.FunctionDef) and call in holder.decorator_list:
-        return _marked(module, holder, {})
-    return None
+    if isinstance(call, ast.Call):
+        arguments = [*call.args, *(word.value for word in call.keywords)]
+        parts = [part for each in arguments for part in ast.walk(each) if isinstance(part, ast.Name)]
+        backends = (word.value for word in call.keywords if word.arg == "backend")
+        if any(isinstance(each, ast.Constant) and each.value in _BACKENDS for each in backends) or any(
+            module.facts.names.resolve(part, module.scope_of(part)) == _AUTO for part in parts
+        ):
+            return True
+    given = given_to(module, node)
+    return _marked(module, given, {}) if given is not None else None
 
 
 def _marked(module: ModuleUses, node: ast.AST, seen: dict[ast.AST, bool | None]) -> bool | None:

@@ -25,7 +25,6 @@ from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.names.name_index import old_names
 from mmmodernize.sites.site import OldNameSite
 from mmrewrite.project.uses import ModuleUses
-from mmrewrite.source.names import Scope
 
 _KEYS = ("jax.random.KeyArray", "jax.random.PRNGKeyArray")
 _ARRAYS = (
@@ -117,7 +116,9 @@ class ReplaceKeyArray(ModernizeCodemod):
         others = (
             self._uses_elsewhere(module, f"{module.facts.names.name}.{target.id}") if owner.kind == "module" else []
         )
-        return all(self._is_type(*use) for use in [*_uses_of(module, target.id, owner), *others])
+        return all(
+            self._is_type(*use) for use in [*((module, head) for head in module.heads_of(target.id, owner)), *others]
+        )
 
     def _uses_elsewhere(self, module: ModuleUses, full: str) -> list[tuple[ModuleUses, ast.expr]]:
         return [
@@ -135,10 +136,6 @@ class ReplaceKeyArray(ModernizeCodemod):
             holder = self.site.module.parents.get(holder)
         called = holder.func if isinstance(holder, ast.Call) else None
         return (called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", None)) in _TESTS
-
-
-def _uses_of(module: ModuleUses, name: str, owner: Scope) -> list[tuple[ModuleUses, ast.expr]]:
-    return [(module, head) for head in module.heads.get(name, ()) if module.scope_of(head).owner(name) is owner]
 
 
 def _is_generic(module: ModuleUses, node: ast.expr) -> bool:

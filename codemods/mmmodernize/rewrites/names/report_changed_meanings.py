@@ -127,7 +127,7 @@ class ReportChangedMeanings(ModernizeCodemod):
             if row.is_common:
                 seen.add(id(row))
             yield Location(module, use.node, use)
-        if any(item.name.partition(".")[0] in ("jax", "flax", "orbax") for item in module.imported):
+        if not module.roots.isdisjoint(("jax", "flax", "orbax")):
             is_frozen = "FrozenDict" in module.facts.source.text
             for node in module.nodes_of(*_KINDS_OF_NODES, *(_CHOOSING if is_frozen else ())):
                 kind = _kind(context, module, node)
@@ -244,11 +244,10 @@ def _kind(context: ModernizeContext, module: ModuleUses, node: ast.AST) -> str |
     if relative_path(context, module, node) is not None:
         return "path"
     if isinstance(node.func, ast.Attribute) and node.func.attr == "device" and not node.args and not node.keywords:
-        is_jax = any(item.name.partition(".")[0] == "jax" for item in module.imported)
         name = module.facts.names.resolve(node.func, module.scope_of(node))
         # An attribute of something of the project may be an array.
         resolved = name is not None and not context.project.holds(name, module.facts)
-        return "device" if is_jax and not resolved and "device" not in module.methods else None
+        return "device" if "jax" in module.roots and not resolved and "device" not in module.methods else None
     called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
     if called in _CLASS_TESTS and len(node.args) > 1:
         return "frozen" if _asks_for_frozen(module, node.args[1]) and not _thaws(module, node) else None

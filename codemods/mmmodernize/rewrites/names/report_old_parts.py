@@ -244,8 +244,7 @@ class _Packages:
     """What a project imports: an object may come to a file that does not import its package."""
 
     def __init__(self, context: ModernizeContext) -> None:
-        modules = context.modules.values()
-        self.names = frozenset(item.name.partition(".")[0] for module in modules for item in module.imported)
+        self.names = frozenset[str]().union(*(module.roots for module in context.modules.values()))
 
 
 @functools.cache

@@ -35,8 +35,7 @@ class RenameShardingMethods(ModernizeCodemod):
         """The attribute, in modules that import JAX."""
         if _OLD not in module.facts.source.text:
             return
-        imports_jax = any(f"{item.name}.".startswith("jax.") for item in module.imported)
-        if not imports_jax or any(_OLD in other.methods for other in context.modules.values()):
+        if "jax" not in module.roots or any(_OLD in other.methods for other in context.modules.values()):
             return
         for node in module.nodes_of(ast.Attribute):
             if node.attr == _OLD and isinstance(node.ctx, ast.Load):

@@ -35,5 +35,4 @@ class ReplaceDevicePutStacked(ModernizeCodemod):
     def rewrite(self) -> None:
         """Replace the name."""
         if self.use.is_direct:
-            self.site.needs("0.10", "`mmruntime.compat`")
             self.site.replace(self.use.node, self.site.spell_compat(_HELPERS[self.use.name], _NO_FUNCTION))

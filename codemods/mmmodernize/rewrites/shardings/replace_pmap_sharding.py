@@ -60,7 +60,6 @@ class ReplacePmapSharding(ModernizeCodemod):
                 "(`sharding.devices_indices_map(shape)`) instead of classes"
             )
         if self.use.is_direct or (self.use.written or "").endswith(".default"):
-            self.site.needs("0.10", "`mmruntime.compat`")
             self.site.replace(self.use.node, self.site.spell_compat("pmap_sharding", _NO_MESH))
 
     def _rewrite_attribute(self, node: ast.Attribute) -> None:

@@ -37,5 +37,4 @@ class ReplacePositionalSharding(ModernizeCodemod):
     def rewrite(self) -> None:
         """Replace the name."""
         if self.use.is_direct:
-            self.site.needs("0.10", "`mmruntime.compat`")
             self.site.replace(self.use.node, self.site.spell_compat("PositionalSharding", _WHY))

@@ -32,7 +32,7 @@ class ReportMemoryKinds(ModernizeCodemod):
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """The attribute where it is read, and the old name of the kind, in modules that import JAX."""
-        if not any(f"{item.name}.".startswith("jax.") for item in module.imported):
+        if "jax" not in module.roots:
             return
         for node in module.nodes_of(ast.Attribute, ast.Constant):
             is_read = isinstance(node, ast.Attribute) and node.attr == "memory_kind" and isinstance(node.ctx, ast.Load)
