@@ -120,7 +120,7 @@ def test_a_result_is_read_again_once(started: list[int], monkeypatch: pytest.Mon
         read.append(file)
         return read_facts(file, ())
 
-    monkeypatch.setattr(decide, "_read", counted)
+    monkeypatch.setattr(decide, "read_as_written", counted)
     changed = [result for result in modernized(REGION, 2) if result.changed]
     assert started
     assert len(changed) == 4
