@@ -252,9 +252,7 @@ class MeshRegions:
                 return f"{member.place} hides its specs"
         for member in region.members:
             if member.needs_mesh:
-                # A constraint by `None` needs a mesh as well.
-                specs = member.specs if member.kind == "pjit" else None
-                reason = self._meshless_calls.why(member.module, member.node, specs)
+                reason = self._meshless_calls.why(member)
                 if reason is not None:
                     return f"{member.place} {reason}"
         for context in region.own_contexts:
@@ -297,9 +295,7 @@ class MeshRegions:
             self._modules,
             region.members,
             region.contexts,
-            lambda member: self._meshless_calls.why(
-                member.module, member.node, member.specs if member.kind == "pjit" else None
-            ),
+            self._meshless_calls.why,
             self._why_context_stays,
             self._why_not_ambient,
             self._orphan,

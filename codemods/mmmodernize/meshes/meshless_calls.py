@@ -13,7 +13,8 @@ from functools import cached_property
 
 from mmmodernize.calls.components import bits, combined
 from mmmodernize.calls.reach import OutsideReach
-from mmmodernize.meshes.partition_specs import Specs, kind_of, parts_of
+from mmmodernize.meshes.mesh_members import Member
+from mmmodernize.meshes.partition_specs import kind_of, parts_of
 from mmrewrite.project.uses import ModuleUses
 
 # Old versions of JAX raised `ValueError` or `RuntimeError` for a spec without a mesh.
@@ -73,26 +74,22 @@ class MeshlessCalls:
     def __init__(self, modules: Mapping[str, ModuleUses], reach: OutsideReach, inside: Collection[ast.AST]) -> None:
         self._modules, self._reach, self._inside = modules, reach, inside
 
-    def why(self, module: ModuleUses, node: ast.AST, specs: Specs | None) -> str | None:
-        """Why a site may run without a mesh in context, in words for a message, else None.
-
-        Args:
-            module: The module of the site.
-            node: The site.
-            specs: The specs of a `pjit`.
-        """
+    def why(self, member: Member) -> str | None:
+        """Why a site may run without a mesh in context, in words for a message, else None."""
         places, led = self._catching
-        for number in bits(combined(led, (node, *module.above(node)))):
+        for number in bits(combined(led, member.holders)):
             return f"may run without a mesh, and {places[number]} catches the error of that"
-        has_none = specs is not None and specs.values and all(_may_be_none(module, spec) for spec in specs.values)
-        if has_none and not self._is_called_inside(module, node):
+        # A constraint by `None` needs a mesh as well.
+        specs = member.specs.values if member.specs is not None and member.kind == "pjit" else ()
+        has_none = bool(specs) and all(_may_be_none(member.module, spec) for spec in specs)
+        if has_none and not self._is_called_inside(member.module, member.node):
             return "may have no spec but `None`, so that it may run without a mesh"
         return None
 
-    def takes_a_value_error(self, module: ModuleUses, node: ast.AST) -> str | None:
+    def takes_a_value_error(self, member: Member) -> str | None:
         """A place that catches the `ValueError` of a site without a mesh, and would not catch a `RuntimeError`."""
         places, led = self._catching_values
-        return next((places[number] for number in bits(combined(led, (node, *module.above(node))))), None)
+        return next((places[number] for number in bits(combined(led, member.holders))), None)
 
     @cached_property
     def _catching(self) -> tuple[list[str], Callable[[ast.AST], int]]:

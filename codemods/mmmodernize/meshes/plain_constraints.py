@@ -55,7 +55,7 @@ class PlainConstraints:
             return f"{place} may find the mesh that {self._sets_a_mesh} sets, and not that of the innermost context"
         if self._may_have_the_old_keyword(member):
             return f"{place} may be called with `{_OLD_KEYWORD}`, which is `shardings` today"
-        handler = self._meshless_calls.takes_a_value_error(member.module, member.node)
+        handler = self._meshless_calls.takes_a_value_error(member)
         if handler is not None and self._is_old_name(member):
             return f"{handler} expects the `ValueError` of a missing mesh, which is a `RuntimeError` today"
         for context in self._reached_by[member]:

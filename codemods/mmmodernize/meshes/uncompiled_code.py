@@ -193,7 +193,7 @@ class _UncompiledSearch(CodeSearch):
             raise OutOfView(self._told(code, part, value, f"calls `{ast.unparse(part)}`"))
         if is_compiled_for_mesh(value) or name in CONSTRAINTS:
             return
-        line = f"line {getattr(part, 'lineno', value.line)} of {code.module.facts.path}"
+        line = self._place(code, part, value)
         text = ast.unparse(part.func if isinstance(part, ast.Call) else part)
         if name in COMPUTE and is_handed_on:
             raise OutOfView(_computes(code.module, part))
@@ -216,9 +216,12 @@ class _UncompiledSearch(CodeSearch):
         if not (is_compiled_for_mesh(value) or value.head in TRANSFORMS or is_partial(value.head)):
             yield from super()._handed_on(code, part, value)
 
+    def _place(self, code: EnteredCode, part: ast.AST, value: Value) -> str:
+        return f"line {getattr(part, 'lineno', value.line)} of {code.module.facts.path}"
+
     def _told(self, code: EnteredCode, part: ast.AST, value: Value, text: str) -> str:
         shown = text.partition("`")[2].rpartition("`")[0]
-        line = f"line {getattr(part, 'lineno', value.line)} of {code.module.facts.path}"
+        line = self._place(code, part, value)
         return (
             f"what `{shown}` on {line} makes cannot be seen, and under `jax.set_mesh` it would land on the whole mesh"
         )

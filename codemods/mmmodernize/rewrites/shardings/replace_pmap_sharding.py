@@ -21,14 +21,15 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from mmmodernize.codemod import ModernizeCodemod
-from mmmodernize.sites.site import Location, ModernizeContext
+from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.values.value import Value
 
 _CLASS = "jax.sharding.PmapSharding"
 _DEFAULT = f"{_CLASS}.default"
 
 
-_MAKERS = frozenset((_DEFAULT, "mmruntime.compat.pmap_sharding"))
+_MADE = frozenset((f"{_DEFAULT}()", "mmruntime.compat.pmap_sharding()"))
 _NO_MESH = "its devices form no mesh that has a name; write a `NamedSharding` of a mesh of these devices"
 _GONE = frozenset(("devices", "sharding_spec"))
 
@@ -44,7 +45,8 @@ class ReplacePmapSharding(ModernizeCodemod):
         """Uses of the class, and its attributes on values that are or may be such shardings."""
         yield from super().find(module, context)
         for node in module.nodes_of(ast.Attribute):
-            if node.attr in _GONE and _may_be_made(module, node.value):
+            is_sharding = isinstance(node.value, ast.Attribute) and node.value.attr == "sharding"
+            if node.attr in _GONE and (is_sharding or _is_made(context, module, node.value)):
                 yield Location(module, node)
 
     def rewrite(self) -> None:
@@ -68,7 +70,7 @@ class ReplacePmapSharding(ModernizeCodemod):
                 "a `NamedSharding`, which stands for `PmapSharding` today, has no `sharding_spec`; ask its `spec` and "
                 "`mesh`, or `sharding.devices_indices_map(shape)`"
             )
-        if not _is_made(self.site.module, node.value):
+        if not _is_made(self.site.context, self.site.module, node.value):
             self.refuse(
                 "arrays of `jax.pmap` have a `NamedSharding` today, whose devices are `sharding.mesh.devices`; write "
                 "that where the array is one of these"
@@ -76,16 +78,7 @@ class ReplacePmapSharding(ModernizeCodemod):
         self.site.wrap(node.value, "", ".mesh")
 
 
-def _may_be_made(module: ModuleUses, value: ast.expr) -> bool:
-    return (isinstance(value, ast.Attribute) and value.attr == "sharding") or _is_made(module, value)
-
-
-def _is_made(module: ModuleUses, value: ast.expr) -> bool:
-    """Whether a value is what `PmapSharding.default` gives, as far as the module shows."""
-    names, scope = module.facts.names, module.scope_of(value)
-    if isinstance(value, ast.Name):
-        binding = names.binding(value.id, scope)
-        if binding is None or not isinstance(binding.value, ast.Call):
-            return False
-        value, scope = binding.value, module.scope_of(binding.value)
-    return isinstance(value, ast.Call) and names.resolve(value.func, scope) in _MAKERS
+def _is_made(context: ModernizeContext, module: ModuleUses, value: ast.expr) -> bool:
+    """Whether a value is what `PmapSharding.default` gives, as far as the source shows."""
+    flow = context.analysis(SharedFlow)
+    return flow.must(Value(module, value), lambda each: each.outside in _MADE or None) is True
