@@ -150,6 +150,16 @@ AROUND = {
         "y = mm.microbatch(jax.grad(make(\n            loss),\n        has_aux=True), size=2)(x)\n",
         "y = mm.microbatch(\n    jax.grad(make(\n            loss),\n        has_aux=True),\n    size=2,\n)(x)\n",
     ),
+    "parameters": (
+        f"def loss(params, {', '.join(f'{each * 20}={each}[1, 2]' for each in 'abc')}) -> int: pass\n",
+        f"def loss(\n    params, {', '.join(f'{each * 20}={each}[1, 2]' for each in 'abc')}\n) -> int: pass\n",
+    ),
+    "parameters of several lines": (
+        f"def loss(params, *, {', '.join(f'{each * 20}={each}[1, 2]' for each in 'abcd')}): pass\n",
+        "def loss(\n    params,\n    *,\n"
+        f"{''.join(f'    {each * 20}={each}[1, 2],{chr(10)}' for each in 'abcd')}): pass\n",
+    ),
+    "parameters that fit without what stands for the block": (f"def loss({'a' * 88}): pass\n",) * 2,
     "text over lines": ('y = mm.task(make("""a\nb"""), task=t)(x)\n',) * 2,
     "no call of ours": ("y = make(Block(\n    4,\n), task=t)(x)\n",) * 2,
 }

@@ -39,6 +39,7 @@ def fit(code: str, runtime: str | None, width: int, unit: str, newline: str) -> 
     The arguments go onto one indented line, or one line each if that is too long. Only calls of the runtime, of
     `partial` on one of them, and those around them on one line are broken: the user's own code keeps its layout.
     Where the first of several arguments of a generated call goes over lines, each has its own, however short they are.
+    Parameters on one line are broken likewise, as a function may have got more of them.
 
     Without a `runtime`, for a statement of which only parts are generated, any call may be broken that lies on one
     line, in no other brackets of that line, and begins within `width`.
@@ -52,6 +53,8 @@ def fit(code: str, runtime: str | None, width: int, unit: str, newline: str) -> 
         brackets = next(
             (each for each in unbroken if _line(source, each) in long or (runtime and _hugs(source, each))), None
         )
+        if brackets is None and runtime is not None:
+            brackets = next(_parameters(source, width, long), None)
         if brackets is None:
             place = next(_between_items(source, long), None) if runtime is None else None
             if place is None:
@@ -67,6 +70,36 @@ def fit(code: str, runtime: str | None, width: int, unit: str, newline: str) -> 
             inside = _one_each(source, brackets, own + unit, newline)
         broken = f"{newline}{own}{unit}{inside}{newline}{own}"
         code = source.text[: brackets.start] + broken + source.text[brackets.end :]
+
+
+def _parameters(source: SourceText, width: int, long: Set[int]) -> Iterator[_Breakable]:
+    """The brackets of parameters on one line that is too long, also without the `pass` that stands for a block."""
+    for node in ast.walk(parse_any(source.text)) if long else ():
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.lineno not in long:
+            continue
+        # Commas of a `lambda` are in no brackets.
+        has_lambda = any(isinstance(each, ast.Lambda) for each in ast.walk(node.args))
+        if has_lambda or _columns(source.line(node.lineno).rstrip().removesuffix(" pass")) <= width:
+            continue
+        begin, end = source.offset(node.lineno, node.col_offset), source.line_end(node.lineno)
+        depth, starts, ends = 0, list[int](), list[int]()
+        for token in tokens_between(source, begin, source.offset(node.body[0].lineno, node.body[0].col_offset)):
+            depth += token.depth
+            is_open = bool(starts)
+            if depth == 1 and token.text == "(" and not is_open:
+                starts.append(token.end)
+            elif is_open and ((depth == 1 and token.text == ",") or depth == 0):
+                ends.append(token.start)
+                if depth == 0:
+                    break
+                starts.append(token.end)
+        spans = [(start, stop) for start, stop in zip(starts, ends, strict=True) if source.text[start:stop].strip()]
+        items = [
+            (start + len(source.text[start:stop]) - len(source.text[start:stop].lstrip()), stop)
+            for start, stop in spans
+        ]
+        if items and ends[-1] < end:
+            yield _Breakable(starts[0], ends[-1], tuple(items))
 
 
 def _between_items(source: SourceText, long: Set[int]) -> Iterator[tuple[int, int]]:
