@@ -46,7 +46,8 @@ def numbers(parameter: str, value: object, expected: str) -> tuple[float, ...]:
     """
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
         items = list(value)
-        if all(isinstance(number, SupportsFloat) for number in items):
+        # Protocols are slow to ask about.
+        if all(isinstance(number, float | int | SupportsFloat) for number in items):
             return tuple(map(float, items))
     raise TypeError(f"{parameter} must be {expected}; got {value!r}.")
 

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 from mmruntime.schedules._action import Action
@@ -125,7 +126,11 @@ class TimedSchedule:
                 self.lasts[index] *= scale
                 self.lasts[index + 1] *= scale
         self._num_links = len(link_of)
-        self._makers = {slot: index for index, slot in enumerate(self._fills)}
+
+    @cached_property
+    def _makers(self) -> dict[int, int]:
+        """The action that fills each slot; searches ask for it."""
+        return {slot: index for index, slot in enumerate(self._fills)}
 
     def producer(self, index: int) -> int:
         """Index of the action that makes the input of this one, -1 if there is none."""
