@@ -132,6 +132,16 @@ def test_a_batch_that_the_loss_closes_over_becomes_its_last_parameter() -> None:
             "the loss by position, or write `argnum=` with the name or the position of what is the batch all the same",
             id="only a key",
         ),
+        *(
+            pytest.param(
+                f"def step(make, p, x):\n    return jax.grad(make(x, 2))(p)  # mm: microbatch(size=2{argnum})",
+                "the loss that `make(x, 2)` makes cannot be seen; write `lambda params, x: make(x, 2)(params)` in its "
+                "place, with a parameter for each value that has one row per example, and pass these to the gradient "
+                "as well",
+                id=f"a loss of a maker that cannot be seen{argnum}",
+            )
+            for argnum in ("", ', argnum="x"')
+        ),
         pytest.param(
             'y = jax.grad(f)(p, x)  # mm: microbatch(size=2, argnum="x")',
             "cannot see the parameters of `f`; write the position instead of `x`",

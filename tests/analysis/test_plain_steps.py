@@ -103,3 +103,15 @@ def test_an_evaluation_on_one_device_is_told(train: str, evaluation: str) -> Non
 )
 def test_what_runs_before_the_step_asks_for_nothing_in_it(train: str, around: str) -> None:
     assert told(train, around=around) == []
+
+
+@pytest.mark.parametrize(
+    ("compiled", "is_told"),
+    [
+        ("jax.jit(functools.partial(initial, size=4))(config)", False),
+        ("jax.jit(functools.partial(evaluate, model, scale=initial))(batch)", True),
+    ],
+)
+def test_what_makes_parameters_is_not_told(compiled: str, is_told: bool) -> None:
+    around = "def initial(key, size):\n        return model.init(key, jax.numpy.ones((size, 4)))"
+    assert bool(told(evaluation=compiled, around=around)) is is_told

@@ -48,6 +48,7 @@ from mmrewrite.project.reach import Reach, Reached, VisibleReach, holds
 from mmrewrite.results import Refusal
 from mmrewrite.source.functions import own_expressions
 from mmrewrite.source.spans import first_line, span
+from mmrewrite.values.library import PARTIALS
 
 _HINT = "write `# mm: mjit` where it is compiled, or `# mm: ignore[compile_for_mesh]` if it is to run there"
 
@@ -199,7 +200,7 @@ def _steps_for_one_device(project: Project, modules: Sequence[Facts]) -> Iterato
     for facts in modules:
         hinted = {hint.statement for hint in facts.hints.hints if hint.record.role is Role.COMPILE}
         for step in plain_steps(project, facts, hinted, "compile_for_mesh"):
-            if _only_initializes(step.argument or step.statement):
+            if _only_initializes(_compiled(step)):
                 continue
             if _is_called_in(steps, facts, step.statement) and not _is_called_outside(steps, facts, step.statement):
                 continue
@@ -223,6 +224,18 @@ def _steps_for_one_device(project: Project, modules: Sequence[Facts]) -> Iterato
                 )
             line, column = step.position
             yield Refusal(facts.path, line, column, reason, "compile_for_mesh")
+
+
+def _compiled(step: PlainStep) -> ast.AST:
+    """The function of a step, also behind a `partial`, or the expression that it is."""
+    names, argument = step.facts.names, step.argument
+    scope = names.scopes[step.statement]
+    if isinstance(argument, ast.Call) and argument.args and names.resolve(argument.func, scope) in PARTIALS:
+        first = argument.args[0]
+        binding = names.binding(first.id, scope) if isinstance(first, ast.Name) else None
+        if binding is not None and isinstance(binding.node, ast.FunctionDef):
+            return binding.node
+    return argument or step.statement
 
 
 def _only_initializes(function: ast.AST) -> bool:

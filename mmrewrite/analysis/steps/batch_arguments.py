@@ -15,6 +15,7 @@ from mmrewrite.codemod.site import Site
 from mmrewrite.directives.arguments import whole_number
 from mmrewrite.directives.collect import Argument
 from mmrewrite.directives.vocabulary import nearest
+from mmrewrite.values.library import PARTIALS
 
 _HARMLESS = ast.Name | ast.Attribute | ast.Subscript | ast.Constant
 
@@ -172,6 +173,7 @@ class _Chooser:
             return positional + self.batch.appended.index(name)
         if self.loss is None:
             what = ast.unparse(self.gradient.function)
+            self.refuse_made(name)
             self.site.refuse(f"cannot see the parameters of `{what}`; write the position instead of `{name}`")
         known = [*self.parameters, *(closed.name for closed in self.closed)]
         message = f"the loss has no parameter `{name}` and closes over none{nearest(name, known)}"
@@ -263,6 +265,7 @@ class _Chooser:
         step = self.step_data(self.argument_call())
         data = [each for each in data if step.may_be_batch(ast.Name(str(each), ast.Load()))] or data
         if not data:
+            self.refuse_made()
             self.site.refuse(
                 "no argument of this call could be the batch: all are differentiated, keys or settings; pass the batch "
                 "to the loss by position, or write `argnum=` with the name or the position of what is the batch all "
@@ -288,6 +291,20 @@ class _Chooser:
         if len({len(call.args) for call in calls}) > 1:
             self.refuse_to_guess("this gradient function is called with different numbers of arguments")
         return calls[0]
+
+    def refuse_made(self, name: str | None = None) -> None:
+        """Refuse a loss that a function out of view makes of its batch, perhaps of what has a name."""
+        made = self.gradient.function
+        if self.loss is not None or not isinstance(made, ast.Call) or self.site.resolve(made.func) in PARTIALS:
+            return
+        batch = next((each.id for each in made.args if isinstance(each, ast.Name) and name in (None, each.id)), None)
+        if batch is not None:
+            text = ast.unparse(made)
+            self.site.refuse(
+                f"the loss that `{text}` makes cannot be seen; write `lambda params, {batch}: {text}(params)` in its "
+                "place, with a parameter for each value that has one row per example, and pass these to the gradient "
+                "as well"
+            )
 
     def refuse_to_guess(self, reason: str, node: ast.expr | None = None) -> NoReturn:
         """Refuse a batch that the calls do not show; the user is told which argument has which position."""
