@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "mmrewrite.mirror": ".results .tracking .source .engine .files .launch",
     "mmrewrite.plan": "mmruntime.schedules .results .tracking .directives .project .files .mirror",
     "mmrewrite.suggest": "mmruntime.schedules .results .tracking .source .directives .engine .files .mirror",
-    "mmrewrite.verify": ".results .tracking .project .files .launch .mirror .plan",
+    "mmrewrite.verify": ".results .tracking .source .directives .project .files .launch .mirror .plan",
     "mmrewrite.testing": (".results .project .codemod .engine"),
     "mmrewrite.cli.libcst_tool": ("libcst .results .project .codemod .engine .files"),
     "mmrewrite.cli.config": ".directives .files",

@@ -19,8 +19,10 @@ from mmrewrite.cli.reports._verify_text import _arrays, _cut, _told_apart
 from mmrewrite.mirror.child_process import Mirror
 from mmrewrite.mirror.limits import ProgramLimits
 from mmrewrite.project.verify_entries import Entry
+from mmrewrite.results import Rewrite
 from mmrewrite.tracking import Tell, untold
 from mmrewrite.verify import programs, verify
+from mmrewrite.verify.coverage import _OWN, Coverage
 from mmrewrite.verify.judge import Judged
 
 MESH = "# mm: mesh(stage=16)\nSIZE = 3\n"
@@ -227,6 +229,49 @@ def test_a_step_that_is_given_its_model_does_not_cover_other_steps(calls: list[C
         "train.py:20: `mjit` is rewritten, and no function proved equal reaches it",
         "other arguments: each function was called once, with one set of arguments",
     ]
+
+
+EVALUATE = """
+
+@jax.jit  # mm: mjit
+def evaluate(x):
+    with jax.named_scope("evaluate"):  # mm: task(stage=2)
+        return model(x)
+
+
+class Head:
+    def __call__(self, x):
+        return layer(x)  # mm: task(stage=3)
+"""
+
+
+def test_after_apply_what_no_function_reaches_is_found_in_the_calls(calls: list[Call]) -> None:
+    """By what differs from a revision, with hints in it or not: those in the files are gone."""
+    Path("train.py").write_text(STEP + EVALUATE)
+    before = {name: Path(f"{name}.py").read_bytes() for name in ("config", "model", "train")}
+    hinted = json.loads(run("--format", "json").stdout)["unreached"]
+    assert hinted == ["train.py:12", "train.py:20", "train.py:22", "train.py:28"]
+    assert CliRunner().invoke(cli, ["apply"]).exit_code == 0
+    entry = Entry("train:step", "train:example", "--entry")
+    lines = Path("train.py").read_text().splitlines()
+    is_call = re.compile(r"mm\.(task|mjit|register_task)\b").search
+    written = [f"train.py:{at}" for at, text in enumerate(lines, start=1) if is_call(text)]
+    assert len(written) == 5
+    for without_hints in (False, True):
+        changed = []
+        for name, data in before.items():
+            data = re.sub(rb"  # mm: .*|(?m:^# mm: .*\n)", b"", data) if without_hints else data
+            changed.append(Rewrite(f"{name}.py", data, Path(f"{name}.py").read_bytes()))
+        found = Coverage.of_calls(changed, [], ())
+        reached = found.of(entry)
+        unreached = sorted(found.rewritten - reached)
+        assert [f"{path}:{place.line}" for path, place in unreached] == written[1:]
+        assert {path for path, _ in reached} == {"model.py", "train.py"} and len(reached) == 2
+        evaluated = found.of(Entry("train:evaluate", "train:example", "--entry"))
+        assert {"mm.register_task", "mm.mjit"} == {place.text for path, place in evaluated if path == "train.py"}
+    # What the revision has already, rewritten, is not of this change.
+    rewritten = [Rewrite(each.path, each.result, each.result + b"\nX = 1\n") for each in changed]
+    assert not Coverage.of_calls(rewritten, [], ()).rewritten
 
 
 def test_what_was_refused_is_not_proved(calls: list[Call]) -> None:
@@ -609,7 +654,7 @@ def test_microbatches_that_draw_are_compared_with_the_same_microbatches(monkeypa
     ],
 )
 def test_hints_with_which_microbatches_give_other_values(hint: str, own: list[str]) -> None:
-    assert [what for what, pattern in verify._OWN.items() if pattern.search(hint)] == own
+    assert [what for what, pattern in _OWN.items() if pattern.search(hint)] == own
 
 
 def test_long_names_of_arrays_are_told_apart() -> None:

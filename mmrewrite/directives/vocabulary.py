@@ -337,6 +337,7 @@ DIRECTIVES = {
             more=_LAYOUT,
             positional=None,
             requirements=(_NOT_EMPTY,),
+            runtime=("with_sharding_constraint", "reshard"),
         ),
         Directive("mjit", Role.COMPILE, frozenset((STATEMENT, DEF)), "mjit", runtime=("mjit",)),
         Directive(

@@ -6,11 +6,9 @@ import contextlib
 import functools
 import hashlib
 import os
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
 
 from mmrewrite.files.patch import file_patch
 from mmrewrite.files.select import Rules, Selection, select_files
@@ -19,28 +17,15 @@ from mmrewrite.mirror.child_process import Mirror, check_named, check_runtime, m
 from mmrewrite.mirror.limits import USUAL, ProgramLimits
 from mmrewrite.plan.read_placement import devices_needed, may_place, read_regions, too_few_devices
 from mmrewrite.project.facts import Facts, has_mark, read_facts
-from mmrewrite.project.project import Project
-from mmrewrite.project.reach import Reach, holds
 from mmrewrite.project.reexported_hints import read_hinted
 from mmrewrite.project.verify_entries import Entry, hinted_entries
-from mmrewrite.results import HintReference, Rewrite
+from mmrewrite.results import Rewrite
 from mmrewrite.tracking import Phase, Tell
-from mmrewrite.verify.before import Before, original_of, own_of_calls
+from mmrewrite.verify.before import Before, original_of
+from mmrewrite.verify.coverage import RANDOM, STATISTICS, Coverage, HintPlace
 from mmrewrite.verify.programs import Checked as Checked
 from mmrewrite.verify.programs import ProgramSettings, check_programs
 from mmrewrite.verify.programs import Status as Status
-
-# Hints with which microbatches compute, as the user asks, with other values than the whole batch, and what these are.
-_RANDOM, _STATISTICS = "random numbers", "batch statistics"
-_OWN = {
-    _RANDOM: re.compile(r"\A(?>.*?\bmicrobatch\().*\brng\s*+=\s*+(?!None\b|\(\s*\))", re.DOTALL),
-    _STATISTICS: re.compile(r"\A(?>.*?\bmicrobatch\().*\bbatch_stats\s*+=\s*+(?!None\b)", re.DOTALL),
-}
-
-_OF_KEYWORDS = {"rng": _RANDOM, "batch_stats": _STATISTICS}
-
-# A hint by the path of its file.
-_HintPlace = tuple[str, HintReference]
 
 
 class NotVerified(Exception):
@@ -82,7 +67,8 @@ class Verified:
             `since`, of the patch from that revision to the rewritten program.
         files: Path, and SHA-256 before and after, of each file that changes.
         not_covered: What the proof leaves open, a sentence each.
-        unreached: The rewritten hints that no function proved equal reaches, as `path:line`.
+        unreached: The rewritten hints, or with `since` calls of the runtime that the revision lacks, that no function
+            proved equal reaches, as `path:line`.
         since: The revision that the original is; None if it is the source.
     """
 
@@ -155,7 +141,7 @@ def verify(
         if few is not None:
             raise NotVerified(few)
         devices = request.devices or devices_needed(regions)
-    coverage = _Coverage(modules, results, codemods)
+    coverage = Coverage.of_hints(modules, results, codemods)
     checks = []
     changed = [result for result in results if result.changed]
     with contextlib.ExitStack() as held:
@@ -166,14 +152,14 @@ def verify(
             entries = _entries(modules, request, before.entries(codemods))
             changed = _rewrites_since(before, results, modules_of)
             patch = b"".join(file_patch(rewrite, before.name(os.path.realpath(rewrite.path))) for rewrite in changed)
-            coverage.read_calls(rewrite.result for rewrite in changed)
+            coverage = Coverage.of_calls(changed, results, codemods)
         for number, entry in enumerate(entries, start=1):
             shown = functools.partial(_numbered, phase, entry, number, len(entries))
             checks.append(_check(entry, mirror, coverage, devices, request, shown, before))
     files = tuple(
         {"path": result.path, "before": _hash(result.original), "after": _hash(result.result)} for result in changed
     )
-    proved = frozenset[_HintPlace]().union(*(coverage.of(check.entry) for check in checks if check.status == "equal"))
+    proved = frozenset[HintPlace]().union(*(coverage.of(check.entry) for check in checks if check.status == "equal"))
     unreached = sorted(coverage.rewritten - proved)
     not_covered = tuple(_not_covered(checks, coverage, unreached, devices, results))
     places = tuple(f"{path}:{hint.line}" for path, hint in unreached)
@@ -211,7 +197,7 @@ def _entries(modules: Sequence[Facts], request: VerifyRequest, others: Sequence[
 def _check(
     entry: Entry,
     mirror: Mirror,
-    coverage: _Coverage,
+    coverage: Coverage,
     devices: int | None,
     request: VerifyRequest,
     phase: Phase,
@@ -227,77 +213,10 @@ def _check(
     return check_programs(entry, mirror, settings, phase)
 
 
-class _Coverage:
-    """The rewritten hints that each function reaches."""
-
-    def __init__(self, modules: Sequence[Facts], results: Sequence[Rewrite], codemods: Collection[str]) -> None:
-        self._modules = modules
-        self._project = Project(modules, load_file, tuple(codemods))
-        self._reach = Reach(self._project)
-        self._directives = {
-            (facts.path, hint.reference): hint.record for facts in modules for hint in facts.hints.hints
-        }
-        self._calls: frozenset[str] = frozenset()
-        edited = {(result.path, hint) for result in results for edit in result.edits for hint in edit.hints}
-        self.rewritten: frozenset[_HintPlace] = frozenset(
-            place for place in edited if place in self._directives and self._directives[place].changes_statement
-        )
-
-    def of(self, entry: Entry) -> frozenset[_HintPlace]:
-        """The rewritten hints that a function reaches; an over-approximation."""
-        module, _, name = entry.step.partition(":")
-        facts = next((facts for facts in self._modules if facts.names.name == module), None)
-        if facts is None and self._modules:
-            facts = self._project.module(module, self._modules[0])
-        if facts is None:
-            return frozenset()
-        found = self._inside(facts, self._starts(facts, name.partition(".")[0]))
-        if not any(self._directives[place].places_code for place in found):
-            # The step takes its model as an argument: any code that its module reaches may be that model. Other steps
-            # and what stands beside them are not.
-            for other in (facts, *self._project.imported(facts)):
-                inside = self._inside(other, other.tree.body)
-                found |= {place for place in inside if self._directives[place].stands_in_models}
-        return found & self.rewritten
-
-    def own(self, entry: Entry) -> tuple[str, ...]:
-        """What the microbatches that a function reaches have of their own."""
-        hints = [hint.text for _, hint in self.of(entry)]
-        return tuple(what for what, pattern in _OWN.items() if what in self._calls or any(map(pattern.search, hints)))
-
-    def read_calls(self, files: Iterable[bytes]) -> None:
-        """Take into account what calls of the runtime say, where hints are gone: of any step of these files."""
-        self._calls |= {_OF_KEYWORDS[name] for name in own_of_calls(files) if name in _OF_KEYWORDS}
-
-    def is_rewritten(self, entry: Entry) -> bool:
-        """Whether a function reaches anything that is rewritten."""
-        # A registered task matches a scope by its name in the trace, which no analysis of the source can follow.
-        registered = any(directive.places_scopes for directive in self._directives.values())
-        return bool(self.of(entry)) or registered
-
-    def _starts(self, facts: Facts, name: str) -> list[Any]:
-        bindings = facts.names.scope.bindings.get(name, ())
-        starts = [facts.names.top_level(found.statement) for found in bindings if found.statement is not None]
-        for binding in bindings:
-            elsewhere = self._project.definition(binding.target, facts) if binding.target else None
-            if elsewhere is not None and elsewhere[1].statement is not None:
-                starts.append(elsewhere[1].statement)
-        return starts
-
-    def _inside(self, facts: Facts, starts: Sequence[Any]) -> frozenset[_HintPlace]:
-        reached = [item for start in starts for item in self._reach.from_node(facts, start)]
-        return frozenset(
-            (other.path, hint.reference)
-            for other in self._modules
-            for hint in other.hints.hints
-            if any(holds(item, other, hint.statement) for item in reached)
-        )
-
-
 def _not_covered(
     checks: Sequence[Checked],
-    coverage: _Coverage,
-    unreached: Sequence[_HintPlace],
+    coverage: Coverage,
+    unreached: Sequence[HintPlace],
     devices: int | None,
     results: Sequence[Rewrite],
 ) -> Iterator[str]:
@@ -311,12 +230,12 @@ def _not_covered(
     if len(refusals) > refused:
         yield f"refusals besides those of hints, which `mmrewrite diff` lists: {len(refusals) - refused}"
     own = {what for check in checks if check.reference == "microbatched" for what in coverage.own(check.entry)}
-    if _RANDOM in own:
+    if RANDOM in own:
         yield (
             "the random numbers of the whole batch: microbatches draw others, of the same distribution. Whether the "
             'results of microbatches are combined as they should be is proved by `reduce="exact"` before a step runs'
         )
-    if _STATISTICS in own:
+    if STATISTICS in own:
         yield 'the statistics of the whole batch: `batch_stats="microbatch"` has each microbatch use its own'
     yield "other arguments: each function was called once, with one set of arguments"
     yield "time and memory, and side effects"

@@ -409,6 +409,7 @@ SIGNS = ROUNDING.replace("0.1 * g / (jnp.abs(g) + 1e-8)", "0.1 * jnp.sign(g)")
 
 
 @pytest.mark.slow
+@pytest.mark.optimized
 def test_signs_of_gradients_that_are_rounding_are_no_mistake():
     Path("train.py").write_text(SIGNS)
     result = run("train.py")
