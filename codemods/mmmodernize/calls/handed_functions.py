@@ -109,7 +109,6 @@ class HandedFunctions:
         found: list[ast.expr] = []
         for module in self._modules.values():
             for node in module.nodes_of(ast.Attribute):
-                assert isinstance(node, ast.Attribute)
                 if node.attr != attribute or isinstance(node.ctx, ast.Load):
                     continue
                 if _is_self(node.value) and parameter.owner not in module.above(node):
@@ -203,14 +202,12 @@ class HandedFunctions:
             if any(
                 item.name == owner.name and item.asname not in (None, owner.name)
                 for node in other.nodes_of(ast.ImportFrom)
-                if isinstance(node, ast.ImportFrom)
                 for item in node.names
             ):
                 return None
             for node in other.nodes_of(ast.Name, ast.Attribute):
-                if (node.id if isinstance(node, ast.Name) else getattr(node, "attr", None)) != owner.name:
+                if (node.id if isinstance(node, ast.Name) else node.attr) != owner.name:
                     continue
-                assert isinstance(node, ast.Name | ast.Attribute)
                 found = self._class_of(other, node)
                 if other.in_annotation(node) or (found is not None and found[1] is not owner):
                     continue
@@ -234,7 +231,7 @@ class HandedFunctions:
         found = []
         for other in self._modules.values():
             for node in other.nodes_of(ast.Attribute):
-                if not isinstance(node, ast.Attribute) or node.attr != target.attr or node is target:
+                if node.attr != target.attr or node is target:
                     continue
                 call = call_with(other, node)
                 if call is None or not _is_self(node.value) or parameter.owner not in other.above(node):

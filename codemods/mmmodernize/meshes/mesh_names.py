@@ -188,7 +188,7 @@ def _is_of_another_class(module: ModuleUses, node: ast.Attribute, owner: ast.Cla
     holder = module.class_around(node)
     if holder is None or holder is owner or not isinstance(node.value, ast.Name) or node.value.id != "self":
         return False
-    classes = [each for each in module.nodes_of(ast.ClassDef) if isinstance(each, ast.ClassDef)]
+    classes = module.nodes_of(ast.ClassDef)
     return not any({owner.name, holder.name} <= _lineage(module, classes, each) for each in classes)
 
 

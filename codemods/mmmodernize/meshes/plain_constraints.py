@@ -86,13 +86,9 @@ class PlainConstraints:
             keyword.arg == _OLD_KEYWORD
             for module in self._modules.values()
             for other in module.nodes_of(ast.Call)
-            if isinstance(other, ast.Call) and self._may_pass_keywords_on(module, other)
+            if module.facts.names.resolve(other.func, module.scope_of(other)) in (None, "builtins.dict")
             for keyword in other.keywords
         )
-
-    def _may_pass_keywords_on(self, module: ModuleUses, call: ast.Call) -> bool:
-        found = module.facts.names.resolve(call.func, module.scope_of(call))
-        return found is None or found == "builtins.dict"
 
     @cached_property
     def _entered_in_set_mesh(self) -> set[MeshContext]:

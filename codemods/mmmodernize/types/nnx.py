@@ -97,7 +97,6 @@ class NnxVariables:
             any(word.arg == "sharding" for word in call.keywords) and self.is_class(module, call.func)
             for module in self._modules.values()
             for call in module.nodes_of(ast.Call)
-            if isinstance(call, ast.Call)
         )
 
     @cached_property

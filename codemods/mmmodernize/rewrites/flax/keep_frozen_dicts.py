@@ -58,14 +58,11 @@ class KeepFrozenDicts(ModernizeCodemod):
         """Calls of the methods in modules that import Flax."""
         if "flax" not in module.roots:
             return
-        for node in module.nodes:
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _METHODS:
+        for node in module.nodes_of(ast.Call):
+            if isinstance(node.func, ast.Attribute) and node.func.attr in _METHODS:
                 is_name = module.facts.names.resolve(node.func, module.scope_of(node)) is not None
-                if (
-                    not is_name
-                    and _is_of_frozen(module, node, node.func)
-                    and not _is_asked_for(module, node.func.value)
-                ):
+                is_meant = _is_of_frozen(module, node, node.func) and not _is_asked_for(module, node.func.value)
+                if not is_name and is_meant:
                     yield Location(module, node)
 
     def rewrite(self) -> None:

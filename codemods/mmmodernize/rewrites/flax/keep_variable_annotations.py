@@ -51,7 +51,6 @@ class KeepVariableAnnotations(ModernizeCodemod):
             return
         uses = {use.node: use for use in module.uses(VARIABLES)}
         for call in module.nodes_of(ast.Call):
-            assert isinstance(call, ast.Call)
             if _keyword(call) is not None and variables.is_class(module, call.func):
                 yield Location(module, call.func, uses.get(call.func))
             elif _changes(module, call) is not None and variables.has(module, call.args[0]) is not False:
@@ -60,7 +59,6 @@ class KeepVariableAnnotations(ModernizeCodemod):
         changed = dict.fromkeys(target for each in statements if (target := _changed(each)) is not None)
         yield from (Location(module, node) for node in changed if variables.has(module, node) is not False)
         for node in module.nodes_of(ast.Attribute):
-            assert isinstance(node, ast.Attribute)
             if isinstance(node.ctx, ast.Load):
                 is_read = node.attr == "sharding" and not is_of_today
                 if is_read and variables.has(module, node.value, annotated=True) is not False:

@@ -84,7 +84,7 @@ class ReportOldParts(ModernizeCodemod):
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Old keywords, calls that mean something else or lack an argument, and old members."""
-        age, own = context.analysis(ProjectAge), context.analysis(OwnMembers).names
+        age, objects = context.analysis(ProjectAge), context.analysis(_Objects)
         for use in module.uses(_functions()):
             for found in _calls_by_name(module, use) if use.name not in _OF_OTHERS else ():
                 for keyword in _old_keywords(use.name, found):
@@ -93,9 +93,8 @@ class ReportOldParts(ModernizeCodemod):
                     yield Location(module, use.node, use)
             if _other_defaults(module, use.node, use.name, age):
                 yield Location(module, use.node, use)
-        packages = context.analysis(_Packages).names
         for call in module.nodes_of(ast.Call):
-            name, is_certain = _method(module, call, packages, own, context.analysis(ValueClasses))
+            name, is_certain = objects.method(module, call)
             if name is not None:
                 (found,) = calls_of(module, call.func)
                 keywords = list(_old_keywords(name, found))
@@ -106,7 +105,7 @@ class ReportOldParts(ModernizeCodemod):
                     yield Location(module, call.func, part=name)
         for node in module.nodes_of(ast.Attribute):
             if isinstance(node.ctx, ast.Load):
-                member = _owner(module, node, packages, own, context.analysis(ValueClasses))
+                member = objects.member(module, node)
                 if member is not None:
                     yield Location(module, node, part=f"{member[0]}.{node.attr}")
 
@@ -160,15 +159,16 @@ class ReportOldParts(ModernizeCodemod):
         """What is called: the use, or a method of an object, and whether it is for certain; None for a member alone."""
         if self.site.use is not None:
             return self.use.name, True
-        return self._method(self.site.module.parents.get(self.site.node))
+        return self._objects.method(self.site.module, self.site.module.parents.get(self.site.node))
 
-    def _method(self, call: ast.AST | None) -> tuple[str | None, bool]:
-        packages = self.site.context.analysis(_Packages).names
-        return _method(self.site.module, call, packages, *_own_and_classes(self.site.context))
+    @property
+    def _objects(self) -> _Objects:
+        return self.site.context.analysis(_Objects)
 
     def _rewrite_keyword(self, keyword: ast.keyword) -> None:
         site, arg = self.site, keyword.arg
-        owner = self.use.name if site.use is not None else self._method(site.module.parents[keyword])[0]
+        called = site.module.parents[keyword]
+        owner = self.use.name if site.use is not None else self._objects.method(site.module, called)[0]
         assert owner is not None
         assert arg is not None
         if site.use is not None and self.use.is_direct and _is_in_its_place(site.module, self.use, keyword):
@@ -217,8 +217,7 @@ class ReportOldParts(ModernizeCodemod):
 
     def _rewrite_member(self, node: ast.Attribute) -> None:
         site = self.site
-        packages = site.context.analysis(_Packages).names
-        found = _owner(site.module, node, packages, *_own_and_classes(site.context))
+        found = self._objects.member(site.module, node)
         assert found is not None
         owner, is_certain = found
         if not is_certain:
@@ -230,21 +229,10 @@ class ReportOldParts(ModernizeCodemod):
         site.rename_attribute(node, new)
 
 
-def _own_and_classes(context: ModernizeContext) -> tuple[Collection[str], ValueClasses]:
-    return context.analysis(OwnMembers).names, context.analysis(ValueClasses)
-
-
 @functools.cache
 def _functions() -> Mapping[str, None]:
     """What is called with other arguments today."""
     return dict.fromkeys((*old_keywords(), *changed_places(), *new_requirements(), *changed_defaults()))
-
-
-class _Packages:
-    """What a project imports: an object may come to a file that does not import its package."""
-
-    def __init__(self, context: ModernizeContext) -> None:
-        self.names = frozenset[str]().union(*(module.roots for module in context.modules.values()))
 
 
 @functools.cache
@@ -266,35 +254,57 @@ def _is_method(name: str) -> bool:
     return name.rpartition(".")[0].rpartition(".")[2][:1].isupper()
 
 
-def _method(
-    module: ModuleUses,
-    call: ast.AST | None,
-    packages: Collection[str],
-    own: Collection[str],
-    classes: ValueClasses,
-) -> tuple[str | None, bool]:
-    """The full name of a method that is called with other arguments today, if a call is one, and if that is certain.
-
-    It is if the source shows the class. Of other objects, a method is one that no library and not the project itself
-    has under the name.
-    """
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
-        return None, False
-    attr = call.func.attr
-    if attr not in _methods() or module.facts.names.resolve(call.func, module.scope_of(call.func)) is not None:
-        return None, False
-    owner = classes.of(module, call.func.value)
-    if owner is not None:
-        name = f"{owner}.{attr}"
-        return (name if name in _functions() else None), True
-    if "_" not in attr or len(attr) < _TELLING or attr in own or attr in module.methods:
-        return None, False
-    possible = (name for name in _methods()[attr] if name.partition(".")[0] in packages)
-    return min(possible, key=lambda name: (name.count("."), name), default=None), False
-
-
 # So many letters of a name, with a bar, make it one that other classes hardly have.
 _TELLING = 16
+
+
+class _Objects:
+    """Whose methods and members a project uses, by the classes of its objects.
+
+    An object may come to a file that does not import its package.
+    """
+
+    def __init__(self, context: ModernizeContext) -> None:
+        self._packages = frozenset[str]().union(*(module.roots for module in context.modules.values()))
+        self._own, self._classes = context.analysis(OwnMembers).names, context.analysis(ValueClasses)
+
+    def method(self, module: ModuleUses, call: ast.AST | None) -> tuple[str | None, bool]:
+        """The full name of a method that is called with other arguments today, if a call is one; whether it is certain.
+
+        It is if the source shows the class. Of other objects, a method is one that no library and not the project
+        itself has under the name.
+        """
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+            return None, False
+        attr = call.func.attr
+        if attr not in _methods() or module.facts.names.resolve(call.func, module.scope_of(call.func)) is not None:
+            return None, False
+        owner = self._classes.of(module, call.func.value)
+        if owner is not None:
+            name = f"{owner}.{attr}"
+            return (name if name in _functions() else None), True
+        if "_" not in attr or len(attr) < _TELLING or attr in self._own or attr in module.methods:
+            return None, False
+        possible = (name for name in _methods()[attr] if name.partition(".")[0] in self._packages)
+        return min(possible, key=lambda name: (name.count("."), name), default=None), False
+
+    def member(self, module: ModuleUses, node: ast.Attribute) -> tuple[str, bool] | None:
+        """The class that a member belonged to, and whether the source shows that of the object; None if it is none."""
+        names = _names()
+        if node.attr not in names or node.attr in _MEMBERS_OF_OTHERS or node.attr in module.methods:
+            return None
+        full = module.facts.names.resolve(node, module.scope_of(node))
+        if full is not None:
+            # Of the class itself, as `ad.Zero.from_value(x)`.
+            home = full.rpartition(".")[0]
+            return (home, True) if node.attr in old_members().get(home, {}) and full not in old_names() else None
+        owner = self._classes.of(module, node.value)
+        if owner is not None:
+            return (owner, True) if node.attr in old_members().get(owner, {}) else None
+        others = only_members().get(node.attr, {})
+        possible = (owner for owner, part in others.items() if part.package.partition(".")[0] in self._packages)
+        first = min(possible, key=lambda owner: (owner.count("."), owner), default=None)
+        return (first, False) if first is not None and node.attr not in self._own else None
 
 
 def _old_keywords(name: str, found: FoundCall) -> Iterator[ast.keyword]:
@@ -346,27 +356,6 @@ def _change(name: str, found: FoundCall) -> ChangedPlaces | None:
 def _missing(name: str, found: FoundCall) -> Iterator[NewRequirement]:
     """The parameters of today that a call does not give."""
     return (asked for asked in new_requirements().get(name, ()) if found.lacks(asked.name, asked.place))
-
-
-def _owner(
-    module: ModuleUses, node: ast.Attribute, packages: Collection[str], own: Collection[str], classes: ValueClasses
-) -> tuple[str, bool] | None:
-    """The class that a member belonged to, and whether the source shows that the object is one; None if it is none."""
-    names = _names()
-    if node.attr not in names or node.attr in _MEMBERS_OF_OTHERS or node.attr in module.methods:
-        return None
-    full = module.facts.names.resolve(node, module.scope_of(node))
-    if full is not None:
-        # Of the class itself, as `ad.Zero.from_value(x)`.
-        home = full.rpartition(".")[0]
-        return (home, True) if node.attr in old_members().get(home, {}) and full not in old_names() else None
-    owner = classes.of(module, node.value)
-    if owner is not None:
-        return (owner, True) if node.attr in old_members().get(owner, {}) else None
-    others = only_members().get(node.attr, {})
-    possible = (owner for owner, part in others.items() if part.package.partition(".")[0] in packages)
-    first = min(possible, key=lambda owner: (owner.count("."), owner), default=None)
-    return (first, False) if first is not None and node.attr not in own else None
 
 
 @functools.cache
