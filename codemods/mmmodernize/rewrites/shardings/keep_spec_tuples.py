@@ -31,6 +31,7 @@ from mmmodernize.meshes.partition_specs import SPECS
 from mmmodernize.names.old_names import PJIT
 from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.source.branches import branches
 from mmrewrite.values.value import Value
 
 # Codemods for names of all releases.
@@ -198,8 +199,11 @@ class _ComparedSpecs:
                     isinstance(each.value, ast.Constant | ast.BinOp) or _is_handed_on(module, each.node)
                     for each in owner.bindings[node.id]
                 )
+            case ast.Attribute() | ast.Subscript():
+                return True
             case _:
-                return isinstance(node, ast.Attribute | ast.Subscript | ast.IfExp | ast.NamedExpr)
+                sides = [*branches(node)]
+                return sides != [node] and all(map(self._is_open, sides))
 
     def _may_be_one(self, node: ast.expr, names: ast.expr, guess: bool) -> bool:
         if isinstance(node, ast.Attribute) and node.attr in _OTHERS:
