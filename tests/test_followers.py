@@ -24,6 +24,7 @@ CHOICES = {
 }
 # Who knows a `functools.partial`.
 PARTIALS = {
+    "codemods/mmcodemods/meshes/compile_for_mesh.py": "of which function an argument is a partial",
     "codemods/mmmodernize/calls/call_forms.py": "calls in the text of a partial, for codemods that edit them",
     "codemods/mmmodernize/doubts/held_functions.py": "calls with keywords for what they are given first",
     "codemods/mmmodernize/meshes/mapped_gradients.py": "forward: to be moved to `Used`",
@@ -32,6 +33,7 @@ PARTIALS = {
     "codemods/mmmodernize/modules/held_modules.py": "a partial itself holds what it is given",
     "mmrewrite/analysis/loops/outlining.py": "writes a partial",
     "mmrewrite/analysis/meshes/mesh_requests.py": "arguments of JAX's functions in the text of a partial",
+    "mmrewrite/analysis/steps/batch_arguments.py": "which calls only make a partial",
     "mmrewrite/analysis/steps/compilers.py": "a partial that binds options compiles too",
     "mmrewrite/analysis/steps/jit_calls.py": "edits a partial",
     "mmrewrite/analysis/steps/losses.py": "counts the arguments that a partial binds",
