@@ -3,7 +3,8 @@
     GSPMDSharding.get_replicated(devices)
     ->  NamedSharding(Mesh(devices, ("devices",)), PartitionSpec())
 
-`GSPMDSharding(devices, op_sharding)`, whose layout is a value of XLA, is in `jax.extend.sharding` today.
+`GSPMDSharding(devices, op_sharding)`, whose layout is a value of XLA, is in `jax.extend.sharding` today; in a module that
+has one, `get_replicated` stays a method of it, since a `NamedSharding` equals no sharding of that class.
 
 To check: the devices are those that other shardings of the program have, in the same order.
 
@@ -44,10 +45,11 @@ class ReplaceGspmdSharding(ModernizeCodemod):
                     "arrays have a `NamedSharding` today, so a test for this class has no equal; compare index maps "
                     "(`sharding.devices_indices_map(shape)`), or ask `sharding.is_equivalent_to(other, ndim)`"
                 )
-            self.site.needs("0.7.0", "`jax.extend.sharding.GSPMDSharding`")
-            if self.use.is_direct:
-                home = self.site.draft.imports.member("jax.extend", "sharding", ("jex_sharding",))
-                self.site.replace(self.use.node, f"{home}.GSPMDSharding")
+            self._move("GSPMDSharding")
+            return
+        makes_others = any(use.name in _CLASSES for use in self.site.module.uses(frozenset(self.names)))
+        if makes_others and self.site.target >= (0, 7, 0):
+            self._move("GSPMDSharding.get_replicated")
             return
         if call is None or len(call.args) != 1 or call.keywords or isinstance(call.args[0], ast.Starred):
             self.refuse("write `get_replicated(devices)` with the devices alone, for which there is a replacement")
@@ -55,3 +57,9 @@ class ReplaceGspmdSharding(ModernizeCodemod):
         self.site.wrap(call, f"{sharding}(", f", {self.site.spell('jax.sharding.PartitionSpec')}())")
         self.site.replace(self.use.node, mesh)
         append_argument(self.site, call, '("devices",)')
+
+    def _move(self, name: str) -> None:
+        self.site.needs("0.7.0", "`jax.extend.sharding.GSPMDSharding`")
+        if self.use.is_direct:
+            home = self.site.draft.imports.member("jax.extend", "sharding", ("jex_sharding",))
+            self.site.replace(self.use.node, f"{home}.{name}")
