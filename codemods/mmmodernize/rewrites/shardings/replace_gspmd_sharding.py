@@ -3,8 +3,8 @@
     GSPMDSharding.get_replicated(devices)
     ->  NamedSharding(Mesh(devices, ("devices",)), PartitionSpec())
 
-`GSPMDSharding(devices, op_sharding)`, whose layout is a value of XLA, is in `jax.extend.sharding` today. In a module that
-has one, `get_replicated` stays a method of it: a `NamedSharding` equals no sharding of that class.
+`GSPMDSharding(devices, op_sharding)`, whose layout is a value of XLA, is in `jax.extend.sharding` today. In a module
+that has one, `get_replicated` stays a method of it: a `NamedSharding` equals no sharding of that class.
 
 To check: the devices are those that other shardings of the program have, in the same order.
 
