@@ -68,3 +68,22 @@ def test_no_form_is_passed_over(name: str) -> None:
     programs = {form: program(form, name) for form in FORMS}
     assert sum(map(bool, programs.values())) > 280
     assert [form for form, modules in programs.items() if modules and is_silent(modules)] == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("from legate.jax import register_task\n" * 2, "from mmruntime import register_task\n"),
+        (
+            "from jax.experimental.maps import Mesh\nfrom jax.interpreters.pxla import Mesh\n\nmesh = Mesh\n",
+            "from jax.sharding import Mesh\n\nmesh = Mesh\n",
+        ),
+        (
+            f"from jax .experimental.pjit import pjit\n{2 * 'from jax.sharding import Mesh;'}\n\nf = pjit(g)\n",
+            f"import jax\n{2 * 'from jax.sharding import Mesh;'}\n\nf = jax.jit(g)\n",
+        ),
+    ],
+)
+def test_names_that_are_imported_twice(before: str, after: str) -> None:
+    (result,) = modernize_project(source_files({"module.py": before.encode()}), REGISTRY)
+    assert result.failure is None and result.result.decode() == after

@@ -417,14 +417,24 @@ _Imported = tuple[tuple[Hashable, str, str | None], bool]
 def _are_same(meant: Sequence[_Imported], found: Sequence[_Imported]) -> bool:
     kept, added = [name for name, is_added in meant if not is_added], [name for name, is_added in meant if is_added]
     kept.reverse()
+    seen: set[tuple[Hashable, str, str | None]] = set()
     for name, _ in found:
+        while kept and kept[-1] != name and kept[-1] in seen:
+            kept.pop()
         if kept and kept[-1] == name:
             kept.pop()
         elif name in added:
             added.remove(name)
         else:
             return False
-    return not kept and not added
+        seen.add(name)
+    # The same name need not be imported twice, unless another one has its local name in between.
+    twice = {*kept, *added}
+    return twice <= seen and not {_local(name) for name in twice} & {_local(name) for name in seen - twice}
+
+
+def _local(name: tuple[Hashable, str, str | None]) -> str:
+    return name[2] or name[1].partition(".")[0]
 
 
 def _without_labels(was: Sequence[ast.expr], now: Sequence[ast.expr]) -> Iterator[tuple[Any, Any]]:
