@@ -343,3 +343,10 @@ with {name}.task(stage=tree_map(f, 1)):
     assert result.failure is None and not result.refusals
     expected = text.replace("from jax.experimental.pjit import pjit; ", "").replace("pjit", "jax.jit")
     assert result.result.decode() == expected.replace("from jax import", "from jax.tree_util import")
+
+
+@pytest.mark.parametrize("hint", ["ignore[()]", "ignore", "task(stage=0); ignore[()]"])
+def test_a_wrong_hint_is_no_matter_where_old_names_are_replaced(hint: str) -> None:
+    text = f"import jax\nz = jax.tree_map(f, x)  # mm: {hint}\n"
+    (result,) = modernize_project([SourceFile("module.py", text.encode(), "module")], ModernizeRegistry())
+    assert (result.failure, result.result.decode()) == (None, text.replace("tree_map", "tree.map"))

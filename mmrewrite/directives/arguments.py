@@ -117,7 +117,8 @@ def ignored_by(written: Written, codemods: Collection[str]) -> Iterator[str]:
     if written.subscript is not None:
         named = written.subscript.elts if isinstance(written.subscript, ast.Tuple) else [written.subscript]
     if not named:
-        example = min(codemods)
+        # Where old names alone are looked for, no codemods are known.
+        example = min(codemods, default="CODEMOD")
         form = f'hints.ignore("{example}")' if written.subscript is None else f"ignore[{example}]"
         raise written.problem(f"name the codemods: `{form}`")
     for node in named:

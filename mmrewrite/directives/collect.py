@@ -384,7 +384,7 @@ class _Collector:
 
     def ignored_in(self, item: Written) -> Iterator[str]:
         if item.subscript is None:
-            raise item.problem(f"name the codemods: `ignore[{min(self.codemods)}]`")
+            raise item.problem(f"name the codemods: `ignore[{min(self.codemods, default='CODEMOD')}]`")
         return ignored_by(item, self.codemods)
 
     def written(self, call: HintCall) -> Written:
