@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 from hypothesis import strategies as st
 
-from mmrewrite.source.newer_syntax import parse_any
+from mmrewrite.source.text import parse_quietly
 
 # By the kind of statement that they may stand on.
 HINTS = {
@@ -140,18 +142,18 @@ atom = st.one_of(
     ),
     st.sampled_from(("f'{x}'", 'f"{f(x)!r:>{i}} {{}}"', "'''a\nb'''", "'a' 'b'", "lambda: 0", "(yield_ := 1)")),
 )
-# Some of it is newer than Python 3.11 and 3.12.
-newer_atom = st.sampled_from(
-    (
-        'f"{x["a"]}"',
-        "f'{f(\n  1)}'",
-        "f'{\n\nx  # why\n}'",
-        "f'{x['# mm: task(stage=0)']}' 'b'",
-        "f'{f'{x['(']!r}'}'",
-        "t'{x}'",
+# Some of it is newer than Python 3.11.
+if sys.version_info >= (3, 12):
+    newer_atom = st.sampled_from(
+        (
+            'f"{x["a"]}"',
+            "f'{f(\n  1)}'",
+            "f'{\n\nx  # why\n}'",
+            "f'{x['# mm: task(stage=0)']}' 'b'",
+            "f'{f'{x['(']!r}'}'",
+        )
     )
-)
-atom = st.one_of(atom, atom, atom, newer_atom)
+    atom = st.one_of(atom, atom, atom, newer_atom)
 callee = st.one_of(
     name,
     st.sampled_from(
@@ -277,7 +279,8 @@ parameters = st.sampled_from(
         "params: 'P', x: int = 0",
     )
 )
-type_parameters = st.sampled_from(("", "", "[T]", "[T: int, *Ts, **P]", "[\n\nT]"))
+newer_parameters = ("[T]", "[T: int, *Ts, **P]", "[\n\nT]") if sys.version_info >= (3, 12) else ()
+type_parameters = st.sampled_from(("", "", *newer_parameters))
 
 
 @st.composite
@@ -330,7 +333,7 @@ def statement(draw: st.DrawFn, depth: int, in_function: bool) -> list[str]:
         else:
             lines += _indented(body)
         if kind == "try":
-            lines += [draw(st.sampled_from(("except* ValueError:", "except x, y:", "finally:"))), "    pass"]
+            lines += [draw(st.sampled_from(("except* ValueError:", "except (x, y):", "finally:"))), "    pass"]
         elif kind in ("for", "if", "while") and draw(st.booleans()):
             lines += ["else:", "    pass"]
     if draw(st.integers(0, 2)) == 0:
@@ -388,7 +391,7 @@ def _reindented(line: str, unit: str) -> str:
 def parses(source: str) -> bool:
     """Whether a Python takes a program."""
     try:
-        parse_any(source)
+        parse_quietly(source)
     except (SyntaxError, ValueError):
         return False
     return True

@@ -7,7 +7,7 @@ import tokenize
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from mmrewrite.source.newer_syntax import tokens
+from mmrewrite.source.brackets import tokens
 from mmrewrite.source.text import SourceText
 
 # What stands in a comment that is for a tool, about the code on its line.

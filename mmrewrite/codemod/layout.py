@@ -8,8 +8,8 @@ import tokenize
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from mmrewrite.source.brackets import tokens
 from mmrewrite.source.line_breaking import fit
-from mmrewrite.source.newer_syntax import tokens
 from mmrewrite.source.spans import first_line, leading_space, span
 from mmrewrite.source.text import SourceText
 

@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 
 from mmrewrite.directives.carrier import PACKAGE
 from mmrewrite.directives.vocabulary import CALL, DIRECTIVES, FOR, IGNORE, OTHER, STATEMENT, SWITCHES, WITH, kind_of
-from mmrewrite.source.brackets import call_brackets, tokens_between
+from mmrewrite.source.brackets import call_brackets, tokens, tokens_between
 from mmrewrite.source.functions import own_expressions, placed_expressions
 from mmrewrite.source.names import Binding, Module, Scope, absolute_import, member_of
-from mmrewrite.source.newer_syntax import parse_any, tokens
 from mmrewrite.source.spans import first_line, sign_before, span
-from mmrewrite.source.text import SourceText
+from mmrewrite.source.text import SourceText, parse_quietly
 
 MODULE = f"{PACKAGE}.hints"
 
@@ -478,7 +477,7 @@ def _needs_no_brackets(text: str) -> bool:
     if "\n" not in text and "\r" not in text:
         return True
     try:
-        (statement,) = parse_any(text.lstrip()).body
+        (statement,) = parse_quietly(text.lstrip()).body
     except (SyntaxError, ValueError):
         return False
     return isinstance(statement, ast.Expr)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import difflib
-import io
 import re
 import tokenize
 from collections import Counter
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 
 from mmrewrite.directives.carrier import CARRIER, CARRIER_OR_NEAR
 from mmrewrite.directives.vocabulary import DIRECTIVES, IGNORE, SWITCHES
-from mmrewrite.source.newer_syntax import newer_comments
+from mmrewrite.source.brackets import tokens
 from mmrewrite.source.spans import first_line, on_line, span
 from mmrewrite.source.text import SourceText, TooDeep, parse_quietly
 
@@ -170,13 +169,8 @@ class _CommentsBetweenStrings:
 
     def _find(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         source = self._source
-        text = source.text[start:end]
-        newer = newer_comments(text)
-        if newer is not None:
-            yield from ((start + first, start + last) for first, last in newer)
-            return
         line, first_column = source.position(start)
-        for token in tokenize.generate_tokens(io.StringIO(f"(\n{text}\n)", newline="").readline):
+        for token in tokens(f"(\n{source.text[start:end]}\n)"):
             if token.type == tokenize.COMMENT:
                 row, column = token.start
                 found = source.line_starts[line + row - 3] + column + (first_column - 1 if row == 2 else 0)

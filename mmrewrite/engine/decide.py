@@ -301,7 +301,9 @@ class _Decider:
                 # It stays as it is, and more of what is wrong with it would not be shown.
                 return Drafted()
             try:
-                return draft_module(facts, self._project, self._codemods, self._settings, excluded, importers)
+                drafted = draft_module(facts, self._project, self._codemods, self._settings, excluded, importers)
+                unparsed = self._project.unparsed_import(facts) if drafted.edits else None
+                return drafted if unparsed is None else Drafted(failure=f"it imports {unparsed}")
             except Exception as error:
                 # One file's trouble is no reason to lose the others.
                 return Drafted(failure=failure_of(error))

@@ -16,9 +16,8 @@ from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.results import Edit
 from mmrewrite.source.brackets import brackets_of, own_comment, without_items, without_listed
-from mmrewrite.source.newer_syntax import parse_any
 from mmrewrite.source.spans import begins_its_line, span
-from mmrewrite.source.text import SourceText
+from mmrewrite.source.text import SourceText, parse_quietly
 from mmrewrite.source.walk import walk
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -116,7 +115,7 @@ def _no_longer_read(facts: Facts, edits: Sequence[Edit], names: Collection[str])
     if not possible:
         return ()
     try:
-        new = parse_any(apply_edits(source.text, edits))
+        new = parse_quietly(apply_edits(source.text, edits))
     except SyntaxError:
         # Then the comparison of the trees fails.
         return ()

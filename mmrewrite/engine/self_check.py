@@ -11,7 +11,6 @@ from mmrewrite.engine.edits import undo_edits
 from mmrewrite.project.facts import Facts, SourceFile, Unreadable
 from mmrewrite.results import Rewrite
 from mmrewrite.source.failure import bug
-from mmrewrite.source.newer_syntax import without_newer_nodes
 from mmrewrite.source.text import SourceText
 from mmrewrite.tracking import Track, untracked
 
@@ -71,13 +70,7 @@ def _why_not_compiled(facts: Facts) -> str | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             # Cells of a notebook may wait.
-            compile(
-                without_newer_nodes(facts.tree),
-                facts.path,
-                "exec",
-                flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT,
-                dont_inherit=True,
-            )
+            compile(facts.tree, facts.path, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         return str(error)
     return None

@@ -9,8 +9,7 @@ from mmrewrite.engine.edits import apply_edits
 from mmrewrite.project.facts import Facts
 from mmrewrite.results import Edit
 from mmrewrite.source.import_order import ImportLines, arranged, import_groups, joined
-from mmrewrite.source.newer_syntax import parse_any
-from mmrewrite.source.text import SourceText
+from mmrewrite.source.text import SourceText, parse_quietly
 
 
 def with_sorted_imports(facts: Facts, edits: Sequence[Edit], width: int) -> tuple[Edit, ...]:
@@ -22,7 +21,7 @@ def with_sorted_imports(facts: Facts, edits: Sequence[Edit], width: int) -> tupl
     text = apply_edits(source.text, edits)
     new = SourceText(text, source.encoding, has_bom=False)
     try:
-        groups = list(import_groups(parse_any(text), new))
+        groups = list(import_groups(parse_quietly(text), new))
     except SyntaxError:
         # Then the comparison of the trees fails.
         return edits

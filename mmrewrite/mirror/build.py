@@ -24,8 +24,7 @@ from mmrewrite.files.walk import MANIFEST, load_file, read_file, shown, walk
 from mmrewrite.files.write import write_new
 from mmrewrite.results import Edit, Rewrite
 from mmrewrite.source.failure import bug
-from mmrewrite.source.newer_syntax import parse_any
-from mmrewrite.source.text import SourceError, SourceText
+from mmrewrite.source.text import SourceError, SourceText, parse_quietly
 from mmrewrite.tracking import Track, untracked
 
 # Before format 2 a run that was killed left files that the manifest did not know.
@@ -327,7 +326,7 @@ def _generated(data: bytes, path: str, modules: set[str], headed: bool) -> bytes
     text = apply_edits(source.text, [*([_header(source, shown(path))] if headed else []), *edits])
     result = source.encode(text)
     try:
-        parse_any(text)
+        parse_quietly(text)
     except SyntaxError as error:
         raise NotBuilt(f"{shown(path)}: " + bug(f"the mirrored file does not parse: {error}")) from None
     return result
@@ -356,7 +355,7 @@ def _relative_imports(source: SourceText, path: str, modules: set[str]) -> list[
     if not (below or file.is_package) or top not in source.text:
         return []
     package = file.module.split(".") if file.is_package else file.module.split(".")[:-1]
-    tree = parse_any(source.text)
+    tree = parse_quietly(source.text)
     by_path = _runs_by_path(tree, source)
     edits = []
     for node in ast.walk(tree):

@@ -18,8 +18,7 @@ from mmrewrite.source.failure import failure_of
 from mmrewrite.source.file import SourceFile as SourceFile
 from mmrewrite.source.mentions import Mentions
 from mmrewrite.source.names import Module, Scope, numbered, read_names
-from mmrewrite.source.newer_syntax import parse_any
-from mmrewrite.source.text import SourceError, SourceText, TooDeep
+from mmrewrite.source.text import SourceError, SourceText, TooDeep, parse_quietly
 
 RUNTIME = "mmruntime"
 
@@ -91,10 +90,11 @@ class Facts:
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A file that cannot be read, and why."""
+    """A file that cannot be read, and why; a newer Python may read one that is `unparsed`."""
 
     file: SourceFile
     message: str
+    unparsed: bool = False
 
 
 def read_facts(
@@ -115,7 +115,7 @@ def read_facts(
     """
     try:
         source = SourceText.decode(file.data)
-        tree = parse_any(source.text)
+        tree = parse_quietly(source.text)
     except SourceError as error:
         return Unreadable(file, str(error))
     except SyntaxError as error:
@@ -125,7 +125,7 @@ def read_facts(
             f"Python {version} cannot parse this file: {error.msg} ({where}); if a newer Python can, run mmrewrite "
             "with that one"
         )
-        return Unreadable(file, message)
+        return Unreadable(file, message, unparsed=True)
     except TooDeep:
         return Unreadable(file, _TOO_DEEP)
     except ValueError as error:

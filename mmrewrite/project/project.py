@@ -52,6 +52,8 @@ class Project:
         self._places_of: dict[str, frozenset[str]] = {}
         self._answers: dict[Hashable, Any] = {}
         self.withheld: set[Hint] = set()
+        # By the name of a module that imports led to: its file, and why it could not be parsed.
+        self._unparsed: dict[str, str] = {}
         for item in (*callers, *starred_in, *self.facts.values()):
             self._by_place[place_of(item.file)] = item
             self.connect(item)
@@ -86,6 +88,8 @@ class Project:
             return None
         facts = read_facts(SourceFile(place, data, name, is_package, root), self._codemods)
         if isinstance(facts, Unreadable):
+            if facts.unparsed:
+                self._unparsed[name] = f"{place}: {facts.message}"
             return None
         self.connect(facts)
         return facts
@@ -313,6 +317,13 @@ class Project:
                 for name in imported_names(statement, facts):
                     if name.startswith("."):
                         yield self.module(name, facts) or self.module(name.rpartition(".")[0], facts)
+
+    def unparsed_import(self, facts: Facts) -> str | None:
+        """Why a module cannot be parsed that this one imports, directly or through others; None if there is none."""
+        modules = self.imported_by([facts]).values() if self._unparsed else ()
+        imports = (name for each in modules for node in each.names.scopes for name in imported_names(node, each))
+        names = (name for full in imports for name in (full, full.rpartition(".")[0]))
+        return next((self._unparsed[name] for name in names if name in self._unparsed), None)
 
     def imported(self, facts: Facts) -> Iterator[Facts]:
         """The project's modules that `facts` imports anywhere."""

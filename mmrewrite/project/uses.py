@@ -14,7 +14,6 @@ from typing import NamedTuple, TypeVar, overload
 
 from mmrewrite.project.facts import Facts
 from mmrewrite.source.names import Binding, Scope
-from mmrewrite.source.newer_syntax import TypeAlias, TypeParameter
 from mmrewrite.source.spans import span
 from mmrewrite.source.text import expression_in
 from mmrewrite.source.walk import children, walk
@@ -27,8 +26,6 @@ _TYPES: dict[type[ast.AST], tuple[str, ...]] = {
     ast.AsyncFunctionDef: ("returns",),
     ast.FunctionDef: ("returns",),
     ast.arg: ("annotation",),
-    TypeAlias: ("value",),
-    TypeParameter: ("bound", "default_value"),
 }
 if sys.version_info >= (3, 12):
     _TYPES |= {ast.ParamSpec: ("default_value",), ast.TypeAlias: ("value",)}

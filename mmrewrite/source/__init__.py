@@ -1,5 +1,5 @@
-"""Source text: decoding, names, newer syntax, spans, line breaking. Knows nothing of hints.
+"""Source text: decoding, names, spans, line breaking. Knows nothing of hints.
 
-Bytes come in. `text` decodes and parses, `newer_syntax` parses what this Python cannot, `names` resolves names,
-`brackets` says where arguments and commas stand, `line_breaking` and `import_order` how text is laid out.
+Bytes come in. `text` decodes and parses with the Python that runs the tool, `names` resolves names, `brackets`
+says where arguments and commas stand, `line_breaking` and `import_order` how text is laid out.
 """

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
+import io
 import tokenize
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mmrewrite.source.newer_syntax import tokens
 from mmrewrite.source.spans import span
 from mmrewrite.source.text import SourceText
 
@@ -57,6 +57,11 @@ class Brackets:
     comments: tuple[tuple[int, int], ...]
 
 
+def tokens(program: str) -> Iterator[tokenize.TokenInfo]:
+    """The tokens of a program, as Python gives them."""
+    return tokenize.generate_tokens(io.StringIO(program, newline="").readline)
+
+
 def tokens_between(source: SourceText, start: int, end: int) -> list[Token]:
     """The tokens of a text that holds whole pairs of brackets. An f-string is one, on every Python."""
     line, _ = source.position(start)
@@ -72,9 +77,8 @@ def tokens_between(source: SourceText, start: int, end: int) -> list[Token]:
         is_comment = token.type == tokenize.COMMENT
         each = Token(token.string, begin, finish, token.type not in _NO_CODE, is_comment)
         is_opening, is_closing = token.type in _OPENS_STRING, token.type in _CLOSES_STRING
-        # A string that this Python cannot read comes as a pair of brackets.
         is_inside = depth > 0
-        if is_inside or is_opening or (each.depth > 0 and source.text[begin] not in "([{"):
+        if is_inside or is_opening:
             depth += each.depth + is_opening - is_closing
         if is_inside:
             first = found.pop()

@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mmrewrite.source.newer_syntax import parse_any
-from mmrewrite.source.text import SourceText
+from mmrewrite.source.text import SourceText, parse_quietly
 
 _NUMBERS = re.compile(r"(\d+)")
 
@@ -49,7 +48,7 @@ def arranged(text: str, width: int, unit: str, newline: str) -> str | None:
     plain: set[tuple[str, str | None]] = set()
     members: dict[str, list[ast.alias]] = {}
     renamed: list[tuple[str, ast.alias]] = []
-    for statement in parse_any(text).body:
+    for statement in parse_quietly(text).body:
         if isinstance(statement, ast.Import):
             plain |= {(alias.name, alias.asname) for alias in statement.names}
         elif isinstance(statement, ast.ImportFrom):
@@ -79,11 +78,12 @@ def joined(text: str, was: str, width: int, unit: str, newline: str) -> str:
     """
     if "#" in text:
         return text
-    old, kept = Counter(map(_home, parse_any(was).body)), {line.strip() for line in was.splitlines()}
-    for home, count in Counter(map(_home, parse_any(text).body)).items():
+    old, kept = Counter(map(_home, parse_quietly(was).body)), {line.strip() for line in was.splitlines()}
+    for home, count in Counter(map(_home, parse_quietly(text).body)).items():
         for _ in range(count - max(old[home], 1) if home is not None else 0):
             source = SourceText(text, "utf-8", has_bom=False)
-            same = [each for each in parse_any(text).body if isinstance(each, ast.ImportFrom) and _home(each) == home]
+            body = parse_quietly(text).body
+            same = [each for each in body if isinstance(each, ast.ImportFrom) and _home(each) == home]
             # What is there comes first, and what is new goes into it.
             same.sort(key=lambda each: source.line(each.lineno).strip() not in kept)
             (first, *_, last) = ((each, *_lines_of(source, each)) for each in same)

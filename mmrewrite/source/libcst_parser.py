@@ -19,7 +19,7 @@ _MOST = 600
 # What is no longer, and has no more brackets, needs less than that stack in any case, and is not looked at.
 _SHORT, _FEW = 5000, 300
 
-# Strings that this does not recognize, such as those of newer syntax, are read as code, which makes them no shallower.
+# Strings that this does not recognize are read as code, which makes them no shallower.
 _TOKEN = re.compile(
     r"""(?P<skipped>\#[^\r\n]*|\\\r?\n|\\\r)
     |(?P<string>(?P<prefix>[A-Za-z]{,3})(?:\"{3}(?:[^"\\]|\\.|"(?!""))*+\"{3}|'{3}(?:[^'\\]|\\.|'(?!''))*+'{3}

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from mmrewrite.source.brackets import Brackets, brackets_of, call_brackets, text_before, tokens_between
-from mmrewrite.source.newer_syntax import parse_any
-from mmrewrite.source.text import SourceText
+from mmrewrite.source.text import SourceText, parse_quietly
 
 _TAB_COLUMNS = 4
 
@@ -104,7 +103,7 @@ def _parameters(source: SourceText, width: int, long: Set[int]) -> Iterator[_Bre
 
 def _between_items(source: SourceText, long: Set[int]) -> Iterator[tuple[int, int]]:
     """The space before the last of several arguments on a line that is too long and begins with one of them."""
-    for node in ast.walk(parse_any(source.text)):
+    for node in ast.walk(parse_quietly(source.text)):
         if isinstance(node, ast.Call) and not long.isdisjoint(range(node.lineno, (node.end_lineno or 0) + 1)):
             brackets = call_brackets(source, node)
             for (first, _), (start, _), comma in zip(brackets.items, brackets.items[1:], brackets.commas, strict=False):
@@ -118,7 +117,7 @@ def _between_items(source: SourceText, long: Set[int]) -> Iterator[tuple[int, in
 def _parses(code: str) -> bool:
     """Whether code parses. If not, that is our bug, and the self check of the whole file reports it."""
     try:
-        parse_any(code)
+        parse_quietly(code)
     except SyntaxError:
         return False
     return True
@@ -239,7 +238,7 @@ def _all_brackets(source: SourceText, runtime: str | None, long: Set[int]) -> It
 
     Calls on one line that is not too long stay as they are.
     """
-    queue: list[ast.AST] = [parse_any(source.text)]
+    queue: list[ast.AST] = [parse_quietly(source.text)]
     while queue:
         node = queue.pop(0)
         if (

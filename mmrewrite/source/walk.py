@@ -18,7 +18,6 @@ _NO_NODES = frozenset(
 )
 # As above, but for kinds of nodes that have a node there.
 _NO_NODES_BUT_IN = {"name": frozenset(("TypeAlias",)), "names": frozenset(("Import", "ImportFrom"))}
-_GENERIC = frozenset(("AsyncFunctionDef", "ClassDef", "FunctionDef"))
 # Lists in which None stands for a key or a default that there is none of.
 _WITH_GAPS = frozenset(("keys", "kw_defaults"))
 _FIELDS: dict[type[ast.AST], tuple[str, ...]] = {ast.Constant: ()}
@@ -43,11 +42,9 @@ def children(node: ast.AST) -> Sequence[ast.AST]:
 
 
 def _fields_with_nodes(kind: type[ast.AST]) -> tuple[str, ...]:
-    # The node of an older Python has what `mmrewrite.source.newer_syntax` gives it.
-    newer = ("type_params",) if kind.__name__ in _GENERIC and "type_params" not in kind._fields else ()
     return tuple(
         name
-        for name in (*kind._fields, *newer)
+        for name in kind._fields
         if name not in _NO_CODE
         and name not in _NO_NODES
         and kind.__name__ in _NO_NODES_BUT_IN.get(name, (kind.__name__,))
