@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import tokenize
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from mmrewrite.source.brackets import tokens
+from mmrewrite.source.brackets import tokens_of
 from mmrewrite.source.text import SourceText
 
 # What stands in a comment that is for a tool, about the code on its line.
@@ -23,10 +22,7 @@ def is_for_tools(comment: str) -> bool:
 
 def comments_of(source: SourceText) -> Iterator[tuple[int, str]]:
     """The comments of a program, each with its offset."""
-    for token in tokens(source.text):
-        if token.type == tokenize.COMMENT:
-            row, column = token.start
-            yield source.line_starts[row - 1] + column, token.string
+    return ((token.start, token.text) for token in tokens_of(source) if token.is_comment)
 
 
 def lost(before: Sequence[tuple[int, str]], after: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:

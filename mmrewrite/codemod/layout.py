@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-import tokenize
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from mmrewrite.source.brackets import tokens
+from mmrewrite.source.brackets import tokens_between
 from mmrewrite.source.line_breaking import fit
 from mmrewrite.source.spans import first_line, leading_space, span
 from mmrewrite.source.text import SourceText
@@ -107,11 +106,8 @@ def unwrap(code: str, indent: str, header: bool) -> str:
 def _header_end(source: SourceText, start: int, end: int) -> int:
     """Offset just after the colon that ends the header which begins at `start`, of a block that begins at `end`."""
     depth = 0
-    line, column = source.position(start)
-    for token in tokens(f"{source.text[start:end]}{_BODY}"):
-        if token.type == tokenize.OP:
-            depth += (token.string in "([{") - (token.string in ")]}")
-            if token.string == ":" and depth == 0:
-                row, last = token.end
-                return start + last if row == 1 else source.line_starts[line + row - 2] + last
-    raise AssertionError(f"no colon after line {line}, column {column}")
+    for token in tokens_between(source, start, end):
+        depth += token.depth
+        if token.text == ":" and depth == 0:
+            return token.end
+    raise AssertionError(f"no colon after line {source.position(start)[0]}")

@@ -24,7 +24,7 @@ from mmrewrite.project.project import Project
 from mmrewrite.source.brackets import expression_text
 from mmrewrite.source.functions import function_around
 from mmrewrite.source.names import Scope, dotted_name, numbered
-from mmrewrite.source.spans import begins_its_line, span
+from mmrewrite.source.spans import begins_its_line, blocks_of, span
 from mmrewrite.source.text import quoted
 
 if TYPE_CHECKING:
@@ -406,8 +406,7 @@ class Site:
         while line - blank > 1 and not source.line(line - blank - 1).strip():
             blank += 1
         holder = self.facts.names.parents.get(statement)
-        blocks = (getattr(holder, name, None) for name in ("body", "orelse", "finalbody"))
-        if holder is None or not any(isinstance(block, list) and block[:1] == [statement] for block in blocks):
+        if holder is None or not any(block[0] is statement for block in blocks_of(holder)):
             for _ in range((2 if holder is None else 1) - blank):
                 self.draft.inserts.append(Insert(source.line_starts[line - 1], "", "", self.codemod, self.hint))
 

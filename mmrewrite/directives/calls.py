@@ -8,14 +8,12 @@ that do not become another call are removed from the syntax tree, so that the tr
 from __future__ import annotations
 
 import ast
-import itertools
-import tokenize
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mmrewrite.directives.carrier import PACKAGE
 from mmrewrite.directives.vocabulary import CALL, DIRECTIVES, FOR, IGNORE, OTHER, STATEMENT, SWITCHES, WITH, kind_of
-from mmrewrite.source.brackets import call_brackets, tokens, tokens_between
+from mmrewrite.source.brackets import call_brackets, tokens_between
 from mmrewrite.source.functions import own_expressions, placed_expressions
 from mmrewrite.source.names import Binding, Module, Scope, absolute_import, member_of
 from mmrewrite.source.spans import first_line, sign_before, span
@@ -23,7 +21,6 @@ from mmrewrite.source.text import SourceText, parse_quietly
 
 MODULE = f"{PACKAGE}.hints"
 
-_NO_TEXT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 # No operator binds tighter than these, so that they need no parentheses anywhere.
 _ATOMS = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant, ast.List, ast.Dict, ast.Set, ast.ListComp)
 
@@ -324,39 +321,11 @@ class _Finder:
             self.misused(node, "a hint in the head of a definition or a block; give its value a name above")
 
     def subject(self, node: ast.Call) -> tuple[int, int] | None:
-        """Offsets of a call's first argument with its parentheses, None if a comment beside it would be lost.
-
-        `ast` drops parentheses and comments, so the tokens are read.
-        """
-        depth, first, last = 0, None, 0
-        is_over = has_comment = False
-        for token, start in self.tokens(call_brackets(self.source, node).opening, span(self.source, node)[1]):
-            if token.type == tokenize.COMMENT:
-                has_comment = True
-                if first is None or is_over:
-                    return None
-            if token.type in _NO_TEXT:
-                continue
-            is_operator = token.type == tokenize.OP
-            depth += (token.string in "([{") - (token.string in ")]}") if is_operator else 0
-            if depth == 0 or (depth == 1 and is_operator and token.string == ","):
-                if has_comment:
-                    return None
-                is_over = True
-            elif (depth > 1 or not is_operator or token.string != "(") and not is_over:
-                first, last, has_comment = start if first is None else first, start + len(token.string), False
-        return None if first is None else (first, last)
-
-    def tokens(self, start: int, end: int) -> Iterator[tuple[tokenize.TokenInfo, int]]:
-        """The tokens of a call's parentheses and of their content, with offsets."""
-        # A name in front makes a call of the parentheses, so that they parse alone.
-        line, _ = self.source.position(start)
-        for token in itertools.islice(tokens(f"f{self.source.text[start:end]}"), 1, None):
-            row, begin = token.start
-            if row == 1:
-                yield token, start + begin - 1
-            elif line + row - 2 < len(self.source.line_starts):
-                yield token, self.source.line_starts[line + row - 2] + begin
+        """Offsets of a call's first argument with its parentheses, None if a comment beside it would be lost."""
+        brackets = call_brackets(self.source, node)
+        first, last = brackets.items[0]
+        is_beside = any(not first <= start < last for start, _ in brackets.comments)
+        return None if is_beside else (first, last)
 
     def removals_around(self, statement: ast.stmt, node: ast.Call, first: int, last: int) -> tuple[Removal, ...]:
         """The text before and after the subject."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from mmrewrite.directives.carrier import CARRIER, CARRIER_OR_NEAR
 from mmrewrite.directives.vocabulary import DIRECTIVES, IGNORE, SWITCHES
 from mmrewrite.source.brackets import tokens
-from mmrewrite.source.spans import first_line, on_line, span
+from mmrewrite.source.spans import blocks_of, first_line, on_line, span
 from mmrewrite.source.text import SourceText, TooDeep, parse_quietly
 
 # Words that begin no comment but a misspelt hint; after the others, prose is as likely.
@@ -31,8 +31,6 @@ _ALIKE = 0.8
 # Of what looks like a hint on one line. What is no comment, or prose, is tried again and again on a line that a program
 # has written; each try reads the rest of the line.
 _MOST_TRIED = 100
-_BLOCKS = ("body", "orelse", "finalbody")
-_PARTS = ("handlers", "cases")
 
 
 @dataclass(frozen=True)
@@ -247,11 +245,8 @@ def _covering(block: Sequence[ast.stmt], line: int) -> Iterator[ast.stmt]:
     """The statements around a line, outermost first."""
     for statement in on_line(block, line):
         yield statement
-        for name in _BLOCKS:
-            yield from _covering(getattr(statement, name, ()), line)
-        for name in _PARTS:
-            for part in getattr(statement, name, ()):
-                yield from _covering(part.body, line)
+        for inner in blocks_of(statement):
+            yield from _covering(inner, line)
 
 
 def _is_blank(line: str) -> bool:

@@ -13,7 +13,7 @@ from mmrewrite.codemod.layout import indentation, own_span
 from mmrewrite.engine.edits import apply_edits, ordered_edits
 from mmrewrite.project.facts import Facts
 from mmrewrite.results import Edit, HintReference
-from mmrewrite.source.spans import begins_its_line, first_line, on_line, span
+from mmrewrite.source.spans import begins_its_line, blocks_of, first_line, on_line, span
 from mmrewrite.source.text import SourceText
 
 
@@ -119,11 +119,9 @@ def _statement_at(facts: Facts, offset: int) -> ast.stmt:
             break
         # A comment behind a statement is about that.
         statement = next((each for each in inner if span(source, each)[1] > offset), inner[-1])
-        blocks = [getattr(statement, name, None) or [] for name in ("body", "orelse", "finalbody")]
-        blocks += [each.body for name in ("handlers", "cases") for each in getattr(statement, name, [])]
-        begun = [each for each in blocks if each and span(source, each[0])[0] <= offset]
-        is_below_head = bool(blocks[0]) and own_span(source, statement)[1] <= offset
-        block = begun[-1] if begun else blocks[0] if is_below_head else ()
+        begun = [each for each in blocks_of(statement) if span(source, each[0])[0] <= offset]
+        body = getattr(statement, "body", ())
+        block = begun[-1] if begun else body if body and own_span(source, statement)[1] <= offset else ()
     while not begins_its_line(facts.source, statement):
         holder = facts.names.parents.get(statement)
         siblings = [

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from mmrewrite.source.spans import blocks_of
 from mmrewrite.source.walk import children
 
 # JAX and Flax export these objects under several names; each resolves to the one that the codemods match.
@@ -206,10 +207,7 @@ class Module:
 
     def is_only(self, statement: ast.stmt) -> bool:
         """Whether `statement` is alone in its block: Python needs a `pass` in its place when it goes."""
-        holder = self.parents.get(statement)
-        parts = [holder, *getattr(holder, "handlers", ()), *getattr(holder, "cases", ())]
-        blocks = [getattr(part, name, None) for part in parts for name in ("body", "orelse", "finalbody")]
-        return any(isinstance(block, list) and len(block) == 1 and block[0] is statement for block in blocks)
+        return [statement] in blocks_of(self.parents.get(statement))
 
     def around(self, statement: ast.stmt) -> Iterator[ast.stmt]:
         """The statements that hold `statement`, innermost first."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import bisect
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from mmrewrite.source.text import SourceText
 from mmrewrite.source.walk import walk
@@ -69,3 +69,15 @@ def on_line(block: Sequence[ast.stmt], line: int) -> Sequence[ast.stmt]:
     while begin and (block[begin - 1].end_lineno or 0) >= line:
         begin -= 1
     return block[begin:end]
+
+
+def blocks_of(holder: ast.AST | None) -> Iterator[list[ast.stmt]]:
+    """The lists of statements in a statement, a module, or a part of one such as a handler."""
+    for part in (holder, *getattr(holder, "handlers", ()), *getattr(holder, "cases", ())):
+        blocks = (getattr(part, name, None) for name in ("body", "orelse", "finalbody"))
+        yield from (block for block in blocks if isinstance(block, list) and block)
+
+
+def block_around(holder: ast.AST, statement: ast.stmt) -> list[ast.stmt]:
+    """The list of statements in a holder that has a statement."""
+    return next(block for block in blocks_of(holder) if statement in block)

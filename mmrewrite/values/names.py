@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import Binding, Scope, absolute_import
+from mmrewrite.source.spans import blocks_of
 from mmrewrite.values.containers import put_into
 from mmrewrite.values.targets import of_binding
 from mmrewrite.values.value import (
@@ -157,11 +158,8 @@ def _is_sure(module: ModuleUses, binding: Binding, around: list[ast.stmt]) -> bo
     if not isinstance(binding.node, _SURE):
         return False
     holder = module.parents.get(statement) if statement is not None else None
-    for part in ("body", "orelse", "finalbody"):
-        block = getattr(holder, part, None)
-        if isinstance(block, list) and statement in block:
-            return any(each in block for each in around)
-    return False
+    block = next((block for block in blocks_of(holder) if statement in block), ())
+    return any(each in block for each in around)
 
 
 def _is_in(module: ModuleUses, statement: ast.stmt | None, loop: ast.stmt) -> bool:

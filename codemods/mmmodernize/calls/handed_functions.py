@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from mmmodernize.calls.call_forms import hides_arguments
 from mmrewrite.project.project import Project
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.source.spans import blocks_of
 
 Place = tuple[ModuleUses, ast.expr]
 
@@ -97,8 +98,8 @@ class HandedFunctions:
         last = module.statement_of(values[0])
         call = next((holder for holder in module.above(values[0]) if isinstance(holder, ast.Call)), None)
         is_next = last is statement or any(
-            isinstance(block, list) and statement in block and block[block.index(statement) + 1 :][:1] == [last]
-            for block in (getattr(module.parents[statement], name, None) for name in ("body", "orelse", "finalbody"))
+            statement in block and block[block.index(statement) + 1 :][:1] == [last]
+            for block in blocks_of(module.parents[statement])
         )
         return (call, parameter) if parameter is not None and call is not None and is_next else None
 

@@ -19,7 +19,7 @@ from mmrewrite.codemod.layout import indentation
 from mmrewrite.project.uses import ImportedName, ModuleUses, dotted_text
 from mmrewrite.results import Edit, HintReference
 from mmrewrite.source.names import dotted_name
-from mmrewrite.source.spans import first_line, span
+from mmrewrite.source.spans import blocks_of, first_line, span
 
 # Importing these modules raises on today's JAX.
 GONE_MODULES = frozenset(("jax.experimental.maps",))
@@ -412,10 +412,7 @@ class ImportEdits:
 
     def _is_whole_body(self, statement: ast.stmt) -> bool:
         holder = self.module.parents.get(statement)
-        return any(
-            getattr(holder, part, None) == [statement] and not isinstance(holder, ast.Module)
-            for part in ("body", "orelse", "finalbody")
-        )
+        return not isinstance(holder, ast.Module) and [statement] in blocks_of(holder)
 
     def _added(self) -> Iterator[Edit]:
         new = self.draft.imports.new

@@ -7,6 +7,7 @@ import ast
 from mmmodernize.sites.site import OldNameSite
 from mmrewrite.codemod.layout import indentation, own_span
 from mmrewrite.source.brackets import Token, split_items, text_before, tokens_between
+from mmrewrite.source.spans import block_around
 
 
 def remove_statement(site: OldNameSite, statement: ast.stmt) -> None:
@@ -17,8 +18,7 @@ def remove_statement(site: OldNameSite, statement: ast.stmt) -> None:
     source, (start, end) = site.source, site.span(statement)
     line, stop = source.line_starts[source.position(start)[0] - 1], source.line_end(source.position(end)[0])
     holder = site.module.parents[statement]
-    blocks = [getattr(holder, name, None) or [] for name in ("body", "orelse", "finalbody")]
-    block = next(block for block in blocks if statement in block)
+    block = block_around(holder, statement)
     # Others of the block may go as well: the first one keeps its place if all of them are such.
     is_inner = block[0] is statement and not isinstance(holder, ast.Module)
     is_needed = is_inner and (len(block) == 1 or all(map(_may_go, block)))

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from mmrewrite.project.facts import Facts
 from mmrewrite.source.names import Scope, all_arguments
+from mmrewrite.source.spans import block_around
 
 _Names = frozenset[str]
 
@@ -42,7 +43,7 @@ class Flow:
         for holder, inner in zip((node, *path), path, strict=False):
             if isinstance(holder, ast.stmt) and holder is not node:
                 defined = self._entering(holder, inner, defined)
-            block = _block_of(holder, inner)
+            block = block_around(holder, inner)
             _, defined = self._run(block[: block.index(inner)], defined)
         return defined
 
@@ -66,7 +67,7 @@ class Flow:
         while True:
             holder = self._names.parents.get(statement)
             outermost = holder is None or holder is self._scope.node
-            block = _block_of(self._names.tree if holder is None else holder, statement)
+            block = block_around(self._names.tree if holder is None else holder, statement)
             more, defined = self._run(block[block.index(statement) + 1 :], defined)
             exposed |= more
             if isinstance(holder, ast.Try | ast.TryStar):
@@ -245,10 +246,3 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
             yield from ast.iter_child_nodes(child)
         else:
             yield child
-
-
-def _block_of(holder: ast.AST, statement: ast.stmt) -> Sequence[ast.stmt]:
-    """The list of statements that holds `statement`."""
-    parts = [holder, *getattr(holder, "handlers", ()), *getattr(holder, "cases", ())]
-    blocks = (getattr(part, name, ()) for part in parts for name in ("body", "orelse", "finalbody"))
-    return next(block for block in blocks if isinstance(block, list) and statement in block)

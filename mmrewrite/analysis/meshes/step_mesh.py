@@ -99,7 +99,7 @@ def _imported_mesh(site: Site, owner: Facts, mesh: Mesh) -> str:
             f"the mesh is in {owner.path}, which this module cannot import; move the `mesh(...)` hint to a module that "
             "both can import, or here"
         )
-    if _leads_to(site, owner, site.facts):
+    if site.facts in site.project.imported_by([owner]).values():
         site.refuse(
             f"the mesh is in {owner.path}, which imports this module, so this module cannot import it; move the "
             "`mesh(...)` hint to a module that both import, or here"
@@ -108,19 +108,6 @@ def _imported_mesh(site: Site, owner: Facts, mesh: Mesh) -> str:
     if by_module:
         return f"{by_module}.{mesh.name}"
     return imports.member(_import_path(site.facts, owner), mesh.name, (mesh.name,))
-
-
-def _leads_to(site: Site, start: Facts, target: Facts) -> bool:
-    seen: dict[str, Facts] = {}
-    queue = [start]
-    while queue:
-        facts = queue.pop()
-        if facts is target:
-            return True
-        if facts.path not in seen:
-            seen[facts.path] = facts
-            queue.extend(site.project.imported(facts))
-    return False
 
 
 def _import_path(facts: Facts, owner: Facts) -> str:

@@ -18,7 +18,7 @@ from mmrewrite.analysis.steps.losses import (
 )
 from mmrewrite.codemod.site import Site
 from mmrewrite.source.functions import own_expressions
-from mmrewrite.source.names import Scope
+from mmrewrite.source.names import Scope, root_of
 from mmrewrite.values.flow import values_of
 from mmrewrite.values.uses import parameter_of
 from mmrewrite.values.value import Value
@@ -41,8 +41,8 @@ class Closed:
 
 def closed_over(site: Site, loss: Loss) -> list[Closed]:
     """The closed-over values of a loss, in the order of their first use."""
-    called = {_root(node.func) for node in ast.walk(loss.node) if isinstance(node, ast.Call)}
-    parts = {_root(node) for node in ast.walk(loss.node) if isinstance(node, ast.Attribute)}
+    called = {root_of(node.func) for node in ast.walk(loss.node) if isinstance(node, ast.Call)}
+    parts = {root_of(node) for node in ast.walk(loss.node) if isinstance(node, ast.Attribute)}
     found: dict[str, Closed] = {}
     names = [node for node in ast.walk(loss.node) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
     for node in sorted(names, key=lambda name: (name.lineno, name.col_offset)):
@@ -63,12 +63,6 @@ def closed_over(site: Site, loss: Loss) -> list[Closed]:
             node if before is None else before.node,
         )
     return list(found.values())
-
-
-def _root(node: ast.expr) -> ast.expr:
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return node
 
 
 def cannot_be_given(site: Site, gradient: Gradient, loss: Loss, names: list[str]) -> str | None:

@@ -14,6 +14,7 @@ from mmrewrite.codemod.site import Site
 from mmrewrite.directives.vocabulary import STATEMENT, kind_of
 from mmrewrite.source.functions import JIT, own_expressions
 from mmrewrite.source.names import Binding, Scope
+from mmrewrite.source.spans import block_around
 from mmrewrite.values.flow import ValueFlow, values_of
 from mmrewrite.values.value import Access, By, CallArguments, Value
 
@@ -345,10 +346,7 @@ def _around_in_function(site: Site) -> Iterator[ast.stmt]:
 
 def _block(site: Site) -> Sequence[ast.stmt]:
     """The list of statements that holds the hint's."""
-    holder: ast.AST = next(iter(site.facts.names.around(site.statement)), site.facts.tree)
-    parts = [holder, *getattr(holder, "handlers", ()), *getattr(holder, "cases", ())]
-    blocks = (getattr(part, name, ()) for part in parts for name in ("body", "orelse", "finalbody"))
-    return next(block for block in blocks if isinstance(block, list) and site.statement in block)
+    return block_around(next(site.facts.names.around(site.statement), site.facts.tree), site.statement)
 
 
 def _binding_in_block(site: Site, name: str) -> Binding | None:
