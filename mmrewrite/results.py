@@ -151,3 +151,8 @@ class Rewrite:
     def applied(self) -> tuple[str, ...]:
         """Names of the codemods that changed something, sorted."""
         return tuple(sorted({codemod for edit in self.edits for codemod in edit.codemods}))
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: "1 file", "2 files"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

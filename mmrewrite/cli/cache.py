@@ -7,11 +7,10 @@ run, so they are listed with the result and compared when it is found. So no res
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import dataclasses
 import hashlib
-import json
+import marshal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.machinery import PathFinder
@@ -20,14 +19,14 @@ from typing import Any
 from mmrewrite import __version__
 from mmrewrite.cli.code_state import code_states, folder_states, spec_state
 from mmrewrite.engine.settings import Settings
-from mmrewrite.files.cache_folder import cache_folder, keep_in, kept, kept_name
+from mmrewrite.files.cache_folder import cache_folder, hash_of, keep_in, kept, kept_name
 from mmrewrite.files.select import Rules, Selection
 from mmrewrite.files.walk import load_file
 from mmrewrite.results import CompatUse, Edit, HintError, HintReference, LeftAlone, Refusal, Rewrite
 from mmrewrite.source.file import SourceFile
 
 _KIND = "results"
-_LAYOUT = 2
+_LAYOUT = 3
 # What the results do not depend on.
 _NOT_ASKED = frozenset(("jobs", "track"))
 
@@ -51,7 +50,7 @@ class Watched:
     def load(self, place: str) -> bytes | None:
         """The bytes of a file that a name leads into."""
         data = load_file(place)
-        self.asked[f"load {place}"] = _hash(data)
+        self.asked[f"load {place}"] = hash_of(data)
         return data
 
     def adopt(self, place: str) -> SourceFile | None:
@@ -76,7 +75,7 @@ class Watched:
         for question, answer in asked.items():
             kind, _, place = question.partition(" ")
             if kind == "load":
-                now = _hash(load_file(place))
+                now = hash_of(load_file(place))
             elif kind == "adopt":
                 now = _identity(self.selection.adopt(place, self.rules))
             else:
@@ -153,14 +152,10 @@ def _code() -> Iterator[str]:
         yield from spec_state(spec)
 
 
-def _hash(data: bytes | None) -> str:
-    return "none" if data is None else hashlib.sha256(data).hexdigest()
-
-
 def _identity(file: SourceFile | None) -> str:
     if file is None:
         return "none"
-    return repr((file.path, file.module, file.is_package, file.root, _hash(file.data)))
+    return repr((file.path, file.module, file.is_package, file.root, hash_of(file.data)))
 
 
 def _read(folder: str, name: str, watched: Watched) -> tuple[Rewrite, ...] | None:
@@ -169,71 +164,45 @@ def _read(folder: str, name: str, watched: Watched) -> tuple[Rewrite, ...] | Non
     if data is None:
         return None
     try:
-        content = json.loads(data)
-        if not watched.still(content["asked"]):
+        asked, items = marshal.loads(data)
+        if not watched.still(asked):
             return None
         known = {file.path: file.data for file in watched.selection.files}
-        results = tuple(_result(item, known) for item in content["results"])
-    except (ValueError, KeyError, TypeError, AttributeError):
+        results = tuple(_result(item, known) for item in items)
+    except (ValueError, EOFError, TypeError):
         return None
-    watched.asked, watched.is_kept = content["asked"], True
+    watched.asked, watched.is_kept = asked, True
     return results
 
 
-def _result(item: Mapping[str, Any], known: Mapping[str, bytes]) -> Rewrite:
-    path = item["path"]
+def _result(item: Sequence[Any], known: Mapping[str, bytes]) -> Rewrite:
+    path, mark, result, edits, refusals, errors, left, failure, compat = item
     original = known[path] if path in known else load_file(path)
-    if original is None or _hash(original) != item["original"]:
+    if original is None or hash_of(original) != mark:
         raise ValueError(path)
+    # The hint of each is a tuple yet.
+    refused: list[Any] = [Refusal(*values) for values in refusals]
     return Rewrite(
         path,
         original,
-        original if item["result"] is None else base64.b64decode(item["result"]),
+        original if result is None else result,
         tuple(
-            Edit(start, end, text, tuple(codemods), tuple(HintReference(*hint) for hint in hints))
-            for start, end, text, codemods, hints in item["edits"]
+            Edit(start, end, text, names, tuple(HintReference(*hint) for hint in hints))
+            for start, end, text, names, hints in edits
         ),
-        tuple(
-            Refusal(path, line, column, reason, codemod, HintReference(*hint) if hint else None, consequence)
-            for path, line, column, reason, codemod, hint, consequence in item["refusals"]
-        ),
-        tuple(HintError(*values) for values in item["errors"]),
-        tuple(LeftAlone(*values) for values in item["left"]),
-        compat=tuple(CompatUse(*values) for values in item["compat"]),
+        tuple(dataclasses.replace(each, hint=HintReference(*each.hint)) if each.hint else each for each in refused),
+        tuple(HintError(*values) for values in errors),
+        tuple(LeftAlone(*values) for values in left),
+        failure,
+        tuple(CompatUse(*values) for values in compat),
     )
 
 
 def _keep(folder: str, name: str, asked: Mapping[str, str], results: Iterable[Rewrite]) -> None:
-    data = json.dumps({"asked": asked, "results": [_item(result) for result in results]}).encode()
+    items = [
+        (each.path, hash_of(each.original), each.result if each.changed else None, *dataclasses.astuple(each)[3:])
+        for each in results
+    ]
     # A cache that cannot be written is none; the run goes on.
     with contextlib.suppress(OSError):
-        keep_in(folder, name, data)
-
-
-def _item(result: Rewrite) -> dict[str, Any]:
-    return {
-        "path": result.path,
-        "original": _hash(result.original),
-        "result": base64.b64encode(result.result).decode() if result.changed else None,
-        "edits": [
-            (
-                edit.start,
-                edit.end,
-                edit.text,
-                edit.codemods,
-                [dataclasses.astuple(hint) for hint in edit.hints],
-            )
-            for edit in result.edits
-        ],
-        "refusals": [
-            (
-                *(each.path, each.line, each.column, each.reason, each.codemod),
-                dataclasses.astuple(each.hint) if each.hint else None,
-                each.is_consequence,
-            )
-            for each in result.refusals
-        ],
-        "errors": [dataclasses.astuple(error) for error in result.errors],
-        "left": [dataclasses.astuple(left) for left in result.left],
-        "compat": [dataclasses.astuple(use) for use in result.compat],
-    }
+        keep_in(folder, name, marshal.dumps((dict(asked), items)))

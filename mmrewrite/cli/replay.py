@@ -8,7 +8,6 @@ its way, which is kept with the output and compared again. So no output is ever 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import marshal
 import os
@@ -19,7 +18,7 @@ from mmrewrite import __version__
 from mmrewrite.cli.code_state import code_states
 from mmrewrite.cli.quick import plain_paths
 from mmrewrite.codemod.installed import has_plugins
-from mmrewrite.files.cache_folder import cache_folder, keep_in, kept, kept_name
+from mmrewrite.files.cache_folder import cache_folder, hash_of, keep_in, kept, kept_name
 from mmrewrite.files.walk import OWN_FILE, PYPROJECT, SUFFIXES, load_file, read_file, walk
 
 TYPE_CHECKING = False
@@ -134,7 +133,7 @@ def _configuration(here: str) -> Iterator[str]:
     for folder in _folders(here):
         for name in (OWN_FILE, PYPROJECT):
             data = load_file(os.path.join(folder, name))
-            yield f"{folder} {name} {_hash(data)}"
+            yield f"{folder} {name} {hash_of(data)}"
             if data is not None and _CHOOSES_PATHS in data:
                 raise _CannotReplay
         if os.path.isfile(os.path.join(folder, OWN_FILE)) or os.path.isfile(os.path.join(folder, PYPROJECT)):
@@ -150,7 +149,7 @@ def _above(path: str) -> Iterator[str]:
 def _folder_says(folder: str) -> str:
     ignored = load_file(os.path.join(folder, _GITIGNORE))
     names = (os.path.exists(os.path.join(folder, name)) for name in (".git", "__init__.py"))
-    return f"{folder} {_hash(ignored)} {[*names]}"
+    return f"{folder} {hash_of(ignored)} {[*names]}"
 
 
 def _below(path: str) -> Iterator[str]:
@@ -167,7 +166,7 @@ def _below(path: str) -> Iterator[str]:
     yield from map(_folder_says, sorted(folders))
     for file in files:
         if file.endswith(SUFFIXES) or file == path:
-            yield f"{file} {_hash(read_file(file))}"
+            yield f"{file} {hash_of(read_file(file))}"
 
 
 def _folders(folder: str) -> Iterator[str]:
@@ -181,11 +180,7 @@ def _folders(folder: str) -> Iterator[str]:
 def _answer(question: str) -> str:
     """What decides the answer of a question of the engine, beside the inputs of the run."""
     kind, _, place = question.partition(" ")
-    return _hash(load_file(place)) if kind == "load" else os.path.realpath(place)
-
-
-def _hash(data: bytes | None) -> str:
-    return "none" if data is None else hashlib.sha256(data).hexdigest()
+    return hash_of(load_file(place)) if kind == "load" else os.path.realpath(place)
 
 
 class _Copying(io.RawIOBase):

@@ -46,7 +46,7 @@ from mmrewrite.files.select import (
     source_file,
 )
 from mmrewrite.files.walk import SUFFIXES, load_file, read_file, read_stream, shown
-from mmrewrite.results import HintError, Rewrite
+from mmrewrite.results import HintError, Rewrite, counted
 from mmrewrite.source.file import SourceFile
 from mmrewrite.tracking import Tell, untold
 
@@ -436,7 +436,7 @@ class Session:
             changed = self.changed
             for number, result in enumerate(self.progress.track("Writing", changed, len(changed))):
                 if interrupted():
-                    done = f"{number - len(self.unwritten)} of {_count(len(changed), 'file')}"
+                    done = f"{number - len(self.unwritten)} of {counted(len(changed), 'file')}"
                     raise KeyboardInterrupt(f"{done} written, each of them whole; run again for the others")
                 try:
                     replace_file(result.path, result.original, result.result, self.paths)
@@ -521,7 +521,7 @@ class Session:
             more = "" if len(places) <= 8 else f" and {len(places) - 8} more"
             stays = "stays" if len(places) == 1 else "stay"
             self.say(
-                f"because of this, {_count(len(places), self.noun)} {stays} as well: "
+                f"because of this, {counted(len(places), self.noun)} {stays} as well: "
                 f"{', '.join(map(style.one_line, places[:8]))}{more} "
                 "(-v says why each does)"
             )
@@ -542,7 +542,7 @@ class Session:
         """A line of counts, and one of what was passed over; none when nothing happened and nobody watches."""
         if self.selection.passed_over:
             folders = ", ".join(f"{style.one_line(path)} ({marker})" for path, marker in self.selection.passed_over)
-            yield f"{_count(len(self.selection.passed_over), 'folder')} passed over: {folders}; name one to read it"
+            yield f"{counted(len(self.selection.passed_over), 'folder')} passed over: {folders}; name one to read it"
         if self.unreported:
             others = "other file would change, and is" if self.unreported == 1 else "other files would change, and are"
             yield f"{self.unreported} {others} as in {self.options.since}"
@@ -551,10 +551,10 @@ class Session:
         errors = sum(len(result.errors) + (result.failure is not None) for result in self.results)
         errors += len(self.unwritten) + len(self.selection.unreadable)
         left = sum(len(result.left) for result in self.results)
-        parts = [f"{_count(number, 'file')} {verb}"]
-        parts += [style.doubt(_count(refusals, "refusal"))] if refusals else []
-        parts += [style.error(_count(errors, "error"))] if errors else []
-        parts += [f"{_count(left, self.noun)} left alone on purpose"] if left else []
+        parts = [f"{counted(number, 'file')} {verb}"]
+        parts += [style.doubt(counted(refusals, "refusal"))] if refusals else []
+        parts += [style.error(counted(errors, "error"))] if errors else []
+        parts += [f"{counted(left, self.noun)} left alone on purpose"] if left else []
         if self.changed or refusals or errors or left or sys.stderr.isatty():
             yield ", ".join(parts)
 
@@ -598,7 +598,3 @@ class Session:
 def _stop(message: str) -> NoReturn:
     say(f"{style.error('Error')}: {message}")
     sys.exit(ERROR)
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from mmrewrite.project.facts import RUNTIME, Facts
+from mmrewrite.project.facts import Facts
+from mmrewrite.source.import_order import import_statements
 from mmrewrite.source.names import Binding, Scope, dotted_name, numbered
 from mmrewrite.source.spans import first_line
 from mmrewrite.source.text import SourceText
@@ -63,41 +64,12 @@ class Imports:
         """The name that generated code uses for a module, None if it does not use the module."""
         return self._chosen.get(module)
 
-    def runtime(self, scope: Scope, line: int) -> str:
-        """The module of the runtime, normally `mm`."""
-        return self.module(RUNTIME, "mm", scope, line)
-
-    def partial(self, scope: Scope, line: int) -> str:
-        """`functools.partial`, under whatever name the module has for it."""
-        found = self.existing("functools.partial", scope, line)
-        return found or f"{self.module('functools', 'functools', scope, line)}.partial"
-
-    def partition_spec(self, scope: Scope, line: int) -> str:
-        """`jax.sharding.PartitionSpec`, under whatever name the module has for it."""
-        qualified = "jax.sharding.PartitionSpec"
-        found = self.existing(qualified, scope, line)
-        if found:
-            return found
-        jax = self.existing("jax", scope, line)
-        if jax:
-            return f"{jax}.sharding.PartitionSpec"
-        return self.member("jax.sharding", "PartitionSpec", ("P", "PartitionSpec", "JaxPartitionSpec"))
-
-    def named_scope(self, scope: Scope, line: int) -> str:
-        """`jax.named_scope`, under whatever name the module has for it."""
-        found = self.existing("jax.named_scope", scope, line)
-        if found:
-            return found
-        jax = self.existing("jax", scope, line)
-        return f"{jax}.named_scope" if jax else self.member("jax", "named_scope", ("named_scope", "jax_named_scope"))
-
-    def any_type(self, scope: Scope, line: int) -> str:
-        """`typing.Any`, under whatever name the module has for it."""
-        found = self.existing("typing.Any", scope, line)
-        if found:
-            return found
-        typing = self.existing("typing", scope, line)
-        return f"{typing}.Any" if typing else self.member("typing", "Any", ("Any", "AnyType"))
+    def part(self, module: str, name: str, aliases: tuple[str, ...], scope: Scope, line: int) -> str:
+        """A name of a module, under whatever name the source has for it or for a package around it."""
+        found = self.existing(f"{module}.{name}", scope, line)
+        package, _, inner = f"{module}.{name}".partition(".")
+        holder = self.existing(package, scope, line) if found is None else None
+        return found or (f"{holder}.{inner}" if holder else self.member(module, name, aliases))
 
     def member(self, module: str, name: str, aliases: tuple[str, ...]) -> str:
         """A name that `from module import name` brings in, under the first alias that is free.
@@ -185,48 +157,34 @@ class ImportPosition:
     trail: str = ""
 
 
-@dataclass(frozen=True)
-class _ImportGroup:
-    """Imports at module level with no blank line and no other statement between them."""
-
-    statements: tuple[ast.Import | ast.ImportFrom, ...]
-
-    @property
-    def modules(self) -> tuple[str, ...]:
-        return tuple(_module_of(statement) for statement in self.statements)
-
-    def has_root(self, roots: frozenset[str]) -> bool:
-        return any(module.partition(".")[0] in roots for module in self.modules)
-
-
 def place_import(facts: Facts, new: NewImport, before: int) -> ImportPosition:
     """The place of an import above line `before`, in the group of its kind and in order, as isort would put it."""
     newline = facts.source.newline
-    sections = [section for section in _sections(facts) if section.statements[-1].lineno < before]
+    groups = import_statements(facts.tree, facts.source)
+    plain = ([each for each in group if _module_of(each) != "__future__"] for group in groups)
+    sections = [section for section in plain if section and section[-1].lineno < before]
     star = facts.names.star
     if star is not None and star.lineno < before:
         # `import *` might bind the name of the new import, so that goes below it.
-        sections = [section for section in sections if section.statements[0].lineno > star.lineno]
+        sections = [section for section in sections if section[0].lineno > star.lineno]
         if not sections:
             return ImportPosition(_line_below(facts, facts.names.top_level(star)))
     if not sections:
         return _above_everything(facts, before)
     root = new.module.partition(".")[0]
+    standard = [section for section in sections if not sys.stdlib_module_names.isdisjoint(_roots(section))]
     if root in sys.stdlib_module_names:
-        fitting = [section for section in sections if section.has_root(sys.stdlib_module_names)]
-        if fitting:
-            return _into(facts, fitting[-1], new)
-        first = sections[0].statements[0]
-        return ImportPosition(facts.source.line_starts[first.lineno - 1], trail=newline)
-    same = [section for section in sections if root in (module.partition(".")[0] for module in section.modules)]
-    jax = [section for section in sections if section.has_root(_JAX_FAMILY)]
-    others = [section for section in sections if not section.has_root(sys.stdlib_module_names | {"", "__future__"})]
+        if standard:
+            return _into(facts, standard[-1], new)
+        return ImportPosition(facts.source.line_starts[sections[0][0].lineno - 1], trail=newline)
+    same = [section for section in sections if root in _roots(section)]
+    jax = [section for section in sections if not _JAX_FAMILY.isdisjoint(_roots(section))]
+    others = [section for section in sections if section not in standard and "" not in _roots(section)]
     for candidates in (same[:1], jax[:1], others[-1:]):
         if candidates:
             return _into(facts, candidates[0], new)
-    last = [section for section in sections if section.has_root(sys.stdlib_module_names)][-1:]
-    if last:
-        return ImportPosition(_line_below(facts, last[0].statements[-1]), lead=newline)
+    if standard:
+        return ImportPosition(_line_below(facts, standard[-1][-1]), lead=newline)
     return _into(facts, sections[0], new)
 
 
@@ -236,54 +194,36 @@ def _module_of(statement: ast.Import | ast.ImportFrom) -> str:
     return "." * statement.level + (statement.module or "")
 
 
-def _sections(facts: Facts) -> Iterator[_ImportGroup]:
-    """The groups of imports at module level, in order."""
-    section: list[ast.Import | ast.ImportFrom] = []
-    for statement in facts.tree.body:
-        is_import = isinstance(statement, ast.Import | ast.ImportFrom) and _module_of(statement) != "__future__"
-        if section and (not is_import or not _adjacent(facts, section[-1], statement)):
-            yield _ImportGroup(tuple(section))
-            section = []
-        if is_import and isinstance(statement, ast.Import | ast.ImportFrom):
-            section.append(statement)
-    if section:
-        yield _ImportGroup(tuple(section))
+def _roots(section: Sequence[ast.Import | ast.ImportFrom]) -> set[str]:
+    return {_module_of(statement).partition(".")[0] for statement in section}
 
 
-def _adjacent(facts: Facts, before: ast.stmt, after: ast.stmt) -> bool:
-    between = range((before.end_lineno or before.lineno) + 1, after.lineno)
-    return all(facts.source.line(line).strip() for line in between)
-
-
-def _into(facts: Facts, section: _ImportGroup, new: NewImport) -> ImportPosition:
-    def key(statement: ast.stmt, module: str) -> tuple[bool, str]:
-        return isinstance(statement, ast.ImportFrom), module.lower()
-
-    keys = [key(statement, module) for statement, module in zip(section.statements, section.modules, strict=True)]
+def _into(facts: Facts, section: Sequence[ast.Import | ast.ImportFrom], new: NewImport) -> ImportPosition:
+    keys = [(isinstance(statement, ast.ImportFrom), _module_of(statement).lower()) for statement in section]
     if keys == sorted(keys):
         place = sum(existing < new.key for existing in keys)
     else:
         plain = [index for index, (is_from, _) in enumerate(keys) if not is_from]
         place = _between_both_kinds(section, new) or (plain[-1] + 1 if plain and not new.is_from else len(keys))
     if place == 0:
-        return ImportPosition(facts.source.line_starts[section.statements[0].lineno - 1])
-    previous = section.statements[place - 1]
-    return ImportPosition(_line_below(facts, previous))
+        return ImportPosition(facts.source.line_starts[section[0].lineno - 1])
+    return ImportPosition(_line_below(facts, section[place - 1]))
 
 
-def _between_both_kinds(section: _ImportGroup, new: NewImport) -> int | None:
+def _between_both_kinds(section: Sequence[ast.Import | ast.ImportFrom], new: NewImport) -> int | None:
     """The place between two imports of a group that has them, of both kinds, in the order of what they import.
 
     That is the order of Google's style. Only the last imports need be in it, as many as there are.
     """
     paths = [
-        f"{module}.{statement.names[0].name}" if isinstance(statement, ast.ImportFrom) else module
-        for statement, module in zip(section.statements, section.modules, strict=True)
+        f"{_module_of(each)}.{each.names[0].name}".lower()
+        if isinstance(each, ast.ImportFrom)
+        else _module_of(each).lower()
+        for each in section
     ]
-    paths = [path.lower() for path in paths]
     begin = next((index for index in range(len(paths) - 1, 0, -1) if paths[index - 1] > paths[index]), 0)
     place = bisect.bisect(paths, new.module.lower(), begin)
-    kinds = [isinstance(statement, ast.ImportFrom) for statement in section.statements[begin:]]
+    kinds = [isinstance(statement, ast.ImportFrom) for statement in section[begin:]]
     return place if kinds != sorted(kinds) and begin < place < len(paths) else None
 
 

@@ -19,7 +19,7 @@ from mmrewrite.directives.arguments import whole_number
 from mmrewrite.directives.collect import Argument, Hint
 from mmrewrite.directives.vocabulary import closest, nearest
 from mmrewrite.project.axis_names import given_names
-from mmrewrite.project.facts import Facts, Mesh
+from mmrewrite.project.facts import RUNTIME, Facts, Mesh
 from mmrewrite.project.project import Project
 from mmrewrite.source.brackets import expression_text
 from mmrewrite.source.functions import function_around
@@ -230,7 +230,7 @@ class Site:
         return self._reserved_runtime()
 
     def _reserved_runtime(self) -> str:
-        return self.draft.imports.runtime(self.scope, self.line)
+        return self.module(RUNTIME, "mm")
 
     def module(self, module: str, alias: str | None = None) -> str:
         """A module under the name that the file has for it; without any it is imported, as `alias` if that is free."""
@@ -239,22 +239,26 @@ class Site:
     @property
     def partial(self) -> str:
         """`functools.partial` under the name that the module has for it."""
-        return self.draft.imports.partial(self.scope, self.line)
+        found = self.draft.imports.existing("functools.partial", self.scope, self.line)
+        return found or f"{self.module('functools')}.partial"
 
     @property
     def partition_spec(self) -> str:
         """`jax.sharding.PartitionSpec` under the name that the module has for it."""
-        return self.draft.imports.partition_spec(self.scope, self.line)
+        return self._part("jax.sharding", "PartitionSpec", "P", "PartitionSpec", "JaxPartitionSpec")
 
     @property
     def named_scope(self) -> str:
         """`jax.named_scope` under the name that the module has for it."""
-        return self.draft.imports.named_scope(self.scope, self.line)
+        return self._part("jax", "named_scope", "named_scope", "jax_named_scope")
 
     @property
     def any_type(self) -> str:
         """`typing.Any` under the name that the module has for it."""
-        return self.draft.imports.any_type(self.scope, self.line)
+        return self._part("typing", "Any", "Any", "AnyType")
+
+    def _part(self, module: str, name: str, *aliases: str) -> str:
+        return self.draft.imports.part(module, name, aliases, self.scope, self.line)
 
     def loop_index(self, loop: ast.For, *candidates: str) -> str:
         """A name for the index of `loop` that the function does not use, but for loops beside this one."""

@@ -35,6 +35,11 @@ def cache_folder(kind: str) -> str | None:
     return os.path.join(named, kind) if named else None
 
 
+def hash_of(data: bytes | None) -> str:
+    """The hash of what a file holds, "none" if there is none."""
+    return "none" if data is None else hashlib.sha256(data).hexdigest()
+
+
 def kept_name(about: bytes) -> str:
     """The name of the file about something in a cache folder."""
     return f"mmrewrite-{hashlib.sha256(about).hexdigest()}"

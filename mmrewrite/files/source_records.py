@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from mmrewrite.files.cache_folder import keep_in, kept, kept_name, names_kept
+from mmrewrite.files.cache_folder import hash_of, keep_in, kept, kept_name, names_kept
 
 _MOST = 50
 
@@ -47,8 +46,4 @@ def records_of(folder: str, path: str) -> Iterator[Any]:
 
 def changed_source(sources: Mapping[str, str], load: Callable[[str], bytes | None]) -> str | None:
     """The first source whose bytes are others now, None if all are the same."""
-    return next((path for path, known in sources.items() if _hash(load(path)) != known), None)
-
-
-def _hash(data: bytes | None) -> str:
-    return "none" if data is None else hashlib.sha256(data).hexdigest()
+    return next((path for path, known in sources.items() if hash_of(load(path)) != known), None)

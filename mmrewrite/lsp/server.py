@@ -31,6 +31,7 @@ from mmrewrite.lsp.completion import AxisNames, offers
 from mmrewrite.lsp.connection import Connection
 from mmrewrite.lsp.positions import Position, Units, offset_at, position_at, replace_range
 from mmrewrite.lsp.suggestion import NotSuggested, SuggestionProcess, suggested_hints
+from mmrewrite.results import counted
 from mmrewrite.source.text import SourceText, encode_buffer
 
 if TYPE_CHECKING:
@@ -385,7 +386,7 @@ class Server:
             path: [types.TextEdit(range=self._range(start, end), new_text=text) for start, end, text in changes]
             for path, changes in answer.edits.items()
         }
-        others = "" if answer.count == 1 else f" with the {_count(answer.count - 1, 'other')} of its program"
+        others = "" if answer.count == 1 else f" with the {counted(answer.count - 1, 'other')} of its program"
         files = "" if len(edits) == 1 else f", in {len(edits)} files"
         yield types.CodeAction(title=f"Rewrite this hint{others}{files}", kind=kind, edit=self._edit(edits))
 
@@ -552,7 +553,3 @@ def _is_wanted(kind: str, wanted: Any) -> bool:
 
 def _overlap(first: types.Range, second: types.Range) -> bool:
     return _position(first.start) <= _position(second.end) and _position(second.start) <= _position(first.end)
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"

@@ -15,6 +15,7 @@ from typing import Any
 from mmrewrite.plan.read_placement import PlacedRegion
 from mmrewrite.plan.sections import PlanGrid, PlanSection, PlanTable, PlanTimeline
 from mmrewrite.plan.sites import ALL_LAYERS, LoopSite, TaskSite, WrittenValue
+from mmrewrite.results import counted
 
 # The title of the section without a mesh.
 STEPS = "Steps"
@@ -61,7 +62,7 @@ def _section(region: PlacedRegion, microbatches: int | None, simulate: bool) -> 
         notes.insert(0, f"its size is unknown from the source: {mesh.unknown}")
     else:
         shape = " x ".join(f"{name}={size}" for name, size in sizes.items())
-        title = f"{mesh.place}: mesh `{mesh.name}` of {_count(math.prod(sizes.values()), 'device')}, {shape}"
+        title = f"{mesh.place}: mesh `{mesh.name}` of {counted(math.prod(sizes.values()), 'device')}, {shape}"
     if mesh is not None and not region.steps:
         notes.append("no step in these files is compiled for this mesh")
     grid = _grid(sizes, stages) if sizes is not None else None
@@ -227,7 +228,7 @@ def _num_microbatches(loop: LoopSite, stages: int, requested: int | None) -> tup
     if loop.count is not None and loop.count.number is not None:
         return loop.count.number, []
     reason = f"count={loop.count}" if loop.count is not None else f"size={_shown(loop.size)} and on the batch"
-    source = "--microbatches" if requested else f"2 x {_count(stages, 'stage')}; --microbatches sets another number"
+    source = "--microbatches" if requested else f"2 x {counted(stages, 'stage')}; --microbatches sets another number"
     count = requested or 2 * stages
     return count, [f"the number of microbatches depends on {reason}; assumed: {count} ({source})"]
 
@@ -266,7 +267,8 @@ def _where(task: TaskSite, sizes: Mapping[str, int] | None) -> str:
     if task.layers is None:
         return ", ".join(f"{axis}={value}" for axis, value in task.mesh_slice) or "not placed"
     ((axis, _),) = task.mesh_slice
-    slices = f"the {_count(sizes[axis], 'slice')} of `{axis}`" if sizes and axis in sizes else f"the slices of `{axis}`"
+    count = counted(sizes[axis], "slice") if sizes and axis in sizes else "slices"
+    slices = f"the {count} of `{axis}`"
     rounds = f", in {task.rounds} rounds{' to and fro' if task.is_folded else ''}" if task.rounds > 1 else ", in order"
     return f"{_layers(task.layers)} dealt out to {slices}{rounds}"
 
@@ -293,7 +295,3 @@ def _ids(devices: Sequence[int]) -> str:
     if len(devices) > 2 and list(devices) == list(range(devices[0], devices[-1] + 1)):
         return f"{devices[0]}-{devices[-1]}"
     return ", ".join(map(str, devices))
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"

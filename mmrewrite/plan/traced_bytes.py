@@ -13,7 +13,7 @@ from typing import Any
 from mmrewrite.directives.sizes import format_size
 from mmrewrite.files.source_records import changed_source, keep_record, modules_of, records_of
 from mmrewrite.mirror.lines_before import LinesBefore
-from mmrewrite.results import Rewrite
+from mmrewrite.results import Rewrite, counted
 
 KIND = "traces"
 _PLACE = re.compile(r"^(?>.*? at )(.+?)(?: as rewritten)?:(\d+)$")
@@ -67,7 +67,7 @@ class TracedBytes:
         own = [each for each in self.placed if (each.path, each.line) == (path, line)]
         for each in own:
             yield (
-                f"places {_count(each.arrays, 'array')} of the step's inputs on submesh {each.submesh}, "
+                f"places {counted(each.arrays, 'array')} of the step's inputs on submesh {each.submesh}, "
                 f"{format_size(each.size)} on each device"
             )
         wanted = {each.submesh for each in own}
@@ -154,7 +154,3 @@ def _read(content: Any) -> TracedBytes:
         int(content["transfers"]),
         int(content["transferred"]),
     )
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"

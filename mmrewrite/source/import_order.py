@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from mmrewrite.source.text import SourceText, parse_quietly
 
+_IMPORTS = ast.Import | ast.ImportFrom
 _NUMBERS = re.compile(r"(\d+)")
 
 
@@ -24,20 +25,25 @@ class ImportLines:
 
 def import_groups(tree: ast.Module, source: SourceText) -> Iterator[ImportLines]:
     """The groups of imports of a module, in order."""
-    group: list[ast.stmt] = []
+    for group in import_statements(tree, source):
+        start = source.line_starts[group[0].lineno - 1]
+        end = source.line_end(group[-1].end_lineno or group[-1].lineno)
+        yield ImportLines(start, end, source.text[start:end])
+
+
+def import_statements(tree: ast.Module, source: SourceText) -> Iterator[list[ast.Import | ast.ImportFrom]]:
+    """The statements of each group of imports of a module, in order."""
+    group: list[ast.Import | ast.ImportFrom] = []
     for statement in [*tree.body, None]:
-        is_import = isinstance(statement, ast.Import | ast.ImportFrom)
-        if group and (not is_import or not _is_below(source, group[-1], statement)):
-            start = source.line_starts[group[0].lineno - 1]
-            end = source.line_end(group[-1].end_lineno or group[-1].lineno)
-            yield ImportLines(start, end, source.text[start:end])
+        if group and not (isinstance(statement, _IMPORTS) and _is_below(source, group[-1], statement)):
+            yield group
             group = []
-        if is_import and statement is not None:
+        if isinstance(statement, _IMPORTS):
             group.append(statement)
 
 
-def _is_below(source: SourceText, above: ast.stmt, statement: ast.stmt | None) -> bool:
-    lines = range((above.end_lineno or above.lineno) + 1, statement.lineno if statement is not None else 0)
+def _is_below(source: SourceText, above: ast.stmt, statement: ast.stmt) -> bool:
+    lines = range((above.end_lineno or above.lineno) + 1, statement.lineno)
     return all(source.line(line).strip() for line in lines)
 
 

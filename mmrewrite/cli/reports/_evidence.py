@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mmrewrite.cli.reports import NotShown
-from mmrewrite.cli.reports._review import counted
 from mmrewrite.cli.reports._rewrite_report import RewriteReport
 from mmrewrite.files.patch import patch_of
+from mmrewrite.results import counted
 from mmrewrite.verify.judge import error_text
 
 if TYPE_CHECKING:

@@ -19,7 +19,6 @@ from mmrewrite.cli.reports._review import (
     Finding,
     checks,
     completeness,
-    counted,
     findings,
     nothing_planned,
     reasons,
@@ -27,7 +26,7 @@ from mmrewrite.cli.reports._review import (
 )
 from mmrewrite.cli.reports._rewrite_report import RewriteReport
 from mmrewrite.files.patch import CONTEXT, Change, PatchHunk, file_hunks, split_lines
-from mmrewrite.results import Rewrite
+from mmrewrite.results import Rewrite, counted
 from mmrewrite.source.text import SourceError, SourceText
 
 if TYPE_CHECKING:

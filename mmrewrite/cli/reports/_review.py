@@ -12,7 +12,7 @@ from typing import Literal
 from mmrewrite.cli.pages import to_check
 from mmrewrite.cli.reports._rewrite_report import RewriteReport
 from mmrewrite.files.patch import PatchHunk, changes_of, file_hunks
-from mmrewrite.results import Edit, Rewrite
+from mmrewrite.results import Edit, Rewrite, counted
 from mmrewrite.source.text import SourceText
 
 # What a review does not show unless it is asked to.
@@ -272,8 +272,3 @@ def relative(path: str, top: str) -> str:
 def nothing_planned(*, refused: bool) -> str:
     """What a plan says that has no part."""
     return f"Nothing in these files runs on a mesh{': the messages say why' * refused}."
-
-
-def counted(number: int, noun: str) -> str:
-    """A number with its noun: "1 file", "2 files"."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -20,7 +20,6 @@ from mmrewrite.cli.reports._review import (
     Paragraph,
     checks,
     completeness,
-    counted,
     findings,
     hunks,
     paragraphs,
@@ -29,7 +28,7 @@ from mmrewrite.cli.reports._review import (
 )
 from mmrewrite.cli.reports._rewrite_report import RewriteReport
 from mmrewrite.cli.reports._upgrade import overview, parts_of
-from mmrewrite.results import Edit, Rewrite
+from mmrewrite.results import Edit, Rewrite, counted
 
 if TYPE_CHECKING:
     from mmrewrite.cli.upgrade import Upgrade
