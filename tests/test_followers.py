@@ -38,7 +38,7 @@ PARTIALS = {
     "mmrewrite/analysis/steps/jit_calls.py": "edits a partial",
     "mmrewrite/analysis/steps/losses.py": "counts the arguments that a partial binds",
     "mmrewrite/analysis/steps/step_data.py": "which parameters a partial sets, called or not",
-    "mmrewrite/codemod/imports.py": "imports that a codemod writes",
+    "mmrewrite/codemod/site.py": "a name for it in what codemods write",
     "mmrewrite/plan/read_calls.py": "calls that the tool itself has written",
     "mmrewrite/source/functions.py": "which function a decorator compiles, by its text",
 }
