@@ -16,8 +16,8 @@ from click.testing import CliRunner, Result
 
 from mmrewrite.__main__ import main
 from mmrewrite.cli import cache, replay, session
-from mmrewrite.cli.code_state import code_states
 from mmrewrite.cli.commands import cli
+from mmrewrite.cli.replay import code_states
 from mmrewrite.codemod.products import HINTS, OLD_NAMES
 from mmrewrite.files import cache_folder
 

@@ -23,8 +23,8 @@ from command import HINTED, OLD, put, run
 from mmrewrite.cli.commands import cli
 from mmrewrite.engine import workers
 from mmrewrite.files import cache_folder, exchange, write
-from mmrewrite.files.temporary import remove_left_behind, temporary_name
 from mmrewrite.files.walk import MANIFEST
+from mmrewrite.files.write import remove_left_behind, temporary_name
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -584,7 +584,6 @@ def test_what_killed_runs_leave_is_removed_by_the_next() -> None:
 # nothing but what it has just made.
 REMOVALS = {
     "mmrewrite/files/cache_folder.py": "unlink",
-    "mmrewrite/files/temporary.py": "unlink",
     "mmrewrite/files/write.py": "unlink replace rename",
     "mmrewrite/launch/guard.py": "rmtree",
     "mmrewrite/launch/watchman.py": "TemporaryDirectory",

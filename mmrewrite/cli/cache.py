@@ -17,7 +17,7 @@ from importlib.machinery import PathFinder
 from typing import Any
 
 from mmrewrite import __version__
-from mmrewrite.cli.code_state import code_states, folder_states, spec_state
+from mmrewrite.cli.replay import code_states, folder_states, spec_state
 from mmrewrite.engine.settings import Settings
 from mmrewrite.files.cache_folder import cache_folder, hash_of, keep_in, kept, kept_name
 from mmrewrite.files.select import Rules, Selection

@@ -32,8 +32,8 @@ from mmrewrite.cli.options import (
 )
 from mmrewrite.cli.reports import render
 from mmrewrite.cli.terminal import style
-from mmrewrite.cli.terminal.colors import color_of_environment
 from mmrewrite.cli.terminal.output import print_output, say
+from mmrewrite.cli.terminal.style import color_of_environment
 from mmrewrite.directives.schedule_names import SCHEDULES
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from mmrewrite.cli.reports import DEFAULT_FORMAT, formats_of
-from mmrewrite.cli.terminal.colors import ALWAYS, AUTO, NEVER, set_color
+from mmrewrite.cli.terminal.style import ALWAYS, AUTO, NEVER, set_color
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

@@ -12,12 +12,13 @@ import io
 import marshal
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
 
 from mmrewrite import __version__
-from mmrewrite.cli.code_state import code_states
 from mmrewrite.cli.quick import plain_paths
 from mmrewrite.codemod.installed import has_plugins
+from mmrewrite.codemod.products import HINTS, OLD_NAMES
 from mmrewrite.files.cache_folder import cache_folder, hash_of, keep_in, kept, kept_name
 from mmrewrite.files.walk import OWN_FILE, PYPROJECT, SUFFIXES, load_file, read_file, walk
 
@@ -226,3 +227,31 @@ class _Copying(io.RawIOBase):
 
 def _text_over(stream: _Copying, like: TextIO) -> TextIO:
     return io.TextIOWrapper(stream, like.encoding, like.errors, write_through=True)
+
+
+def code_states() -> Iterator[str]:
+    """The state of every module of the tool, of its codemods and of LibCST: an edit of one is another tool."""
+    for package in ("mmrewrite", HINTS, OLD_NAMES):
+        for folder in getattr(sys.modules.get(package) or __import__(package), "__path__", ()):
+            yield from folder_states(folder)
+    yield from spec_state(PathFinder.find_spec("libcst"))
+
+
+def spec_state(spec: ModuleSpec | None) -> Iterable[str]:
+    """The state of the file of a module."""
+    if spec is None or spec.origin is None:
+        return ()
+    status = os.stat(spec.origin)
+    return (f"{spec.origin} {status.st_size} {status.st_mtime_ns}",)
+
+
+def folder_states(folder: str) -> Iterator[str]:
+    """The state of every module below a folder."""
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name != "__pycache__":
+                    yield from folder_states(entry.path)
+            elif entry.name.endswith((".py", ".jsonl")):
+                status = entry.stat()
+                yield f"{entry.path} {status.st_size} {status.st_mtime_ns}"

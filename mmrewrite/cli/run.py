@@ -13,8 +13,8 @@ import click
 
 from mmrewrite.cli.reports import DEFAULT_FORMAT, render
 from mmrewrite.cli.reports._messages import RunLine, RunMessage
-from mmrewrite.cli.terminal.colors import sees_color
 from mmrewrite.cli.terminal.output import encoded
+from mmrewrite.cli.terminal.style import sees_color
 from mmrewrite.launch.environment import environments, free_port, on_gpus
 from mmrewrite.launch.job import Job, JobOutcome
 

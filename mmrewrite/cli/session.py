@@ -30,9 +30,9 @@ from mmrewrite.cli.reports import DEFAULT_FORMAT, NotShown, render
 from mmrewrite.cli.reports._rewrite_report import RewriteReport
 from mmrewrite.cli.source_options import SourceOptions
 from mmrewrite.cli.terminal import style
-from mmrewrite.cli.terminal.colors import colors_patch
 from mmrewrite.cli.terminal.output import encoded, print_output, say
 from mmrewrite.cli.terminal.progress import StatusLine
+from mmrewrite.cli.terminal.style import colors_patch
 from mmrewrite.codemod.products import old_names
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import rewrite_project
@@ -429,8 +429,7 @@ class Session:
     def write_in_place(self) -> None:
         """Replace every changed file; one that cannot be written does not stop the others."""
         from mmrewrite.cli.terminal.interrupts import deferred_interrupts
-        from mmrewrite.files.temporary import remove_left_behind
-        from mmrewrite.files.write import NotWritten, replace_file
+        from mmrewrite.files.write import NotWritten, remove_left_behind, replace_file
 
         with deferred_interrupts() as interrupted, self.progress.erased_at_end():
             changed = self.changed

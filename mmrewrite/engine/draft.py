@@ -8,11 +8,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mmrewrite.codemod.base import MeshCodemod
-from mmrewrite.codemod.fragment import Cut, cuts_inside
+from mmrewrite.codemod.fragment import Cut, cuts_inside, plain_code
 from mmrewrite.codemod.imports import ImportPosition, NewImport, import_block, place_import
 from mmrewrite.codemod.layout import indent_unit
 from mmrewrite.codemod.meant_tree import MeantTree
-from mmrewrite.codemod.plain_code import plain_code
 from mmrewrite.codemod.refused import SiteRefused
 from mmrewrite.codemod.site import Draft, HintMistake, Insert, Site
 from mmrewrite.directives.calls import Removal

@@ -13,9 +13,8 @@ import re
 import stat
 from collections.abc import Iterator
 
-from mmrewrite.files.temporary import remove_left_behind
 from mmrewrite.files.walk import load_file
-from mmrewrite.files.write import write_new
+from mmrewrite.files.write import remove_left_behind, write_new
 
 # Another folder; an empty value turns the cache off.
 VARIABLE = "MMREWRITE_CACHE_DIR"

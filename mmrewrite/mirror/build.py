@@ -19,9 +19,8 @@ from typing import Any
 
 from mmrewrite.engine.edits import apply_edits
 from mmrewrite.files.select import Rules, source_file
-from mmrewrite.files.temporary import remove_left_behind
 from mmrewrite.files.walk import MANIFEST, load_file, read_file, shown, walk
-from mmrewrite.files.write import write_new
+from mmrewrite.files.write import remove_left_behind, write_new
 from mmrewrite.results import Edit, Rewrite
 from mmrewrite.source.failure import bug
 from mmrewrite.source.text import SourceError, SourceText, parse_quietly
