@@ -17,8 +17,8 @@ from typing import Any
 from mmrewrite.directives.calls import HintCall, HintImport
 from mmrewrite.source.brackets import arguments_of, tokens_between
 from mmrewrite.source.failure import TextDiffers
-from mmrewrite.source.spans import first_line, span
-from mmrewrite.source.text import SourceText, parse_quietly
+from mmrewrite.source.spans import first_line, parse_program, span
+from mmrewrite.source.text import SourceText
 from mmrewrite.source.walk import walk
 
 # What a node becomes, from what it has become so far: nothing if it goes, several for statements and arguments.
@@ -483,7 +483,7 @@ def _added(statement: Any) -> ast.AST:
 
 def _parsed(text: str) -> ast.Module:
     try:
-        return parse_quietly(text)
+        return parse_program(text)
     except SyntaxError as error:
         raise TextDiffers(f"the result does not parse: {error.msg} (line {error.lineno})") from None
 

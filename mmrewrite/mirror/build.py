@@ -23,6 +23,7 @@ from mmrewrite.files.walk import MANIFEST, load_file, read_file, shown, walk
 from mmrewrite.files.write import remove_left_behind, write_new
 from mmrewrite.results import Edit, Rewrite
 from mmrewrite.source.failure import bug
+from mmrewrite.source.spans import parse_program
 from mmrewrite.source.text import SourceError, SourceText, parse_quietly
 from mmrewrite.tracking import Track, untracked
 
@@ -354,7 +355,7 @@ def _relative_imports(source: SourceText, path: str, modules: set[str]) -> list[
     if not (below or file.is_package) or top not in source.text:
         return []
     package = file.module.split(".") if file.is_package else file.module.split(".")[:-1]
-    tree = parse_quietly(source.text)
+    tree = parse_program(source.text)
     by_path = _runs_by_path(tree, source)
     edits = []
     for node in ast.walk(tree):

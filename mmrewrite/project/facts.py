@@ -18,7 +18,8 @@ from mmrewrite.source.failure import failure_of
 from mmrewrite.source.file import SourceFile as SourceFile
 from mmrewrite.source.mentions import Mentions
 from mmrewrite.source.names import Module, Scope, numbered, read_names
-from mmrewrite.source.text import SourceError, SourceText, TooDeep, parse_quietly
+from mmrewrite.source.spans import parse_program
+from mmrewrite.source.text import SourceError, SourceText, TooDeep
 
 RUNTIME = "mmruntime"
 
@@ -115,7 +116,7 @@ def read_facts(
     """
     try:
         source = SourceText.decode(file.data)
-        tree = parse_quietly(source.text)
+        tree = parse_program(source.text)
     except SourceError as error:
         return Unreadable(file, str(error))
     except SyntaxError as error:

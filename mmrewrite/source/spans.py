@@ -7,7 +7,7 @@ import bisect
 import re
 from collections.abc import Iterator, Sequence
 
-from mmrewrite.source.text import SourceText
+from mmrewrite.source.text import SourceText, parse_quietly
 from mmrewrite.source.walk import walk
 
 _SIGN_AT_END = re.compile(r"@[ \t\f(]*+[\\#\r\n]")
@@ -25,8 +25,9 @@ def first_line(node: ast.expr | ast.stmt) -> int:
     return getattr(decorators[0], "sign_line", decorators[0].lineno) if decorators else node.lineno
 
 
-def with_sign_lines(tree: ast.Module, text: str) -> ast.Module:
-    """The tree, in which each decorator that begins below the line of its `@` has that line as `sign_line`."""
+def parse_program(text: str) -> ast.Module:
+    """`parse_quietly`, where each decorator that begins below the line of its `@` has that line as `sign_line`."""
+    tree = parse_quietly(text)
     if _SIGN_AT_END.search(text) is None:
         return tree
     source = SourceText(text, "utf-8", False)
