@@ -35,7 +35,6 @@ PARTIALS = {
     "mmrewrite/analysis/meshes/mesh_requests.py": "arguments of JAX's functions in the text of a partial",
     "mmrewrite/analysis/steps/batch_arguments.py": "which calls only make a partial",
     "mmrewrite/analysis/steps/compilers.py": "a partial that binds options compiles too",
-    "mmrewrite/analysis/steps/jit_calls.py": "edits a partial",
     "mmrewrite/analysis/steps/losses.py": "counts the arguments that a partial binds",
     "mmrewrite/analysis/steps/step_data.py": "which parameters a partial sets, called or not",
     "mmrewrite/codemod/site.py": "a name for it in what codemods write",

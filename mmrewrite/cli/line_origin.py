@@ -16,7 +16,7 @@ from mmrewrite.engine.rewrite import rewrite_project
 from mmrewrite.engine.settings import HintSettings
 from mmrewrite.files.patch import Change, changes_of, split_lines
 from mmrewrite.files.select import source_file
-from mmrewrite.files.walk import MANIFEST, load_file, shown
+from mmrewrite.files.walk import MANIFEST, folders_above, load_file, shown
 from mmrewrite.results import HintReference, Rewrite
 from mmrewrite.source.text import SourceError, SourceText
 
@@ -34,8 +34,7 @@ class GeneratedFile:
 def generated_file(path: str) -> GeneratedFile | None:
     """The source of a file that `build` has written, None if it has not."""
     absolute = os.path.realpath(path)
-    folder = os.path.dirname(absolute)
-    while True:
+    for folder in folders_above(os.path.dirname(absolute)):
         manifest = os.path.join(folder, MANIFEST)
         data = load_file(manifest)
         if data is not None:
@@ -45,10 +44,7 @@ def generated_file(path: str) -> GeneratedFile | None:
                 return GeneratedFile(manifest, str(entry["source"]))
             except (ValueError, KeyError, TypeError, RecursionError):
                 return None
-        parent = os.path.dirname(folder)
-        if parent == folder:
-            return None
-        folder = parent
+    return None
 
 
 def fate(result: Rewrite, line: int, cell: tuple[str, range] | None = None) -> Iterator[str]:

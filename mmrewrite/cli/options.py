@@ -82,89 +82,57 @@ def complete_place(ctx: click.Context, param: click.Parameter, incomplete: str) 
     return complete_codemods(ctx, param, incomplete) or [CompletionItem(incomplete, type="file")]
 
 
-def format_option(command: _Command) -> _Command:
-    """`--format`, with the formats that `cli/reports` has for the command."""
-    return click.option(
-        "--format", "output_format", type=_FormatName(), default=DEFAULT_FORMAT, help="The format of the output."
-    )(command)
+def _all_of(*decorators: Callable[[_Command], _Command]) -> Callable[[_Command], _Command]:
+    """Some options, in the order in which `--help` lists them."""
+    return lambda command: functools.reduce(lambda made, decorate: decorate(made), reversed(decorators), command)
 
 
-def color_option(command: _Command) -> _Command:
-    """`--color`, which is about all that the command prints."""
-    return click.option(
-        "--color",
-        type=click.Choice((AUTO, ALWAYS, NEVER)),
-        default=AUTO,
-        # Before the others, so that their errors follow it.
-        is_eager=True,
-        expose_value=False,
-        callback=set_color,
-        help="Color what is printed; auto: on a terminal, unless NO_COLOR or FORCE_COLOR is set.",
-    )(command)
-
-
-def source_options(command: _Command) -> _Command:
-    """The paths, and the options of `common_options`."""
-    return click.argument("paths", nargs=-1, type=click.Path())(common_options(command))
-
-
-def common_options(command: _Command) -> _Command:
-    """Most options of `SourceOptions`, for every command that reads sources."""
-    for decorate in reversed(
-        (
-            click.option(
-                "--select",
-                multiple=True,
-                metavar="CODEMOD,...",
-                help="Run only these codemods.",
-                shell_complete=complete_codemods,
-            ),
-            click.option(
-                "--ignore",
-                multiple=True,
-                metavar="CODEMOD,...",
-                help="Run all codemods but these.",
-                shell_complete=complete_codemods,
-            ),
-            click.option(
-                "--jobs",
-                "-j",
-                type=click.IntRange(1),
-                metavar="N",
-                default=os.cpu_count() or 1,
-                help="Worker processes.",
-            ),
-            click.option("--no-cache", is_flag=True, help="Neither use results of earlier runs nor keep these."),
-            click.option("--strict", is_flag=True, help="Exit with 1 if anything was refused."),
-            click.option(
-                "--config",
-                type=click.Path(exists=True, dir_okay=False),
-                help="Read this file instead of the nearest mmrewrite.toml or pyproject.toml.",
-            ),
-            click.option("-q", "--quiet", is_flag=True, help="Print results and errors only."),
-            click.option("-v", "--verbose", is_flag=True, help="Print the codemods and hints behind each change."),
-            format_option,
-            color_option,
-        )
-    ):
-        command = decorate(command)
-    return command
-
-
-def stdin_option(command: _Command) -> _Command:
-    """`--stdin-filename`, for commands that an editor runs on a buffer."""
-    return click.option(
-        "--stdin-filename",
-        metavar="FILE",
-        help="With `-` for PATH: read standard input, as the content of this file.",
-    )(command)
-
-
-def since_option(command: _Command) -> _Command:
-    """`--since`, for commands that report and may leave files out."""
-    return click.option(
-        "--since", metavar="REV", help="Report only files that differ from this git revision, and new ones."
-    )(command)
+# The formats that `cli/reports` has for the command.
+format_option = click.option(
+    "--format", "output_format", type=_FormatName(), default=DEFAULT_FORMAT, help="The format of the output."
+)
+# About all that the command prints.
+color_option = click.option(
+    "--color",
+    type=click.Choice((AUTO, ALWAYS, NEVER)),
+    default=AUTO,
+    # Before the others, so that their errors follow it.
+    is_eager=True,
+    expose_value=False,
+    callback=set_color,
+    help="Color what is printed; auto: on a terminal, unless NO_COLOR or FORCE_COLOR is set.",
+)
+_codemods = functools.partial(click.option, multiple=True, metavar="CODEMOD,...", shell_complete=complete_codemods)
+# Most options of `SourceOptions`, for every command that reads sources; and with them the paths.
+common_options = _all_of(
+    _codemods("--select", help="Run only these codemods."),
+    _codemods("--ignore", help="Run all codemods but these."),
+    click.option(
+        "--jobs", "-j", type=click.IntRange(1), metavar="N", default=os.cpu_count() or 1, help="Worker processes."
+    ),
+    click.option("--no-cache", is_flag=True, help="Neither use results of earlier runs nor keep these."),
+    click.option("--strict", is_flag=True, help="Exit with 1 if anything was refused."),
+    click.option(
+        "--config",
+        type=click.Path(exists=True, dir_okay=False),
+        help="Read this file instead of the nearest mmrewrite.toml or pyproject.toml.",
+    ),
+    click.option("-q", "--quiet", is_flag=True, help="Print results and errors only."),
+    click.option("-v", "--verbose", is_flag=True, help="Print the codemods and hints behind each change."),
+    format_option,
+    color_option,
+)
+source_options = _all_of(click.argument("paths", nargs=-1, type=click.Path()), common_options)
+# For commands that an editor runs on a buffer.
+stdin_option = click.option(
+    "--stdin-filename",
+    metavar="FILE",
+    help="With `-` for PATH: read standard input, as the content of this file.",
+)
+# For commands that report and may leave files out.
+since_option = click.option(
+    "--since", metavar="REV", help="Report only files that differ from this git revision, and new ones."
+)
 
 
 def watch_option(command: _Command) -> _Command:
@@ -185,57 +153,33 @@ def watch_option(command: _Command) -> _Command:
     return cast(_Command, flag(watched))
 
 
-def limit_options(command: _Command) -> _Command:
-    """`--time-limit`, `--memory-limit` and `--output-limit`, for commands that run the user's programs."""
-    command = click.option(
-        "--output-limit",
-        type=Number(0, _MOST, min_open=True),
-        default=64,
-        metavar="MB",
-        show_default=True,
-        help="End a program that prints more.",
-    )(command)
-    command = click.option(
+_limit = functools.partial(click.option, type=Number(0, _MOST, min_open=True))
+# For commands that run the user's programs.
+limit_options = _all_of(
+    _limit("--time-limit", default=1800, metavar="SECONDS", show_default=True, help="End a program that runs longer."),
+    _limit(
         "--memory-limit",
-        type=Number(0, _MOST, min_open=True),
         metavar="GB",
         help="End a program that takes more; by default nine tenths of the machine's (Linux).",
-    )(command)
-    return click.option(
-        "--time-limit",
-        type=Number(0, _MOST, min_open=True),
-        default=1800,
-        metavar="SECONDS",
-        show_default=True,
-        help="End a program that runs longer.",
-    )(command)
-
-
-def trace_options(command: _Command) -> _Command:
-    """`--entry` and what belongs to it, for reviews that show a traced step."""
-    for decorate in (
-        limit_options,
-        click.option("--args", "arguments", metavar="MODULE:FUNCTION", help="Function that returns its arguments."),
-        click.option(
-            "--entry",
-            metavar="MODULE:FUNCTION",
-            help="With --format markdown or html: trace this step, and show bytes, transfers and exactness.",
-        ),
-    ):
-        command = decorate(command)
-    return command
-
-
-def evidence_option(command: _Command) -> _Command:
-    """`--evidence`, for commands that show what `verify` has found."""
-    return click.option(
-        "--evidence",
-        type=click.Path(exists=True, dir_okay=False),
-        metavar="FILE",
-        help="With --format markdown or html: show this output of `verify --format json`, if it is about these bytes.",
-    )(command)
-
-
+    ),
+    _limit("--output-limit", default=64, metavar="MB", show_default=True, help="End a program that prints more."),
+)
+# For reviews that show a traced step: `--entry` and what belongs to it, and what `verify` has found.
+trace_options = _all_of(
+    click.option(
+        "--entry",
+        metavar="MODULE:FUNCTION",
+        help="With --format markdown or html: trace this step, and show bytes, transfers and exactness.",
+    ),
+    click.option("--args", "arguments", metavar="MODULE:FUNCTION", help="Function that returns its arguments."),
+    limit_options,
+)
+evidence_option = click.option(
+    "--evidence",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    help="With --format markdown or html: show this output of `verify --format json`, if it is about these bytes.",
+)
 # What stands in place of a value of a device's record: the option, its form and what it is.
 _DEVICE_VALUES = (
     ("memory", "SIZE", "Memory of a device, such as 80GiB."),
@@ -247,20 +191,14 @@ _DEVICE_VALUES = (
 )
 
 
-def device_options(command: _Command) -> _Command:
-    """`--devices`, `--device` and what changes its record."""
-    command = click.option(
+# `--devices`, `--device` and what changes its record.
+device_options = _all_of(
+    click.option("--devices", type=click.IntRange(1), metavar="N", help="How many accelerators."),
+    click.option("--device", metavar="NAME", help="Its record: h100, b200, mi300x, v5p, cpu, ..."),
+    click.option("--cluster", type=click.Path(exists=True, dir_okay=False), help="Devices and links as TOML, instead."),
+    click.option("--per-host", "host", type=click.IntRange(1), metavar="N", help="Devices that share a near link."),
+    *(click.option(f"--{name}", metavar=form, help=what) for name, form, what in _DEVICE_VALUES),
+    click.option(
         "--efficiency", type=Number(0, 1, min_open=True), metavar="PART", help="Part of --flops that products run at."
-    )(command)
-    for name, form, what in reversed(_DEVICE_VALUES):
-        command = click.option(f"--{name}", metavar=form, help=what)(command)
-    for decorate in (
-        click.option("--per-host", "host", type=click.IntRange(1), metavar="N", help="Devices that share a near link."),
-        click.option(
-            "--cluster", type=click.Path(exists=True, dir_okay=False), help="Devices and links as TOML, instead."
-        ),
-        click.option("--device", metavar="NAME", help="Its record: h100, b200, mi300x, v5p, cpu, ..."),
-        click.option("--devices", type=click.IntRange(1), metavar="N", help="How many accelerators."),
-    ):
-        command = decorate(command)
-    return command
+    ),
+)

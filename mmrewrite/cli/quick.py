@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 
 from mmrewrite.directives.carrier import may_have_hints
-from mmrewrite.files.walk import OWN_FILE, PYPROJECT, SUFFIXES, load_file, read_file, walk
+from mmrewrite.files.walk import OWN_FILE, PYPROJECT, SUFFIXES, folders_above, load_file, read_file, walk
 
 _BATCH = 200_000
 # What may begin a command line of paths, and whether it is about old names.
@@ -89,17 +89,13 @@ def _is_in_batch(batch: Sequence[bytes], wanted: Callable[[bytes], bool]) -> boo
 
 def _is_configured() -> bool:
     """Whether the nearest configuration may be for us, or wrong, in which case there is something to say."""
-    folder = os.getcwd()
-    while True:
+    for folder in folders_above(os.getcwd()):
         if os.path.isfile(os.path.join(folder, OWN_FILE)):
             return True
         path = os.path.join(folder, PYPROJECT)
         if os.path.isfile(path):
             return _may_be_for_us(path)
-        parent = os.path.dirname(folder)
-        if parent == folder:
-            return False
-        folder = parent
+    return False
 
 
 def _may_be_for_us(path: str) -> bool:

@@ -20,7 +20,7 @@ from mmrewrite.cli.quick import plain_paths
 from mmrewrite.codemod.installed import has_plugins
 from mmrewrite.codemod.products import HINTS, OLD_NAMES
 from mmrewrite.files.cache_folder import cache_folder, hash_of, keep_in, kept, kept_name
-from mmrewrite.files.walk import OWN_FILE, PYPROJECT, SUFFIXES, load_file, read_file, walk
+from mmrewrite.files.walk import OWN_FILE, PYPROJECT, SUFFIXES, folders_above, load_file, read_file, walk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _inputs(arguments: Sequence[str], paths: Sequence[str]) -> Iterator[str]:
 
 def _configuration(here: str) -> Iterator[str]:
     """The files in which the configuration may stand, up to the one that counts."""
-    for folder in _folders(here):
+    for folder in folders_above(here):
         for name in (OWN_FILE, PYPROJECT):
             data = load_file(os.path.join(folder, name))
             yield f"{folder} {name} {hash_of(data)}"
@@ -143,7 +143,7 @@ def _configuration(here: str) -> Iterator[str]:
 
 def _above(path: str) -> Iterator[str]:
     """What the folders above a path say of it: ignore rules, where a repository ends, and packages."""
-    for folder in _folders(os.path.dirname(path)):
+    for folder in folders_above(os.path.dirname(path)):
         yield _folder_says(folder)
 
 
@@ -168,14 +168,6 @@ def _below(path: str) -> Iterator[str]:
     for file in files:
         if file.endswith(SUFFIXES) or file == path:
             yield f"{file} {hash_of(read_file(file))}"
-
-
-def _folders(folder: str) -> Iterator[str]:
-    while True:
-        yield folder
-        if os.path.dirname(folder) == folder:
-            return
-        folder = os.path.dirname(folder)
 
 
 def _answer(question: str) -> str:

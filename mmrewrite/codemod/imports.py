@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import bisect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mmrewrite.project.facts import Facts
@@ -149,7 +149,7 @@ class Imports:
 
 
 @dataclass(frozen=True)
-class ImportPosition:
+class _ImportPosition:
     """The offset at which an import line goes, and the blank lines that it needs above and below."""
 
     offset: int
@@ -157,7 +157,17 @@ class ImportPosition:
     trail: str = ""
 
 
-def place_import(facts: Facts, new: NewImport, before: int) -> ImportPosition:
+def placed_imports(facts: Facts, new: Iterable[NewImport], before: int) -> Iterator[tuple[int, str, list[NewImport]]]:
+    """Offset and text of the lines that bring new imports in, above line `before`, with the imports."""
+    places: dict[int, list[tuple[_ImportPosition, NewImport]]] = {}
+    for each in new:
+        position = _place(facts, each, before)
+        places.setdefault(position.offset, []).append((position, each))
+    for offset, imports in places.items():
+        yield offset, _block(facts.source, imports), [each for _, each in imports]
+
+
+def _place(facts: Facts, new: NewImport, before: int) -> _ImportPosition:
     """The place of an import above line `before`, in the group of its kind and in order, as isort would put it."""
     newline = facts.source.newline
     groups = import_statements(facts.tree, facts.source)
@@ -168,7 +178,7 @@ def place_import(facts: Facts, new: NewImport, before: int) -> ImportPosition:
         # `import *` might bind the name of the new import, so that goes below it.
         sections = [section for section in sections if section[0].lineno > star.lineno]
         if not sections:
-            return ImportPosition(_line_below(facts, facts.names.top_level(star)))
+            return _ImportPosition(_line_below(facts, facts.names.top_level(star)))
     if not sections:
         return _above_everything(facts, before)
     root = new.module.partition(".")[0]
@@ -176,7 +186,7 @@ def place_import(facts: Facts, new: NewImport, before: int) -> ImportPosition:
     if root in sys.stdlib_module_names:
         if standard:
             return _into(facts, standard[-1], new)
-        return ImportPosition(facts.source.line_starts[sections[0][0].lineno - 1], trail=newline)
+        return _ImportPosition(facts.source.line_starts[sections[0][0].lineno - 1], trail=newline)
     same = [section for section in sections if root in _roots(section)]
     jax = [section for section in sections if not _JAX_FAMILY.isdisjoint(_roots(section))]
     others = [section for section in sections if section not in standard and "" not in _roots(section)]
@@ -184,7 +194,7 @@ def place_import(facts: Facts, new: NewImport, before: int) -> ImportPosition:
         if candidates:
             return _into(facts, candidates[0], new)
     if standard:
-        return ImportPosition(_line_below(facts, standard[-1][-1]), lead=newline)
+        return _ImportPosition(_line_below(facts, standard[-1][-1]), lead=newline)
     return _into(facts, sections[0], new)
 
 
@@ -198,7 +208,7 @@ def _roots(section: Sequence[ast.Import | ast.ImportFrom]) -> set[str]:
     return {_module_of(statement).partition(".")[0] for statement in section}
 
 
-def _into(facts: Facts, section: Sequence[ast.Import | ast.ImportFrom], new: NewImport) -> ImportPosition:
+def _into(facts: Facts, section: Sequence[ast.Import | ast.ImportFrom], new: NewImport) -> _ImportPosition:
     keys = [(isinstance(statement, ast.ImportFrom), _module_of(statement).lower()) for statement in section]
     if keys == sorted(keys):
         place = sum(existing < new.key for existing in keys)
@@ -206,8 +216,8 @@ def _into(facts: Facts, section: Sequence[ast.Import | ast.ImportFrom], new: New
         plain = [index for index, (is_from, _) in enumerate(keys) if not is_from]
         place = _between_both_kinds(section, new) or (plain[-1] + 1 if plain and not new.is_from else len(keys))
     if place == 0:
-        return ImportPosition(facts.source.line_starts[section[0].lineno - 1])
-    return ImportPosition(_line_below(facts, section[place - 1]))
+        return _ImportPosition(facts.source.line_starts[section[0].lineno - 1])
+    return _ImportPosition(_line_below(facts, section[place - 1]))
 
 
 def _between_both_kinds(section: Sequence[ast.Import | ast.ImportFrom], new: NewImport) -> int | None:
@@ -236,7 +246,7 @@ def _line_below(facts: Facts, statement: ast.stmt) -> int:
     return facts.source.line_end(end)
 
 
-def _above_everything(facts: Facts, before: int) -> ImportPosition:
+def _above_everything(facts: Facts, before: int) -> _ImportPosition:
     source, body = facts.source, facts.tree.body
     index = 0
     if isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
@@ -244,19 +254,19 @@ def _above_everything(facts: Facts, before: int) -> ImportPosition:
     while index < len(body) and isinstance(body[index], ast.ImportFrom) and _is_future(body[index]):
         index += 1
     if index:
-        return ImportPosition(_line_below(facts, body[index - 1]), lead=source.newline)
+        return _ImportPosition(_line_below(facts, body[index - 1]), lead=source.newline)
     blank = 2 if isinstance(body[0], ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else 1
     line = min(before, first_line(body[0]))
     # A hint that stays belongs to the statement below it, so the import must not come between.
     hinted = [comment.comment.line for comment in facts.hints.comments if comment.comment.line < line]
-    return ImportPosition(source.line_starts[min([line, *hinted]) - 1], trail=source.newline * blank)
+    return _ImportPosition(source.line_starts[min([line, *hinted]) - 1], trail=source.newline * blank)
 
 
 def _is_future(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
 
 
-def import_block(source: SourceText, imports: Sequence[tuple[ImportPosition, NewImport]]) -> str:
+def _block(source: SourceText, imports: Sequence[tuple[_ImportPosition, NewImport]]) -> str:
     """The text of all imports that go to one offset."""
     ordered = sorted(imports, key=lambda pair: (not pair[1].is_standard, pair[1].key))
     lines: list[str] = []

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from mmrewrite.codemod.base import MeshCodemod
 from mmrewrite.codemod.fragment import Cut, cuts_inside, plain_code
-from mmrewrite.codemod.imports import ImportPosition, NewImport, import_block, place_import
+from mmrewrite.codemod.imports import placed_imports
 from mmrewrite.codemod.layout import indent_unit
 from mmrewrite.codemod.meant_tree import MeantTree
 from mmrewrite.codemod.refused import SiteRefused
@@ -382,14 +382,10 @@ def _import_edits(draft: Draft) -> Iterator[Edit]:
     # New names are used from the first edited top-level statement on, so they must be imported above it.
     lines = [first_line(facts.names.top_level(fragment.statement)) for fragment in draft.fragments.values()]
     lines += [facts.source.position(insert.offset)[0] for insert in draft.inserts]
-    places: dict[int, list[tuple[ImportPosition, NewImport]]] = {}
-    for name, new in draft.imports.new.items():
-        if name == RUNTIME and not draft.uses_runtime:
-            continue  # its name was reserved, and no codemod wrote it
-        placement = place_import(facts, new, min(lines))
-        places.setdefault(placement.offset, []).append((placement, new))
-    for offset, imports in places.items():
-        yield Edit(offset, offset, import_block(facts.source, imports), *_users(draft))
+    # The name of the runtime was reserved, and perhaps no codemod wrote it.
+    new = (each for name, each in draft.imports.new.items() if name != RUNTIME or draft.uses_runtime)
+    for offset, text, _ in placed_imports(facts, new, min(lines, default=0)):
+        yield Edit(offset, offset, text, *_users(draft))
 
 
 def _users(draft: Draft) -> tuple[tuple[str, ...], tuple[HintReference, ...]]:

@@ -9,6 +9,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 
+from mmrewrite.files.walk import folders_above
+
 # Variables that tie git to one repository, as in hooks: `git rev-parse --local-env-vars`.
 _OF_ONE_REPOSITORY = frozenset(
     (
@@ -152,13 +154,8 @@ def _recorded(top: str, commit: str, folder: str, is_here: bool) -> str | None:
 
 def _repository_of(path: str) -> str | None:
     """The nearest folder above a file that is a repository or a submodule."""
-    folder = os.path.dirname(path)
-    while not os.path.lexists(os.path.join(folder, ".git")):
-        above = os.path.dirname(folder)
-        if above == folder:
-            return None
-        folder = above
-    return folder
+    above = folders_above(os.path.dirname(path))
+    return next((folder for folder in above if os.path.lexists(os.path.join(folder, ".git"))), None)
 
 
 def _is_below(path: str, folder: str) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmrewrite.directives.carrier import may_have_hints
-from mmrewrite.files.walk import load_file, read_file, shown, walk
+from mmrewrite.files.walk import folders_above, load_file, read_file, shown, walk
 from mmrewrite.source.file import SourceFile, may_import_all
 from mmrewrite.tracking import Track, untracked
 
@@ -93,17 +93,12 @@ class Rules:
         return patterns(self.exclude, "exclude")
 
     def _ignored_by_git(self, path: str) -> bool:
-        folder = os.path.dirname(path)
-        while True:
+        for folder in folders_above(os.path.dirname(path)):
             spec = self._spec(folder)
-            if spec is not None:
-                verdict = spec.check_file(os.path.relpath(path, folder)).include
-                if verdict is not None:
-                    return verdict
-            parent = os.path.dirname(folder)
-            if parent == folder or self._is_top(folder):
-                return False
-            folder = parent
+            verdict = None if spec is None else spec.check_file(os.path.relpath(path, folder)).include
+            if verdict is not None or self._is_top(folder):
+                return bool(verdict)
+        return False
 
     def _is_top(self, folder: str) -> bool:
         if folder not in self._tops:

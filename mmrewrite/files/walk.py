@@ -68,6 +68,13 @@ def _entries(folder: str, unreadable: dict[str, str] | None) -> list[os.DirEntry
         return []
 
 
+def folders_above(folder: str) -> Iterator[str]:
+    """A folder, and those that hold it."""
+    yield folder
+    while (above := os.path.dirname(folder)) != folder:
+        yield (folder := above)
+
+
 def shown(path: str) -> str:
     """A path for messages: relative if it is below the current folder, else absolute."""
     relative = os.path.relpath(path)

@@ -130,19 +130,26 @@ def _beginning(
             yield Offer(name, kind, about, len(word))
 
 
-def _parts(text: str, separator: str) -> list[str]:
-    """A text cut at a separator, but not within brackets and strings."""
-    parts, start, depth, quote = list[str](), 0, 0, ""
+def _depths(text: str) -> Iterator[tuple[int, str, int]]:
+    """The letters of a text outside of strings, each with its place and the number of open brackets behind it."""
+    depth, quote = 0, ""
     for index, letter in enumerate(text):
         if quote:
             quote = "" if letter == quote else quote
         elif letter in _QUOTES:
             quote = letter
-        elif letter in _OPENING:
-            depth += 1
-        elif letter in _CLOSING:
-            depth = max(0, depth - 1)
-        elif letter == separator and not depth:
+        else:
+            depth += (letter in _OPENING) - (letter in _CLOSING)
+            yield index, letter, depth
+
+
+def _parts(text: str, separator: str) -> list[str]:
+    """A text cut at a separator, but not within brackets and strings."""
+    parts, start, least = list[str](), 0, 0
+    for index, letter, depth in _depths(text):
+        # What closes more than was open closes nothing.
+        least = min(least, depth)
+        if letter == separator and depth == least:
             parts.append(text[start:index])
             start = index + 1
     return [*parts, text[start:]]
@@ -150,16 +157,4 @@ def _parts(text: str, separator: str) -> list[str]:
 
 def _is_open(arguments: str) -> bool:
     """Whether the bracket before some arguments is not closed by them."""
-    depth, quote = 1, ""
-    for letter in arguments:
-        if quote:
-            quote = "" if letter == quote else quote
-        elif letter in _QUOTES:
-            quote = letter
-        elif letter in _OPENING:
-            depth += 1
-        elif letter in _CLOSING:
-            depth -= 1
-        if not depth:
-            return False
-    return True
+    return all(depth >= 0 for _, _, depth in _depths(arguments))

@@ -12,7 +12,11 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
+
+from lsprotocol import types
+from pygls import uris
+from pygls.lsp.server import LanguageServer
 
 from mmrewrite import __version__
 from mmrewrite.codemod.registry import Registry
@@ -30,13 +34,10 @@ from mmrewrite.lsp.answers import (
 from mmrewrite.lsp.completion import AxisNames, offers
 from mmrewrite.lsp.connection import Connection
 from mmrewrite.lsp.positions import Position, Units, offset_at, position_at, replace_range
+from mmrewrite.lsp.protocol import AnsweringProtocol, answer_unreadable
 from mmrewrite.lsp.suggestion import NotSuggested, SuggestionProcess, suggested_hints
 from mmrewrite.results import counted
 from mmrewrite.source.text import SourceText, encode_buffer
-
-if TYPE_CHECKING:
-    from lsprotocol import types
-    from pygls.lsp.server import LanguageServer
 
 SOURCE = "mmrewrite"
 # Seconds without a keystroke after which the sources are read.
@@ -66,9 +67,7 @@ class Server:
     """What the server knows: the open files, and the answer about them that is shown."""
 
     def __init__(self, protocol: LanguageServer) -> None:
-        from pygls import uris
-
-        self._uris, self._protocol = uris, protocol
+        self._protocol = protocol
         self._worker = Connection()
         self._buffers: dict[str, _Buffer] = {}
         self._shown: dict[str, tuple[types.Diagnostic, ...]] = {}
@@ -87,7 +86,7 @@ class Server:
     def open(self, params: types.DidOpenTextDocumentParams) -> None:
         """A file was opened."""
         document = params.text_document
-        path = self._uris.to_fs_path(document.uri)
+        path = uris.to_fs_path(document.uri)
         if path is None or not path.endswith(".py") or not _is_name(path):
             return
         self._buffers[document.uri] = _Buffer(document.uri, os.path.abspath(path), document.version, document.text)
@@ -98,8 +97,6 @@ class Server:
         buffer = self._buffers.get(params.text_document.uri)
         if buffer is None:
             return
-        from lsprotocol import types
-
         for change in params.content_changes:
             if isinstance(change, types.TextDocumentContentChangePartial):
                 start, end = _position(change.range.start), _position(change.range.end)
@@ -133,8 +130,6 @@ class Server:
         watched = None if capabilities is None else capabilities.did_change_watched_files
         self._watches = watched is not None and bool(watched.dynamic_registration)
         if self._watches:
-            from lsprotocol import types
-
             watchers = [types.FileSystemWatcher(glob_pattern=pattern) for pattern in _WATCHED]
             options = types.DidChangeWatchedFilesRegistrationOptions(watchers=watchers)
             method = types.WORKSPACE_DID_CHANGE_WATCHED_FILES
@@ -196,8 +191,6 @@ class Server:
         return CheckedWorkspace(problems, hints, axes)
 
     def _publish(self, checked: CheckedWorkspace) -> None:
-        from lsprotocol import types
-
         self._hints, self._axes = dict(checked.hints), checked.axes
         found = {
             self._uri(path): tuple(map(self._diagnostic, problems))
@@ -214,8 +207,6 @@ class Server:
         self._shown = {uri: found.get(uri, ()) for uri in {*found, *versions}}
 
     def _diagnostic(self, problem: ShownProblem) -> types.Diagnostic:
-        from lsprotocol import types
-
         severity = {
             "error": types.DiagnosticSeverity.Error,
             "warning": types.DiagnosticSeverity.Warning,
@@ -241,15 +232,11 @@ class Server:
         answer = await self._ask("describe", buffer, params.position.line + 1)
         if not isinstance(answer, str):
             return None
-        from lsprotocol import types
-
         markdown = types.MarkupContent(kind=types.MarkupKind.Markdown, value=answer)
         return types.Hover(contents=markdown)
 
     def complete(self, params: types.CompletionParams) -> types.CompletionList:
         """What may be written next in a hint comment."""
-        from lsprotocol import types
-
         buffer = self._buffers.get(params.text_document.uri)
         line = params.position.line
         items: list[types.CompletionItem] = []
@@ -281,8 +268,6 @@ class Server:
         buffer = self._buffers.get(params.text_document.uri)
         if buffer is None:
             return []
-        from lsprotocol import types
-
         await self._checked()
         wanted = params.context.only
         found: list[types.CodeAction | types.Command] = []
@@ -304,8 +289,6 @@ class Server:
         return found
 
     def _fixes(self, buffer: _Buffer, wanted: types.Range) -> Iterator[types.CodeAction]:
-        from lsprotocol import types
-
         for diagnostic in self._shown.get(buffer.uri, ()):
             fix = diagnostic.data.get("fix") if isinstance(diagnostic.data, dict) else None
             if fix is None or not _overlap(diagnostic.range, wanted):
@@ -321,16 +304,12 @@ class Server:
 
     def _refused(self, title: str, reason: str) -> Iterator[types.CodeAction]:
         """An action that is there and cannot be chosen, for clients that can say why."""
-        from lsprotocol import types
-
         capabilities = self._protocol.client_capabilities.text_document
         if capabilities and capabilities.code_action and capabilities.code_action.disabled_support:
             disabled = types.CodeActionDisabled(reason=reason)
             yield types.CodeAction(title=title, kind=types.CodeActionKind.RefactorRewrite, disabled=disabled)
 
     def _suggest(self, step: StepOnLine, buffer: _Buffer) -> Iterator[types.CodeAction]:
-        from lsprotocol import types
-
         if step.why_not is not None:
             yield from self._refused(SUGGEST_TITLE, step.why_not)
             return
@@ -342,8 +321,6 @@ class Server:
 
         `folder` is that of the program, by default the first of the workspace.
         """
-        from lsprotocol import types
-
         folder = folder or self._folders()[0]
         unsaved = [
             buffer.path
@@ -376,8 +353,6 @@ class Server:
         self._show(document["summary"])
 
     def _rewrite(self, answer: RegionRewrite) -> Iterator[types.CodeAction]:
-        from lsprotocol import types
-
         kind = types.CodeActionKind.RefactorRewrite
         if answer.refused is not None:
             yield from self._refused("Rewrite this hint", answer.refused)
@@ -392,8 +367,6 @@ class Server:
 
     def _edit(self, edits: dict[str, list[types.TextEdit]]) -> types.WorkspaceEdit:
         """Changes of files, which a client applies only to the versions that they are for, if it can tell."""
-        from lsprotocol import types
-
         workspace = self._protocol.client_capabilities.workspace
         versioned = workspace and workspace.workspace_edit and workspace.workspace_edit.document_changes
         changes: dict[str, list[types.TextEdit]] = {}
@@ -430,7 +403,7 @@ class Server:
 
     def _roots(self) -> list[str]:
         """The folders of the workspace, as the client spells them."""
-        folders = [self._uris.to_fs_path(folder.uri) for folder in self._protocol.workspace.folders.values()]
+        folders = [uris.to_fs_path(folder.uri) for folder in self._protocol.workspace.folders.values()]
         # One may be gone, or have a name that no folder can have.
         return [
             folder for folder in folders or [self._protocol.workspace.root_path] if folder and os.path.isdir(folder)
@@ -461,7 +434,7 @@ class Server:
         root = self._folder_of(real) if self._roots() else None
         inside = os.path.relpath(real, os.path.realpath(root)) if root is not None else os.pardir
         place = real if root is None or inside.startswith(os.pardir) else os.path.join(root, inside)
-        return str(self._uris.from_fs_path(place))
+        return str(uris.from_fs_path(place))
 
     def _versions(self) -> dict[str, int]:
         return {uri: buffer.version for uri, buffer in self._buffers.items()}
@@ -473,8 +446,6 @@ class Server:
         return cast(Units, str(getattr(agreed, "value", agreed) or "utf-16"))
 
     def _range(self, start: Position, end: Position) -> types.Range:
-        from lsprotocol import types
-
         return types.Range(start=types.Position(*start), end=types.Position(*end))
 
     def _say(self, message: str) -> None:
@@ -485,26 +456,20 @@ class Server:
 
     def _show(self, message: str, *, is_error: bool = False) -> None:
         """Show a message to the user."""
-        from lsprotocol import types
-
         kind = types.MessageType.Error if is_error else types.MessageType.Info
         self._protocol.window_show_message(types.ShowMessageParams(type=kind, message=f"mmrewrite: {message}"))
 
 
+class _AnsweringServer(LanguageServer):
+    def report_server_error(self, error: Exception, source: Any) -> None:
+        """Say what went wrong; of a message that cannot be read, as an answer to whoever sent it."""
+        if not answer_unreadable(self.protocol, error):
+            super().report_server_error(error, source)
+
+
 def make_server() -> LanguageServer:
     """A server that knows the requests above."""
-    from lsprotocol import types
-    from pygls.lsp.server import LanguageServer
-
-    from mmrewrite.lsp.protocol import answer_unreadable, answering_protocol
-
-    class AnsweringServer(LanguageServer):
-        def report_server_error(self, error: Exception, source: Any) -> None:
-            """Say what went wrong; of a message that cannot be read, as an answer to whoever sent it."""
-            if not answer_unreadable(self.protocol, error):
-                super().report_server_error(error, source)
-
-    protocol = AnsweringServer(SOURCE, __version__, protocol_cls=answering_protocol())
+    protocol = _AnsweringServer(SOURCE, __version__, protocol_cls=AnsweringProtocol)
     server = Server(protocol)
     kinds = [types.CodeActionKind.QuickFix, types.CodeActionKind.RefactorRewrite]
     for method, handler, options in (

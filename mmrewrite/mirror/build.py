@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import hashlib
 import json
 import os
 import re
@@ -18,11 +17,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmrewrite.engine.edits import apply_edits
+from mmrewrite.files.cache_folder import hash_of
 from mmrewrite.files.select import Rules, source_file
 from mmrewrite.files.walk import MANIFEST, load_file, read_file, shown, walk
 from mmrewrite.files.write import remove_left_behind, write_new
 from mmrewrite.results import Edit, Rewrite
 from mmrewrite.source.failure import bug
+from mmrewrite.source.names import relative_import
 from mmrewrite.source.spans import parse_program
 from mmrewrite.source.text import SourceError, SourceText, parse_quietly
 from mmrewrite.tracking import Track, untracked
@@ -119,7 +120,10 @@ def build_mirror(
     path = os.path.join(out, MANIFEST)
     try:
         os.makedirs(out, exist_ok=True)
-        begun, done = _begun(targets, out, manifest.known), _manifest(targets)
+        begun, done = (
+            _begun(targets, out, manifest.known),
+            _as_json({target.place: _entry(target) for target in targets}),
+        )
         if load_file(path) not in (begun, done):
             write_new(path, begun)
     except OSError as error:
@@ -174,7 +178,7 @@ def _remove_gone(
 def _removable(out: str, place: str, known: Mapping[str, Sequence[str]]) -> bytes | None:
     """The content of a file whose source is gone; None unless it is there and proved to be ours."""
     data = None if _link_on_the_way(out, place) else load_file(os.path.join(out, place))
-    return data if data is not None and _hash(data) in known[place] else None
+    return data if data is not None and hash_of(data) in known[place] else None
 
 
 def _link_on_the_way(out: str, place: str) -> str | None:
@@ -247,7 +251,7 @@ def _problems(target: _Target, out: str, known: Mapping[str, Sequence[str]]) -> 
         return []
     if target.place not in known:
         return [f"{shown(path)}: not written by mmrewrite; give an empty folder, or move that file away"]
-    if _hash(data) not in known[target.place]:
+    if hash_of(data) not in known[target.place]:
         return [f"{shown(path)}: edited by hand; move the change to {target.source}, then delete this file"]
     return []
 
@@ -277,7 +281,7 @@ def _targets(
         data = rewritten.result if rewritten else original
         if place.endswith(".py"):
             data = _generated(rewritten.result if rewritten else original, path, modules, headed)
-        targets.append(_Target(place, shown(path), _hash(original), data))
+        targets.append(_Target(place, shown(path), hash_of(original), data))
     return targets
 
 
@@ -371,7 +375,9 @@ def _relative_imports(source: SourceText, path: str, modules: set[str]) -> list[
             if any(parts):
                 text = "; ".join(part or other for part, other in zip(parts, plain, strict=True))
         elif not node.level and node.module in modules and node.module.split(".")[0] == top:
-            text = _FROM.sub(lambda match: f"from{match[1]}{_relative(package, match[2])}{match[3]}import", original, 1)
+            text = _FROM.sub(
+                lambda match: f"from{match[1]}{relative_import(package, match[2])}{match[3]}import", original, 1
+            )
         if text == original:
             continue
         if by_path:
@@ -398,7 +404,7 @@ def _relative_import(alias: ast.alias, package: Sequence[str], modules: set[str]
     if alias.name not in modules or alias.name.split(".")[0] != package[0]:
         return None
     if alias.asname and holder:
-        return f"from {_relative(package, holder)} import {name}" + (
+        return f"from {relative_import(package, holder)} import {name}" + (
             f" as {alias.asname}" if alias.asname != name else ""
         )
     # Python has no relative form of `import a.b`: `from . import` cannot bind the topmost package by its name.
@@ -408,39 +414,23 @@ def _relative_import(alias: ast.alias, package: Sequence[str], modules: set[str]
     return f'{load}("{top}{below}", __package__); {text}' if below else text
 
 
-def _relative(package: Sequence[str], module: str) -> str:
-    target = module.split(".")
-    common = 0
-    while common < min(len(package), len(target)) and package[common] == target[common]:
-        common += 1
-    return "." * (len(package) - common + 1) + ".".join(target[common:])
-
-
-def _hash(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def _manifest(targets: Sequence[_Target]) -> bytes:
-    return _as_json({target.place: _entry(target) for target in targets})
-
-
 def _begun(targets: Sequence[_Target], out: str, known: Mapping[str, Sequence[str]]) -> bytes:
     """The manifest of a run that has begun: also with the files as they are, as far as they are ours."""
     files: dict[str, dict[str, Any]] = {}
     for place, hashes in known.items():
         data = load_file(os.path.join(out, place))
-        files[place] = {"sha256": _hash(data) if data is not None and _hash(data) in hashes else hashes[0]}
+        files[place] = {"sha256": hash_of(data) if data is not None and hash_of(data) in hashes else hashes[0]}
     for target in targets:
         data = load_file(os.path.join(out, target.place))
         entry = _entry(target)
         if data is not None and data != target.data:
-            entry["before"] = _hash(data)
+            entry["before"] = hash_of(data)
         files[target.place] = entry
     return _as_json(files)
 
 
 def _entry(target: _Target) -> dict[str, Any]:
-    return {"sha256": _hash(target.data), "source": target.source, "source_sha256": target.source_hash}
+    return {"sha256": hash_of(target.data), "source": target.source, "source_sha256": target.source_hash}
 
 
 def _as_json(files: Mapping[str, Any]) -> bytes:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import takewhile
 from typing import Any
 
 from mmrewrite.source.spans import blocks_of
@@ -657,6 +658,13 @@ def all_arguments(arguments: ast.arguments) -> Iterator[ast.arg]:
     yield from arguments.kwonlyargs
     if arguments.kwarg:
         yield arguments.kwarg
+
+
+def relative_import(package: Sequence[str], module: str) -> str:
+    """The name by which a module of a package, given in parts, imports another module, relatively."""
+    target = module.split(".")
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(package, target, strict=False)))
+    return "." * (len(package) - common + 1) + ".".join(target[common:])
 
 
 def numbered(name: str) -> Iterator[str]:

@@ -415,34 +415,23 @@ def _fromkeys(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) ->
             yield found.done(*((ELEMENT,) if path[0].kind is By.ELEMENT else ()), *path[1:])
 
 
-def _attrgetter(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+def _getter(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    """`attrgetter("a.b")(x)` and `itemgetter(0)(x)`, which give a tuple where they are made of several."""
     match rest:
-        case [Access(By.CALL, later), *more] if later.first() is not None:
-            names = [flow.text(each) for each in given(call)]
-            if len(names) > 1 and more and more[0].kind is By.ITEM and more[0].what is not None:
-                key = more[0].what.text
-                names = [names[key]] if isinstance(key, int) and key < len(names) else names
+        case [Access(By.CALL, later), *more] if (first := later.first()) is not None:
+            wanted = [*given(call)]
+            if len(wanted) > 1 and more and more[0].kind is By.ITEM:
+                place = more[0].what.text if more[0].what is not None else None
+                wanted = [wanted[place]] if isinstance(place, int) and place < len(wanted) else wanted
                 more = more[1:]
-            for name in names:
-                if name is None:
+            for each in wanted:
+                text = flow.text(each) if value.head == "operator.attrgetter" else None
+                if value.head == "operator.itemgetter":
+                    yield first.done(flow.key(each), *more)
+                elif text is None:
                     yield Unknown("an attribute is looked up by a computed name", value)
                 else:
-                    yield later.first().done(*map(attribute, name.split(".")), *more)
-        case [Access(By.CALL), *_]:
-            yield Unknown("an argument is not seen", value)
-        case _:
-            pass
-
-
-def _itemgetter(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
-    match rest:
-        case [Access(By.CALL, later), *more] if later.first() is not None:
-            keys = [flow.key(each) for each in given(call)]
-            if len(keys) > 1 and more and more[0].kind is By.ITEM:
-                key = more[0].what.text if more[0].what is not None else None
-                keys = [keys[key]] if isinstance(key, int) and key < len(keys) else keys
-                more = more[1:]
-            yield from (later.first().done(key, *more) for key in keys)
+                    yield first.done(*map(attribute, text.split(".")), *more)
         case [Access(By.CALL), *_]:
             yield Unknown("an argument is not seen", value)
         case _:
@@ -596,30 +585,15 @@ def _type(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Fo
         yield Unknown("a class is made by `type`", value, is_open=bases is not None)
 
 
-def _vars(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
-    first = call.first()
-    for path, default in paths_of_items(rest):
-        if default is not None:
-            yield default
-        key = path[0].what
-        if first is not None and path[0].kind is By.ITEM and isinstance(key, Key) and isinstance(key.text, str):
-            yield first.done(attribute(key.text), *path[1:])
-        else:
-            yield Unknown("names are looked up by computed texts", value)
-
-
 def _names_by_text(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    """`vars(x)["a"]` and `globals()["a"]`."""
+    owner = Value(value.module, value.module.facts.tree) if value.head == "builtins.globals" else call.first()
     for path, default in paths_of_items(rest):
         if default is not None:
             yield default
         key = path[0].what
-        if (
-            path[0].kind is By.ITEM
-            and isinstance(key, Key)
-            and isinstance(key.text, str)
-            and value.head == "builtins.globals"
-        ):
-            yield Value(value.module, value.module.facts.tree, (attribute(key.text), *path[1:]))
+        if owner is not None and path[0].kind is By.ITEM and isinstance(key, Key) and isinstance(key.text, str):
+            yield owner.done(attribute(key.text), *path[1:])
         else:
             yield Unknown("names are looked up by computed texts", value)
 
@@ -687,8 +661,7 @@ _FORMS: dict[str, _Form] = {
     "asyncio.run": _awaited,
     **dict.fromkeys(_EXECUTORS, _executor),
     "functools.singledispatch": _singledispatch,
-    "operator.attrgetter": _attrgetter,
-    "operator.itemgetter": _itemgetter,
+    **dict.fromkeys(("operator.attrgetter", "operator.itemgetter"), _getter),
     "operator.methodcaller": _methodcaller,
     "operator.call": _operator_call,
     "operator.getitem": _getitem,
@@ -700,9 +673,7 @@ _FORMS: dict[str, _Form] = {
     **dict.fromkeys(("collections.namedtuple", "typing.NamedTuple"), _namedtuple),
     "builtins.super": _super,
     "builtins.type": _type,
-    "builtins.vars": _vars,
-    "builtins.globals": _names_by_text,
-    "builtins.locals": _names_by_text,
+    **dict.fromkeys(("builtins.vars", "builtins.globals", "builtins.locals"), _names_by_text),
     **dict.fromkeys(("importlib.import_module", "builtins.__import__", "pkgutil.resolve_name"), _imported),
     "functools.reduce": _reduce,
 }

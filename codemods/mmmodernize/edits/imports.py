@@ -14,7 +14,7 @@ from mmmodernize.names.old_names import PJIT, STILL_THERE
 from mmmodernize.sites.site import ModernizeContext, ModuleDraft
 from mmmodernize.sites.version_guards import guard_of
 from mmrewrite.codemod.comments import is_for_tools
-from mmrewrite.codemod.imports import ImportPosition, NewImport, import_block, place_import
+from mmrewrite.codemod.imports import NewImport, placed_imports
 from mmrewrite.codemod.layout import indentation
 from mmrewrite.project.uses import ImportedName, ModuleUses, dotted_text
 from mmrewrite.results import Edit, HintReference
@@ -424,21 +424,18 @@ class ImportEdits:
             number, _ = facts.source.position(edit.start)
             top = [node for node in facts.tree.body if first_line(node) <= number <= (node.end_lineno or node.lineno)]
             lines += [first_line(top[0])] if top else [number]
-        places: dict[int, list[tuple[ImportPosition, NewImport]]] = {}
-        users: dict[int, list[Edit]] = {}
+        users: dict[NewImport, list[Edit]] = {}
         alike: dict[str, dict[str, NewImport]] = {}
         for key, item in new.items():
             alike.setdefault(item.module if item.is_from else item.text, {})[key] = item
         for items in alike.values():
             item = next(iter(items.values()))
             item = replace(item, text=next(_merged(each.text for each in items.values())))
-            placement = place_import(facts, item, min(lines))
-            places.setdefault(placement.offset, []).append((placement, item))
-            users.setdefault(placement.offset, []).extend(self._users(items))
-        for offset, imports in places.items():
-            codemods = dict.fromkeys(name for edit in users[offset] for name in edit.codemods)
-            because = dict.fromkeys(hint for edit in users[offset] for hint in edit.hints)
-            block = import_block(facts.source, imports)
+            users[item] = self._users(items)
+        for offset, block, imports in placed_imports(facts, users, min(lines)):
+            edits = [edit for each in imports for edit in users[each]]
+            codemods = dict.fromkeys(name for edit in edits for name in edit.codemods)
+            because = dict.fromkeys(hint for edit in edits for hint in edit.hints)
             self.draft.meant.insert_import(facts.tree, facts.source, block.strip(), offset)
             yield Edit(offset, offset, block, tuple(codemods), tuple(because))
 

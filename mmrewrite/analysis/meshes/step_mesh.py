@@ -7,6 +7,7 @@ import keyword
 
 from mmrewrite.codemod.site import Site
 from mmrewrite.project.facts import Facts, Mesh
+from mmrewrite.source.names import relative_import
 from mmrewrite.source.spans import first_line
 
 
@@ -117,7 +118,4 @@ def _import_path(facts: Facts, owner: Facts) -> str:
     package = parts if facts.names.is_package else parts[:-1]
     if not relative or not package or package[0] != target[0]:
         return owner.names.name
-    common = 0
-    while common < min(len(package), len(target)) and package[common] == target[common]:
-        common += 1
-    return "." * (len(package) - common + 1) + ".".join(target[common:])
+    return relative_import(package, owner.names.name)

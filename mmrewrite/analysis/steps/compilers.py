@@ -97,6 +97,15 @@ def compiler(site: Site, node: ast.expr, scope: Scope | None = None) -> Compiler
     return Compiler(node, frozenset(found.answers), site.resolve(node, scope) == JIT)
 
 
+def curried(site: Site, maker: ast.expr) -> Compiler | None:
+    """The function that compiles of `jax.jit(option=1)` or `partial(jax.jit, option=1)`, which have no step yet."""
+    if not isinstance(maker, ast.Call):
+        return None
+    is_partial = site.resolve(maker.func) == "functools.partial" and len(maker.args) == 1
+    found = compiler(site, maker.args[0] if is_partial else maker.func)
+    return found if found is not None and (is_partial or (found.is_curried and not maker.args)) else None
+
+
 def carried(site: Site, used: Compiler, keywords: Sequence[ast.keyword], place: ast.expr) -> dict[str, str]:
     """The options of a function that compiles as `mjit` takes them, as source text; refuses others with an effect."""
     name = site.text(used.node)

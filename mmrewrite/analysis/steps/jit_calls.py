@@ -7,15 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from mmrewrite.analysis.steps.compilers import Compiler, compiler, names_in
+from mmrewrite.analysis.steps.compilers import Compiler, compiler, curried, names_in
 from mmrewrite.codemod.site import Site
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.functions import COMPILERS
 from mmrewrite.values.flow import values_of
 from mmrewrite.values.value import By, Decorated, Value
-
-_PARTIAL = "functools.partial"
 
 # Other functions that compile: why `mjit` cannot replace them, and what to write.
 _OTHERS = {
@@ -109,14 +107,9 @@ def jit_decorator(
 
 def _in_decorator(site: Site, decorator: ast.expr) -> tuple[Compiler, Sequence[ast.keyword]] | None:
     """`@jax.jit`, `@jax.jit(...)` or `@functools.partial(jax.jit, ...)`."""
-    if isinstance(decorator, ast.Call):
-        is_partial = site.resolve(decorator.func) == _PARTIAL and len(decorator.args) == 1
-        found = compiler(site, decorator.args[0] if is_partial else decorator.func)
-        if found is not None and (is_partial or (found.is_curried and not decorator.args)):
-            return found, decorator.keywords
-        return None
-    found = compiler(site, decorator)
-    return None if found is None else (found, ())
+    is_call = isinstance(decorator, ast.Call)
+    found = curried(site, decorator) if is_call else compiler(site, decorator)
+    return None if found is None else (found, decorator.keywords if isinstance(decorator, ast.Call) else ())
 
 
 def refuse_uses(site: Site, made: ast.Call | ast.FunctionDef | ast.AsyncFunctionDef) -> None:
@@ -158,9 +151,8 @@ def _jits(site: Site, statement: ast.stmt) -> Iterator[Jit]:
     for call in site.calls(statement):
         maker = call.func
         if isinstance(maker, ast.Call) and len(call.args) == 1 and not call.keywords:
-            is_partial = site.resolve(maker.func) == _PARTIAL and len(maker.args) == 1
-            used = compiler(site, maker.args[0] if is_partial else maker.func)
-            if used is not None and (is_partial or (used.is_curried and not maker.args)):
+            used = curried(site, maker)
+            if used is not None:
                 yield Jit(call, call.args[0], tuple(maker.keywords), used)
                 continue
         used = compiler(site, maker) if call.args else None
