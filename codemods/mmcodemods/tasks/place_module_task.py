@@ -19,8 +19,7 @@ import libcst as cst
 
 from mmcodemods._task import TaskCodemod
 from mmrewrite.directives.vocabulary import CLASS
-from mmrewrite.project.facts import Facts
-from mmrewrite.source.names import Scope
+from mmrewrite.values.flow import values_of
 
 MODULE = "flax.linen.Module"
 
@@ -34,7 +33,9 @@ class PlaceModuleTask(TaskCodemod):
     def rewrite(self) -> None:
         """Check that the class is a Flax module."""
         module = self.site.statement
-        if not isinstance(module, ast.ClassDef) or not self.is_module(module, self.site.facts, self.site.scope, ()):
+        flow = values_of(self.site.project)
+        home = flow.uses_of(self.site.facts)
+        if not isinstance(module, ast.ClassDef) or MODULE not in flow.bases(home, module).outside:
             self.refuse(
                 "this class is not visibly a `flax.linen.Module`; put the hint on its `def __call__`, or on the calls"
             )
@@ -44,25 +45,6 @@ class PlaceModuleTask(TaskCodemod):
         self.decorator = self.generated(self.site.partial, f"{runtime}.flax.task", task=task, keep_paths="True")
         self.position = self.decorator_position(module.decorator_list)
         self.site.transform(module, self)
-
-    def is_module(self, node: ast.ClassDef, facts: Facts, scope: Scope, seen: tuple[ast.ClassDef, ...]) -> bool:
-        """Whether one of the bases is `nn.Module`, also by way of classes of the project."""
-        for base in node.bases:
-            found = facts.names.resolve(base, scope)
-            if found == MODULE:
-                return True
-            binding = facts.names.binding(base.id, scope) if isinstance(base, ast.Name) else None
-            place = (facts, binding) if binding is not None and binding.target is None else None
-            if place is None and found is not None:
-                place = self.site.project.definition(found, facts)
-            if place is None:
-                continue
-            where, inherited = place
-            if inherited is not None and isinstance(inherited.node, ast.ClassDef) and inherited.node not in seen:
-                outer = where.scope_of(inherited.node)
-                if self.is_module(inherited.node, where, outer, (*seen, node)):
-                    return True
-        return False
 
     def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef) -> cst.ClassDef:
         """Add the decorator."""
