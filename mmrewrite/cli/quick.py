@@ -45,7 +45,7 @@ def _may_matter(paths: Iterable[str], *, modernizes: bool) -> bool:
     """Whether a file at or below paths may be rewritten, or there is anything else to say of them."""
     if not modernizes:
         return any(_may_be_below(path, may_have_hints) for path in paths)
-    from mmrewrite.codemod.installed import has_plugins
+    from mmrewrite.codemod.plugins import has_plugins
     from mmrewrite.codemod.products import old_names
 
     read: dict[str, bytes] = {}

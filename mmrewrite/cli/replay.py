@@ -17,7 +17,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 
 from mmrewrite import __version__
 from mmrewrite.cli.quick import plain_paths
-from mmrewrite.codemod.installed import has_plugins
+from mmrewrite.codemod.plugins import has_plugins
 from mmrewrite.codemod.products import HINTS, OLD_NAMES
 from mmrewrite.files.cache_folder import cache_folder, hash_of, keep_in, kept, kept_name
 from mmrewrite.files.walk import OWN_FILE, PYPROJECT, SUFFIXES, folders_above, load_file, read_file, walk

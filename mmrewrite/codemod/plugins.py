@@ -1,18 +1,17 @@
 """Codemods and directives of other packages, by their entry points.
 
 A package that has `mmrewrite.modernize`, `mmrewrite.codemods` or `mmrewrite.directives` among its entry points is found
-once it is installed. Nothing of it is imported before it is needed.
+once it is installed. Nothing of it is imported before it is needed. Every run asks whether there are any, so that this
+imports nothing that is slow.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import os
 import sys
-from dataclasses import dataclass
-from typing import Any
-
-from mmrewrite.codemod.installed import has_plugins
+from typing import Any, NamedTuple
 
 MODERNIZE, HINTS, DIRECTIVE_RECORDS = "mmrewrite.modernize", "mmrewrite.codemods", "mmrewrite.directives"
 
@@ -21,8 +20,7 @@ class BadPlugin(Exception):
     """What is wrong with a package's entry point, as a sentence."""
 
 
-@dataclass(frozen=True)
-class Plugin:
+class Plugin(NamedTuple):
     """One entry point: its name, `module:attribute`, and the package that has it."""
 
     name: str
@@ -80,3 +78,27 @@ def _installed(path: tuple[str, ...]) -> dict[str, dict[str, Plugin]]:
                         f"{point.group}; uninstall one"
                     )
     return found
+
+
+_FILE = "entry_points.txt"
+_MARK = b"[mmrewrite."
+
+
+def has_plugins(folder: str) -> bool:
+    """Whether a folder of the import path may hold a package with entry points for us."""
+    try:
+        with os.scandir(folder or os.curdir) as entries:
+            names = [entry.path for entry in entries if entry.name.endswith((".dist-info", ".egg-info"))]
+    except OSError:
+        return False
+    for name in names:
+        path = os.path.join(name, _FILE)
+        try:
+            # Whoever opens a pipe waits for a writer, and the current folder may be one of these.
+            if os.path.isfile(path):
+                with open(path, "rb") as file:
+                    if _MARK in file.read():
+                        return True
+        except OSError:
+            continue
+    return False

@@ -13,7 +13,7 @@ from mmrewrite.directives.calls import Reexports
 from mmrewrite.directives.carrier import CARRIER, CARRIER_OR_NEAR
 from mmrewrite.directives.collect import MOST_ERRORS, Hint
 from mmrewrite.directives.vocabulary import Role
-from mmrewrite.engine.hint_importers import HintImporters
+from mmrewrite.engine.hint_imports import HintImporters
 from mmrewrite.engine.notebook import SUFFIX, Notebook, read_notebooks
 from mmrewrite.engine.outcome import Outcome, outcomes_apart, rewritten, unchanged, unread
 from mmrewrite.engine.regions import HintKey, find_regions

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from mmrewrite.project.uses import ModuleUses
-from mmrewrite.values.targets import of_target
 from mmrewrite.values.value import (
     ANY_ITEM,
     ELEMENT,
@@ -19,6 +18,7 @@ from mmrewrite.values.value import (
     Path,
     Unknown,
     Value,
+    of_target,
 )
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import ast
 import pytest
 from hinted_sites import facts_of, loop_in, refusal_of, site_of
 
-from mmrewrite.analysis.loops.blocks import (
+from mmrewrite.analysis.loops.dataflow import (
     all_statements,
     assigned_in,
     first_place,

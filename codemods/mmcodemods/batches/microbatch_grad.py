@@ -44,11 +44,12 @@ from mmrewrite.analysis.steps.closures import lambda_assignment
 from mmrewrite.analysis.steps.gradients import find_gradient, refuse_several
 from mmrewrite.analysis.steps.losses import (
     Loss,
+    UnnamedKey,
     batch_norms,
     changes_collections,
     find_function,
+    unnamed_keys,
 )
-from mmrewrite.analysis.steps.random_keys import UnnamedKey, unnamed_keys
 from mmrewrite.codemod.base import MeshCodemod, expression
 from mmrewrite.project.reach import Reach
 from mmrewrite.values.flow import values_of

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from mmrewrite.analysis.loops.blocks import (
+from mmrewrite.analysis.loops.dataflow import (
+    Flow,
     all_statements,
     assigned_in,
     direct_statements,
@@ -16,7 +17,6 @@ from mmrewrite.analysis.loops.blocks import (
     root,
     targets,
 )
-from mmrewrite.analysis.loops.dataflow import Flow
 from mmrewrite.analysis.steps.losses import looks_like_key
 from mmrewrite.codemod.site import Site
 

@@ -7,8 +7,7 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
-from mmrewrite.analysis.loops.blocks import all_statements, assigned_in, direct_statements, targets
-from mmrewrite.analysis.loops.dataflow import Flow
+from mmrewrite.analysis.loops.dataflow import Flow, all_statements, assigned_in, direct_statements, targets
 from mmrewrite.analysis.steps.losses import find_function
 from mmrewrite.codemod.site import Site
 from mmrewrite.directives.vocabulary import STATEMENT, kind_of

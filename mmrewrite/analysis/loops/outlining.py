@@ -6,7 +6,8 @@ import ast
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from mmrewrite.analysis.loops.blocks import (
+from mmrewrite.analysis.loops.dataflow import (
+    Flow,
     all_statements,
     assigned_in,
     first_place,
@@ -16,7 +17,6 @@ from mmrewrite.analysis.loops.blocks import (
     root,
     targets,
 )
-from mmrewrite.analysis.loops.dataflow import Flow
 from mmrewrite.analysis.loops.layer_calls import CONTAINER_METHODS, changed_arguments
 from mmrewrite.codemod.site import Site
 from mmrewrite.source.functions import own_expressions

@@ -36,8 +36,7 @@ from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.annotations import parsed_annotation
 from mmrewrite.values.flow import FoundValues, ValueFlow
 from mmrewrite.values.stores import Store
-from mmrewrite.values.targets import of_target
-from mmrewrite.values.value import ANY_ITEM, By, Own, Value, attribute
+from mmrewrite.values.value import ANY_ITEM, By, Own, Value, attribute, of_target
 
 _NNX = "flax.nnx."
 _CONTAINERS = (ast.List, ast.Tuple, ast.Dict, ast.ListComp, ast.DictComp, ast.GeneratorExp)
