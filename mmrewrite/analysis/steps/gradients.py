@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import ast
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import PurePath
 from typing import NamedTuple, NoReturn
 
 from mmrewrite.codemod.site import Site
 from mmrewrite.directives.vocabulary import STATEMENT, kind_of
-from mmrewrite.source.functions import JIT, own_expressions
-from mmrewrite.source.names import Binding, Scope
-from mmrewrite.source.spans import block_around
+from mmrewrite.source.functions import JIT
+from mmrewrite.source.names import Binding
 from mmrewrite.values.flow import ValueFlow, values_of
+from mmrewrite.values.names import reaching
 from mmrewrite.values.value import Access, By, CallArguments, Value
 
 GRADIENTS = frozenset(
@@ -28,10 +26,6 @@ GRADIENTS = frozenset(
         "equinox.filter_value_and_grad",
     )
 )
-
-_LOOPS = ast.For | ast.AsyncFor | ast.While
-# From inside of these, an exception may go on below.
-_CATCHING = ast.Try | ast.TryStar | ast.With | ast.AsyncWith
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,10 +122,7 @@ def find_gradient(site: Site) -> Gradient:
             advice = f": {reason}; give the file that passes it too, or take the gradient here"
         site.refuse(f"no `jax.grad(f)` or `jax.value_and_grad(f)` can be seen here{advice}")
     call, makers = found[0]
-    is_complete = False
-    if isinstance(call.func, ast.Name):
-        name = call.func.id
-        is_complete = _loads(site, name, site.scope.owner(name), _binding_in_block(site, name)) == 1
+    is_complete = isinstance(call.func, ast.Name) and len(_reads(site, call.func.id, _binding(site, call.func))) == 1
     return _gradient(site, makers, call, by_name=True, uses=(Use(call, site.statement),), complete=is_complete)
 
 
@@ -183,7 +174,7 @@ def _refuse_gradients_of_objects(site: Site, calls: list[ast.Call]) -> None:
     for call in calls:
         value: ast.expr | None = call
         if isinstance(call.func, ast.Name):
-            binding = site.facts.names.binding(call.func.id, site.scope) or _binding_in_block(site, call.func.id)
+            binding = _binding(site, call.func)
             value = binding.value if binding is not None else None
         function = value.func if isinstance(value, ast.Call) else None
         if isinstance(function, ast.Attribute) and function.attr == "value_and_grad" and site.resolve(function) is None:
@@ -275,92 +266,38 @@ def _uses(site: Site, made: ast.Call, calls: list[ast.Call]) -> tuple[tuple[Use,
     statement = site.statement
     if isinstance(statement, ast.Assign) and statement.value is holder and isinstance(statement.targets[0], ast.Name):
         name = statement.targets[0].id
-        owner = site.scope.owner(name)
-        bindings = owner.bindings[name] if owner is not None and owner is site.scope else []
-        own = next((each for each in bindings if each.statement is statement), None) if len(bindings) > 1 else None
-        uses = tuple(_uses_of(site, name, owner, own))
-        return uses, len(statement.targets) == 1 and _loads(site, name, owner, own) == len(uses)
+        bindings = site.scope.bindings.get(name, ()) if site.scope.owner(name) is site.scope else ()
+        binding = next((each for each in bindings if each.statement is statement), None)
+        reads = _reads(site, name, binding)
+        uses = tuple(use for head in reads for use in _calls_of(site, head))
+        return uses, len(statement.targets) == 1 and len(reads) == len(uses)
     return (), False
 
 
-def _uses_of(site: Site, name: str, owner: Scope | None, binding: Binding | None) -> Iterator[Use]:
-    for statement in _readers(site, name, owner, binding):
-        if kind_of(statement) == STATEMENT:
-            for call in site.calls(statement):
-                if isinstance(call.func, ast.Name) and call.func.id == name:
-                    yield Use(call, statement)
+def _calls_of(site: Site, name: ast.Name) -> Iterator[Use]:
+    """The call of a name where it is read."""
+    statement = values_of(site.project).uses_of(site.facts).statement_of(name)
+    if kind_of(statement) == STATEMENT:
+        yield from (Use(call, statement) for call in site.calls(statement) if call.func is name)
 
 
-def _loads(site: Site, name: str, owner: Scope | None, binding: Binding | None) -> int:
-    """How often a name of `owner` is read, where `binding` may hold if that is given."""
-    return sum(
-        isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
-        for statement in _readers(site, name, owner, binding)
-        for node in own_expressions(statement)
-    )
+def _reads(site: Site, name: str, binding: Binding | None) -> list[ast.Name]:
+    """Where the name of the hint's scope is read, or where a binding of it may hold if that is given."""
+    module, owner = values_of(site.project).uses_of(site.facts), site.scope.owner(name)
+    found = [(head, module.scope_of(head)) for head in module.heads.get(name, ())]
+    return [
+        head
+        for head, scope in found
+        if owner is not None
+        and scope.owner(name) is owner
+        and (binding is None or binding in reaching(module, head, scope, owner))
+    ]
 
 
-def _readers(site: Site, name: str, owner: Scope | None, binding: Binding | None) -> Iterator[ast.stmt]:
-    """The statements that see a name of `owner`; of a binding in the hint's block, those where it may hold.
-
-    That is below it in the block, up to the next statement of the block that binds the name, and if there is none, also
-    below the block. Functions that read the name may run at any time.
-    """
-    begin, end, after = 0, 0, 0
-    if binding is not None and binding.statement is not None:
-        block, holder = _block(site), next(iter(site.facts.names.around(site.statement)), None)
-        begin, end = binding.statement.lineno, max((each.end_lineno or 0) for each in block)
-        after = (holder.end_lineno or end) if holder is not None else end
-        again = _bound_again(site, name, binding.statement)
-        if again is not None:
-            end, after = again.end_lineno or again.lineno, sys.maxsize
-        else:
-            # What the last iteration of a loop bound is seen above, too.
-            loops = [each.lineno for each in _around_in_function(site) if isinstance(each, _LOOPS)]
-            begin = min(begin, *loops) if loops else begin
-    for statement, scope in site.facts.names.scopes.items():
-        is_reader = begin <= statement.lineno <= end or statement.lineno > after or scope is not owner
-        if scope.owner(name) is owner and is_reader:
-            yield statement
-
-
-def _bound_again(site: Site, name: str, first: ast.stmt) -> ast.Assign | None:
-    """The next assignment of a name in the hint's block, if nothing can leave the block before it."""
-    block = _block(site)
-    for index in range(block.index(first) + 1, len(block)):
-        statement = block[index]
-        if isinstance(statement, ast.Assign):
-            targets = [target.id for target in statement.targets if isinstance(target, ast.Name)]
-            if name in targets:
-                return None if any(isinstance(each, _CATCHING) for each in _around_in_function(site)) else statement
-        if any(isinstance(node, ast.Break | ast.Continue) for node in ast.walk(statement)):
-            return None
-    return None
-
-
-def _around_in_function(site: Site) -> Iterator[ast.stmt]:
-    """The statements around the hint's, up to the function that it is in."""
-    functions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-    return takewhile(lambda each: not isinstance(each, functions), site.facts.names.around(site.statement))
-
-
-def _block(site: Site) -> Sequence[ast.stmt]:
-    """The list of statements that holds the hint's."""
-    return block_around(next(site.facts.names.around(site.statement), site.facts.tree), site.statement)
-
-
-def _binding_in_block(site: Site, name: str) -> Binding | None:
-    """The binding of a name with several that holds at the hint: the last above it in its own block, if none between
-    them is inside another statement."""
-    owner = site.scope.owner(name)
-    if owner is None or owner is not site.scope or len(owner.bindings[name]) < 2:
-        return None
-    block = _block(site)
-    above = block[: block.index(site.statement)]
-    spans = {id(each): index for index, each in enumerate(above)}
-    found = [binding for binding in owner.bindings[name] if id(binding.statement) in spans]
-    if not found:
-        return None
-    last = max(found, key=lambda binding: spans[id(binding.statement)])
-    between = [id(node) for statement in above[spans[id(last.statement)] + 1 :] for node in ast.walk(statement)]
-    return None if any(id(binding.statement) in between for binding in owner.bindings[name]) else last
+def _binding(site: Site, name: ast.Name) -> Binding | None:
+    """The binding of a name that holds where it is read, None if several may."""
+    module = values_of(site.project).uses_of(site.facts)
+    scope = module.scope_of(name)
+    owner = scope.owner(name.id)
+    found = reaching(module, name, scope, owner) if owner is not None else []
+    return found[0] if len(found) == 1 else None
