@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from mmrewrite.analysis.steps.gradients import Gradient, is_gradient_decorator
+from mmrewrite.analysis.steps.gradients import Gradient, is_gradient_decorator, reads_of
 from mmrewrite.analysis.steps.losses import (
     Loss,
     find_function,
@@ -17,8 +17,7 @@ from mmrewrite.analysis.steps.losses import (
     made_as_keys,
 )
 from mmrewrite.codemod.site import Site
-from mmrewrite.source.functions import own_expressions
-from mmrewrite.source.names import Scope, root_of
+from mmrewrite.source.names import root_of
 from mmrewrite.values.flow import values_of
 from mmrewrite.values.uses import parameter_of
 from mmrewrite.values.value import Value
@@ -213,7 +212,7 @@ def is_used_elsewhere(site: Site, gradient: Gradient, loss: Loss) -> bool:
         and gradient.by_name
         and any(use.call.func is gradient.function for use in gradient.uses)
     )
-    reads = _reads(site, _name(loss), site.facts.scope_of(defined))
+    reads = reads_of(site, _name(loss), site.facts.scope_of(defined))
     # Another name for the loss is a read that is not the gradient's, and may be called.
     alone = len(reads) == 1 and any(node is reads[0] for node in ast.walk(gradient.function))
     return not alone and not decorated
@@ -229,14 +228,3 @@ def _is_set_above(loss: Loss, name: str) -> bool:
         or (each.lineno < loss.node.lineno and not any(isinstance(h, loops) for h in loss.facts.names.around(each)))
         for each in statements
     )
-
-
-def _reads(site: Site, name: str, outside: Scope) -> list[ast.Name]:
-    owner = outside.owner(name)
-    return [
-        node
-        for statement, scope in site.facts.names.scopes.items()
-        if scope.owner(name) is owner
-        for node in own_expressions(statement)
-        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
-    ]

@@ -11,7 +11,7 @@ from typing import NamedTuple, NoReturn
 from mmrewrite.codemod.site import Site
 from mmrewrite.directives.vocabulary import STATEMENT, kind_of
 from mmrewrite.source.functions import JIT
-from mmrewrite.source.names import Binding
+from mmrewrite.source.names import Binding, Scope
 from mmrewrite.values.flow import ValueFlow, values_of
 from mmrewrite.values.names import reaching
 from mmrewrite.values.value import Access, By, CallArguments, Value
@@ -122,7 +122,10 @@ def find_gradient(site: Site) -> Gradient:
             advice = f": {reason}; give the file that passes it too, or take the gradient here"
         site.refuse(f"no `jax.grad(f)` or `jax.value_and_grad(f)` can be seen here{advice}")
     call, makers = found[0]
-    is_complete = isinstance(call.func, ast.Name) and len(_reads(site, call.func.id, _binding(site, call.func))) == 1
+    is_complete = (
+        isinstance(call.func, ast.Name)
+        and len(reads_of(site, call.func.id, site.scope, _binding(site, call.func))) == 1
+    )
     return _gradient(site, makers, call, by_name=True, uses=(Use(call, site.statement),), complete=is_complete)
 
 
@@ -268,7 +271,7 @@ def _uses(site: Site, made: ast.Call, calls: list[ast.Call]) -> tuple[tuple[Use,
         name = statement.targets[0].id
         bindings = site.scope.bindings.get(name, ()) if site.scope.owner(name) is site.scope else ()
         binding = next((each for each in bindings if each.statement is statement), None)
-        reads = _reads(site, name, binding)
+        reads = reads_of(site, name, site.scope, binding)
         uses = tuple(use for head in reads for use in _calls_of(site, head))
         return uses, len(statement.targets) == 1 and len(reads) == len(uses)
     return (), False
@@ -281,16 +284,16 @@ def _calls_of(site: Site, name: ast.Name) -> Iterator[Use]:
         yield from (Use(call, statement) for call in site.calls(statement) if call.func is name)
 
 
-def _reads(site: Site, name: str, binding: Binding | None) -> list[ast.Name]:
-    """Where the name of the hint's scope is read, or where a binding of it may hold if that is given."""
-    module, owner = values_of(site.project).uses_of(site.facts), site.scope.owner(name)
+def reads_of(site: Site, name: str, scope: Scope, binding: Binding | None = None) -> list[ast.Name]:
+    """Where the name that a scope sees is read, or where a binding of it may hold if that is given."""
+    module, owner = values_of(site.project).uses_of(site.facts), scope.owner(name)
     found = [(head, module.scope_of(head)) for head in module.heads.get(name, ())]
     return [
         head
-        for head, scope in found
+        for head, inner in found
         if owner is not None
-        and scope.owner(name) is owner
-        and (binding is None or binding in reaching(module, head, scope, owner))
+        and inner.owner(name) is owner
+        and (binding is None or binding in reaching(module, head, inner, owner))
     ]
 
 
