@@ -139,7 +139,7 @@ def test_the_text_of_every_status_is_known() -> None:
 PRINTING = ("mmrewrite/cli/", "mmrewrite/__main__.py")
 WRITING = (
     *PRINTING,
-    *(f"mmrewrite/files/{name}.py" for name in ("write", "temporary", "cache_folder")),
+    *(f"mmrewrite/files/{name}.py" for name in ("write", "cache_folder")),
     "mmrewrite/mirror/build.py",
     # Removes temporary folders of killed runs.
     "mmrewrite/launch/guard.py",
