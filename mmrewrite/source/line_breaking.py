@@ -73,7 +73,7 @@ def fit(code: str, runtime: str | None, width: int, unit: str, newline: str) -> 
 
 def _parameters(source: SourceText, width: int, long: Set[int]) -> Iterator[_Breakable]:
     """The brackets of parameters on one line that is too long, also without the `pass` that stands for a block."""
-    for node in ast.walk(parse_any(source.text)) if long else ():
+    for node in ast.walk(parse_quietly(source.text)) if long else ():
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.lineno not in long:
             continue
         # Commas of a `lambda` are in no brackets.

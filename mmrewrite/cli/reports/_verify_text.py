@@ -19,8 +19,8 @@ from mmrewrite.cli.reports._evidence import (
     largest,
     moved_alone,
 )
-from mmrewrite.cli.reports._review import counted
 from mmrewrite.cli.terminal import style
+from mmrewrite.results import counted
 from mmrewrite.verify.judge import error_text
 
 if TYPE_CHECKING:
