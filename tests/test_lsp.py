@@ -186,8 +186,21 @@ SETTINGS = """\
 [tool.mmrewrite.suggest]
 entry = "train:step"
 args = "train:example"
-device = "l40s"
+cluster = "cluster.toml"
+"""
+# Hosts with a slow network between them.
+CLUSTER = """\
 devices = 16
+[device]
+name = "h100"
+[[links]]
+devices = 8
+bandwidth = "450GB/s"
+latency = "10us"
+[[links]]
+devices = 4096
+bandwidth = "1GB/s"
+latency = "20us"
 """
 
 
@@ -203,6 +216,7 @@ def test_a_pipeline_is_suggested_for_a_step(editor: Editor, folder: Path) -> Non
     assert action.disabled is not None
     assert 'entry = "MODULE:step"' in action.disabled.reason
     put(str(folder / "pyproject.toml"), SETTINGS)
+    put(str(folder / "cluster.toml"), CLUSTER)
     run(editor.open("train.py", LAYERS))
     assert run(editor.actions("train.py", 8, refactorings)) == []
     assert [each["title"] for each in editor.commands] == ["Suggest a pipeline"]

@@ -85,7 +85,9 @@ def _described(item: griffe.Object | griffe.Alias, name: str, *, is_called: bool
         yield from _sections(item.docstring)
     if isinstance(item, griffe.Class):
         for member in item.all_members.values():
-            if isinstance(member, griffe.Function) and not member.name.startswith("_") and member.docstring is not None:
+            if member.name.startswith("_"):
+                continue
+            if isinstance(member, griffe.Function) and member.docstring is not None:
                 kind = "property" if "property" in member.labels else None
                 call = f"{name}.{member.name}" if kind else _signature(member, member.name)
                 yield f"#### `{member.name}`\n"
