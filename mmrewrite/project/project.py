@@ -52,7 +52,7 @@ class Project:
         self._places_of: dict[str, frozenset[str]] = {}
         self._answers: dict[Hashable, Any] = {}
         self.withheld: set[Hint] = set()
-        # By the name of a module that imports led to: its file, and why it could not be parsed.
+        # By the name of a module that imports led to: that name, and why it could not be parsed.
         self._unparsed: dict[str, str] = {}
         for item in (*callers, *starred_in, *self.facts.values()):
             self._by_place[place_of(item.file)] = item
@@ -89,7 +89,7 @@ class Project:
         facts = read_facts(SourceFile(place, data, name, is_package, root), self._codemods)
         if isinstance(facts, Unreadable):
             if facts.unparsed:
-                self._unparsed[name] = f"{place}: {facts.message}"
+                self._unparsed[name] = f"`{name}`: {facts.message}"
             return None
         self.connect(facts)
         return facts
