@@ -184,7 +184,10 @@ def main() -> int:
     timed = calibrate(*named_by, sizes_to_time(options.rows, _DEVICES), clock=time.process_time)
     device, calibration = calibrated(layers, options.rows, find_device("cpu"), timed)
     device = linked(device, options.rows // 8, options.width)
-    print(f"{device.as_toml()}\n{calibration}")
+    print(device.as_toml())
+    print(
+        f"by the record of a CPU the model was {calibration.error:.0%} off for a layer, fitted {calibration.left:.0%}\n"
+    )
     model = CostModel(layers, options.rows, device, donates=True)
     found = []
     print(f"{'plan':44}  {'predicted':>11}  {'measured':>11}")

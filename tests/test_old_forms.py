@@ -82,6 +82,12 @@ def test_no_form_is_passed_over(name: str) -> None:
             f"from jax .experimental.pjit import pjit\n{2 * 'from jax.sharding import Mesh;'}\n\nf = pjit(g)\n",
             f"import jax\n{2 * 'from jax.sharding import Mesh;'}\n\nf = jax.jit(g)\n",
         ),
+        (
+            "import jax\nfrom jax.experimental.pjit import pjit\nimport numpy\n\nimport jax\n"
+            "f = pjit(g, in_axis_resources=None, out_axis_resources=None)\n",
+            "import jax\nfrom mmruntime import compat\nimport numpy\n\nimport jax\n"
+            "f = compat.pjit(g, in_axis_resources=None, out_axis_resources=None)\n",
+        ),
     ],
 )
 def test_names_that_are_imported_twice(before: str, after: str) -> None:

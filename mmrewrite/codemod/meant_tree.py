@@ -418,7 +418,7 @@ def _are_same(meant: Sequence[_Imported], found: Sequence[_Imported]) -> bool:
     kept.reverse()
     seen: set[tuple[Hashable, str, str | None]] = set()
     for name, _ in found:
-        while kept and kept[-1] != name and kept[-1] in seen:
+        while name not in added and kept and kept[-1] != name and kept[-1] in seen:
             kept.pop()
         if kept and kept[-1] == name:
             kept.pop()

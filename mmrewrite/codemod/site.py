@@ -465,8 +465,10 @@ class Site:
     def check_slice(self, arguments: Sequence[tuple[str, Argument]]) -> None:
         """Report a mistake in the hint if it names an axis, or a slice of one, that the mesh does not have."""
         for axis, argument in arguments:
-            # Hints keep the place of an argument's value only; its name is the text before that.
-            start = self.facts.source.text.rindex(axis, 0, argument.start)
+            # Hints keep the place of an argument's value only; its name is the text before that, but for a name
+            # in letters of another shape, which Python reads as these.
+            found = self.facts.source.text.rfind(axis, 0, argument.start)
+            start = found if found >= 0 else argument.start
             self.check_axis(axis, start, len(axis))
             index, sizes = whole_number(argument.value), self.axis_sizes(axis)
             if index is None or not sizes:

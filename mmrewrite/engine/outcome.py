@@ -116,7 +116,7 @@ def without_repeats(edits: Iterable[Edit]) -> Iterator[Edit]:
     Two sites in one call may make the same edit, and one edit may remove a line of which another removes a part.
     """
     removed = 0
-    for edit in sorted(dict.fromkeys(edits), key=_bounds):
+    for edit in sorted(dict.fromkeys(edits), key=lambda edit: (edit.start, -edit.end)):
         if edit.text:
             yield edit
         elif edit.end > removed:

@@ -84,14 +84,15 @@ def joined(text: str, was: str, width: int, unit: str, newline: str) -> str:
     """
     if "#" in text:
         return text
-    old, kept = Counter(map(_home, parse_quietly(was).body)), {line.strip() for line in was.splitlines()}
+    before = [each for each in parse_quietly(was).body if isinstance(each, ast.ImportFrom)]
+    old, kept = Counter(map(_home, before)), {name for each in before for name in _names_of(each)}
     for home, count in Counter(map(_home, parse_quietly(text).body)).items():
         for _ in range(count - max(old[home], 1) if home is not None else 0):
             source = SourceText(text, "utf-8", has_bom=False)
             body = parse_quietly(text).body
             same = [each for each in body if isinstance(each, ast.ImportFrom) and _home(each) == home]
             # What is there comes first, and what is new goes into it.
-            same.sort(key=lambda each: source.line(each.lineno).strip() not in kept)
+            same.sort(key=lambda each: kept.isdisjoint(_names_of(each)))
             (first, *_, last) = ((each, *_lines_of(source, each)) for each in same)
             made = _with_names(source, first[0], last[0], width, unit, newline)
             if made is None:
@@ -104,6 +105,10 @@ def joined(text: str, was: str, width: int, unit: str, newline: str) -> str:
 def _home(statement: ast.stmt) -> str | None:
     """The module that a statement imports names of."""
     return "." * statement.level + (statement.module or "") if isinstance(statement, ast.ImportFrom) else None
+
+
+def _names_of(statement: ast.ImportFrom) -> set[tuple[str | None, str, str | None]]:
+    return {(_home(statement), alias.name, alias.asname) for alias in statement.names}
 
 
 def _lines_of(source: SourceText, statement: ast.stmt) -> tuple[int, int]:

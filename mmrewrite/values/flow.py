@@ -165,7 +165,8 @@ class ValueFlow:
 
     def call_at(self, module: ModuleUses, node: ast.Call, frame: CallFrame | None) -> CallArguments:
         """The arguments of a call that is written."""
-        key = (node, frame)
+        # Without arguments it is one call wherever it stands: else recursion would have frames without end.
+        key = (node, frame if node.args or node.keywords else None)
         if key not in self._calls:
             positional = [
                 GivenValue(
@@ -241,7 +242,9 @@ class ValueFlow:
         while path and isinstance(source, ast.Tuple | ast.List):
             # `self.a, self.b = 1, x`
             place = path[0].what.text if path[0].kind is By.ITEM else None
-            if not isinstance(place, int) or place < 0 or any(isinstance(each, ast.Starred) for each in source.elts):
+            if not isinstance(place, int) or not 0 <= place < len(source.elts):
+                return None
+            if any(isinstance(each, ast.Starred) for each in source.elts):
                 return None
             source, path = source.elts[place], path[1:]
         return source if not path else None

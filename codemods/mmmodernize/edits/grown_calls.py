@@ -95,7 +95,9 @@ def _edited(edits: Sequence[Edit], module: ModuleUses) -> Iterator[ast.stmt]:
             whole = node.end_lineno or node.lineno
             if not _is_any_in(lines, first, whole):
                 continue
-            if _is_any_in(lines, first, body[0].lineno if body else whole):
+            # Of a `match`, the statements in its cases are laid out, each by itself.
+            is_laid_out = not isinstance(node, ast.Match)
+            if is_laid_out and _is_any_in(lines, first, body[0].lineno if body else whole):
                 yield node
         queue += [child for child in ast.iter_child_nodes(node) if isinstance(child, _HOLD_STATEMENTS)]
 

@@ -120,7 +120,7 @@ class ImportEdits:
             rest = [behind] if is_whole and not tail else []
             made = [*with_comments, *lines, *rest] if behind else [*lines, *with_comments]
             yield start, stop if is_whole else end, separator.join(made)
-        elif self._is_whole_body(statement):
+        elif self._is_rest_of_body(statement):
             meant.replace(statement, "pass")
             yield start, end, "pass"
         elif not is_alone:
@@ -410,9 +410,15 @@ class ImportEdits:
             inner = above
         return True
 
-    def _is_whole_body(self, statement: ast.stmt) -> bool:
+    def _is_rest_of_body(self, statement: ast.stmt) -> bool:
+        """Whether a statement is the last of a block of which all goes."""
         holder = self.module.parents.get(statement)
-        return not isinstance(holder, ast.Module) and [statement] in blocks_of(holder)
+        block = next((each for each in blocks_of(holder) if statement in each), [statement])
+        return not isinstance(holder, ast.Module) and block[-1] is statement and all(map(self._goes, block[:-1]))
+
+    def _goes(self, statement: ast.stmt) -> bool:
+        items = [item for item in self.module.imported if item.statement is statement]
+        return bool(items) and all(self._instead(item) == () for item in items)
 
     def _added(self) -> Iterator[Edit]:
         new = self.draft.imports.new

@@ -94,10 +94,11 @@ def find_function(site: Site, value: Value, *, in_any_call: bool = False, depth:
     node = found.head.definition if isinstance(found.head, Decorated) else found.head
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
         return Loss(found.module.facts, node, num_bound=len(found.path))
-    call, *rest = found.path
-    first = call.what.first()
+    # What takes its parameters first is no function by itself.
+    first = found.path[0].what.first() if found.path else None
     if first is None:
         return None
+    call, *rest = found.path
     # `hk.transform(f)` is a pair that is made of `f`.
     rest = [] if found.head == "haiku.transform" else rest
     inner = find_function(site, first.done(*rest), in_any_call=in_any_call, depth=depth - 1)

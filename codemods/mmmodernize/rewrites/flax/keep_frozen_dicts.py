@@ -79,7 +79,8 @@ class KeepFrozenDicts(ModernizeCodemod):
         *_, dot, _ = tokens_between(site.source, *site.span(call.func))
         function = site.spell(f"flax.core.{call.func.attr}")
         brackets, held = call_brackets(site.source, call), call.func.value
-        site.edit(start, start, f"{function}(")
+        # `(variables.pop)("params")` loses its parentheses.
+        site.edit(start, site.span(call.func)[0], f"{function}(")
         is_plain = brackets.items and not brackets.comments
         site.edit(dot.start, brackets.items[0][0] if is_plain else brackets.opening + 1, ", " if brackets.items else "")
         site.meant.replace(call.func, function)
