@@ -9,7 +9,9 @@ The module is not tokenised: a `#` begins a comment unless it lies in a string o
 from __future__ import annotations
 
 import ast
+import bisect
 import difflib
+import functools
 import re
 import tokenize
 from collections import Counter
@@ -198,9 +200,8 @@ def statement_of(source: SourceText, tree: ast.Module, comment: Comment) -> ast.
 
 
 def _next_statement(source: SourceText, tree: ast.Module, comment: Comment) -> ast.stmt | Misplaced:
-    line = comment.line + 1
-    while line <= len(source.line_starts) and _is_blank(source.line(line)):
-        line += 1
+    code = _code_lines(source)
+    line = code[bisect.bisect_right(code, comment.line)]
     column = comment.start - source.line_starts[comment.line - 1]
     covering = list(_covering(tree.body, line))
     found = next((statement for statement in covering if first_line(statement) == line), None)
@@ -247,6 +248,13 @@ def _covering(block: Sequence[ast.stmt], line: int) -> Iterator[ast.stmt]:
         yield statement
         for inner in blocks_of(statement):
             yield from _covering(inner, line)
+
+
+@functools.lru_cache(maxsize=8)
+def _code_lines(source: SourceText) -> list[int]:
+    """The lines with code in order, and that behind the last: each of many comments asks for the one below it."""
+    count = len(source.line_starts)
+    return [*(line for line in range(1, count + 1) if not _is_blank(source.line(line))), count + 1]
 
 
 def _is_blank(line: str) -> bool:
