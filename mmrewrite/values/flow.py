@@ -226,6 +226,8 @@ class ValueFlow:
         if definition not in self._given:
             from mmrewrite.values.uses import calls_of
 
+            # What it is passed to may lead here again.
+            self._given[definition] = (), "functions are passed around in a circle"
             self._given[definition] = calls_of(self, module, definition)
         return self._given[definition]
 
