@@ -392,6 +392,11 @@ def dotted_name(node: ast.expr | None) -> str | None:
     return f"{node.id}.{parts[0]}" if len(parts) == 1 else ".".join((node.id, *reversed(parts)))
 
 
+def last_name(node: ast.AST | None) -> str | None:
+    """`c` for `c` and for `x.b.c`, None for anything else."""
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else None
+
+
 def absolute_import(module: str, is_package: bool, name: str | None, level: int) -> str | None:
     """The absolute name of the module that `from ...name import` in `module` imports, None if it cannot be known.
 

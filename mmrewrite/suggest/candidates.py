@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mmrewrite.directives.vocabulary import DIRECTIVES, Role
+from mmrewrite.source.names import last_name
 from mmrewrite.source.spans import begins_its_line, first_line, span
 from mmrewrite.source.text import SourceText, parse_quietly
 
@@ -95,9 +96,9 @@ def step_sites(source: SourceText, name: str) -> list[HintSite]:
         calls = [node for node in ast.walk(statement) if isinstance(statement, _SIMPLE) and isinstance(node, ast.Call)]
         if isinstance(statement, ast.FunctionDef) and statement.name == name and statement.decorator_list:
             found.append((1, first_line(statement), statement))
-        elif calls and any(_last_name(target) == name for target in targets):
+        elif calls and any(last_name(target) == name for target in targets):
             found.append((0, statement.lineno, statement))
-        elif any(_last_name(each) == name for call in calls for each in call.args):
+        elif any(last_name(each) == name for call in calls for each in call.args):
             found.append((2, statement.lineno, statement))
     ordered = sorted(found, key=lambda each: each[:2])
     return [site for _, _, statement in ordered for site in sites(source, statement, "mjit")]
@@ -198,7 +199,7 @@ def mapped_sites(source: SourceText) -> Iterator[HintSite]:
         value = statement.value if isinstance(statement, ast.Assign | ast.Return) else None
         made = value.func if isinstance(value, ast.Call) else None
         maker = made.func if isinstance(made, ast.Call) else None
-        if _last_name(maker) in ("vmap", "filter_vmap"):
+        if last_name(maker) in ("vmap", "filter_vmap"):
             yield from sites(source, statement, "shard")
 
 
@@ -214,11 +215,6 @@ def parameter_hints(
             if known:
                 layouts = (f'{each}=("{name}",)' for each in sorted(known))
                 yield HintSite(first_line(statement)), f"shard({', '.join(layouts)})"
-
-
-def _last_name(node: ast.AST | None) -> str | None:
-    found: str | None = getattr(node, "attr", getattr(node, "id", None))
-    return found
 
 
 def row_hints(source: SourceText, layers: ast.stmt, name: str) -> Iterator[tuple[HintSite, str]]:

@@ -269,11 +269,10 @@ def _left_out(mirror: Mirror, files: Mapping[str, SourceFile], groups: Sequence[
     given = {os.path.realpath(path) for path in files}
     shares: Counter[str] = Counter()
     for group in groups:
-        sources = {copies.get(path, path) for path in (os.path.realpath(file) for file, _ in group["lines"])}
-        for source in sources - files.keys():
-            path = os.path.relpath(os.path.realpath(source))
-            is_own = not path.startswith(os.pardir) and _LIBRARIES.isdisjoint(path.split(os.sep))
-            if is_own and os.path.realpath(source) not in given:
+        made = (os.path.realpath(file) for file, _ in group["lines"])
+        for source in {os.path.realpath(copies.get(path, path)) for path in made} - given:
+            path = os.path.relpath(source)
+            if not path.startswith(os.pardir) and _LIBRARIES.isdisjoint(path.split(os.sep)):
                 shares[path] += group["flops"] * group["count"]
     total = sum(group["flops"] * group["count"] for group in groups)
     path, share = max(shares.items(), key=lambda each: each[1], default=("", 0.0))

@@ -238,17 +238,11 @@ def _attribute(
             yield Unknown(f"`{definition.name}` has `{word}`", value, is_open=is_found)
     for store in flow.stores.computed:
         if store.holder in holders or (store.holder is None and flow.may_be(store, definition)):
-            words: Sequence[ast.expr] = ()
-            match store.node:
-                case ast.Call(func=ast.Attribute(attr="update"), args=args, keywords=keywords):
-                    # `self.__dict__.update(words)`
-                    words = [*args, *(each.value for each in keywords if each.arg is None)]
-                case _:
-                    pass
-            yield from (Value(store.module, each, (item(name), *rest), frame) for each in words)
+            if store.words is not None:
+                yield Value(store.module, store.words, (item(name), *rest), frame)
             line = getattr(store.node, "lineno", 1)
             told = f"line {line} of {store.module.facts.path} sets attributes by computed names"
-            yield Unknown(told, value, is_open=is_found or bool(words))
+            yield Unknown(told, value, is_open=is_found or store.words is not None)
             break
     if not bases.is_whole:
         yield Unknown(f"a base of `{definition.name}` is not in view", value)
@@ -268,7 +262,7 @@ def _attribute(
 
 def _may_have(base: str, name: str) -> bool:
     """Whether a class of a library may have an attribute: of one of Python's own that is known."""
-    return hasattr(getattr(builtins, base.removeprefix("builtins."), None), name) or not base.startswith("builtins.")
+    return not base.startswith("builtins.") or hasattr(getattr(builtins, base.removeprefix("builtins."), None), name)
 
 
 def _binds(module: ModuleUses, definition: ast.ClassDef, name: str) -> bool:

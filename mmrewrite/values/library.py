@@ -9,6 +9,7 @@ import ast
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from mmrewrite.source.names import last_name
 from mmrewrite.values.arguments import given, joined, without_first
 from mmrewrite.values.containers import paths_of_items
 from mmrewrite.values.names import of_bound
@@ -386,26 +387,20 @@ def _context_variable(flow: ValueFlow, value: Value, call: CallArguments, rest: 
     """What `get()` gives: a default, or what is set by the name of the variable."""
     match rest:
         case [Access(By.ATTRIBUTE, "get"), Access(By.CALL, later), *more]:
-            for default in (later.first(), next((each for word, each in call.keywords if word == "default"), None)):
-                if default is not None:
-                    yield default.done(*more)
+            yield from (each.done(*more) for each in (later.first(), call.at(1, "default")) if each is not None)
             holder = value.module.parents.get(call.node) if call.node is not None else None
-            names = {*map(_last_name, getattr(holder, "targets", [getattr(holder, "target", None)]))} - {None}
+            targets = holder.targets if isinstance(holder, ast.Assign) else [getattr(holder, "target", None)]
+            names = set(map(last_name, targets)) - {None}
             for module, read in flow.stores.reads("set"):
-                setting = module.parents[read]
-                if (
-                    isinstance(read, ast.Attribute)
-                    and isinstance(setting, ast.Call)
-                    and _last_name(read.value) in names
-                ):
-                    yield from (Value(module, each, tuple(more)) for each in setting.args[:1])
+                match read, module.parents[read]:
+                    case ast.Attribute(value=variable), ast.Call(func=function, args=[given_value, *_]):
+                        if function is read and last_name(variable) in names:
+                            yield Value(module, given_value, tuple(more))
+                    case _:
+                        pass
             yield Unknown("a context may hold another value", value)
         case _:
             pass
-
-
-def _last_name(node: ast.expr | None) -> str | None:
-    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else None
 
 
 def _fromkeys(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:

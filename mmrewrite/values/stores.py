@@ -22,6 +22,7 @@ class Store(NamedTuple):
         target: The expression of the object.
         value: What is assigned, None for a target of an assignment.
         holder: The class of whose object this is, if that is `self`.
+        words: The mapping that has the values by the names of attributes, in `self.__dict__.update(words)`.
     """
 
     module: ModuleUses
@@ -29,6 +30,7 @@ class Store(NamedTuple):
     target: ast.expr
     value: ast.expr | None
     holder: ast.ClassDef | None
+    words: ast.expr | None = None
 
 
 class Stores:
@@ -181,10 +183,12 @@ class Stores:
         elif isinstance(node, ast.Attribute) and node.attr in ("update", "setdefault", "__setitem__"):
             call = module.parents[node]
             if isinstance(call, ast.Call):
-                computed += [Store(module, call, target, None, holder)] if call.args or node.attr != "update" else []
+                is_update = node.attr == "update"
+                for words in call.args if is_update else call.args[:1]:
+                    computed.append(Store(module, call, target, None, holder, words if is_update else None))
                 for keyword in call.keywords:
                     if keyword.arg is None:
-                        computed.append(Store(module, call, target, None, holder))
+                        computed.append(Store(module, call, target, None, holder, keyword.value))
                     else:
                         named[keyword.arg].append(Store(module, call, target, keyword.value, holder))
 

@@ -16,6 +16,7 @@ from mmrewrite.launch.watchman import temporary_folder
 from mmrewrite.mirror.child_process import NotRun
 from mmrewrite.project.facts import Facts, read_facts
 from mmrewrite.project.verify_entries import Entry, hinted_entries
+from mmrewrite.source.names import last_name
 
 
 @dataclass(frozen=True)
@@ -109,12 +110,8 @@ def own_of_calls(files: Iterable[bytes]) -> Iterator[str]:
             continue
         with contextlib.suppress(SyntaxError, ValueError):
             for node in ast.walk(ast.parse(data)):
-                if isinstance(node, ast.Call) and _name(node.func).startswith("microbatch"):
+                if isinstance(node, ast.Call) and (last_name(node.func) or "").startswith("microbatch"):
                     yield from (str(each.arg) for each in node.keywords if _says_something(each.value))
-
-
-def _name(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def _says_something(value: ast.expr) -> bool:
