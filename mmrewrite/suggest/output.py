@@ -43,7 +43,7 @@ def values(suggested: Suggested) -> dict[str, Any]:
         ],
         "patch": None if hints is None else hints.patch.decode(errors="replace"),
         "today": _row(suggested.today),
-        "plain": None if found.plain is None else asdict(found.plain),
+        "plain": None if found.plain is None else {"kind": found.plain.kind, **asdict(found.plain)},
         "alternatives": [_row(each) for each in found.others],
         "room": device.room,
         "needs_devices": found.needs,

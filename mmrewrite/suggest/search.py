@@ -43,18 +43,22 @@ FREE = FixedChoices()
 
 @dataclass(frozen=True)
 class Plain:
-    """A plan for `jax.jit` alone: "one device", "data" or "fsdp", with microbatches, its price and a model axis.
+    """A plan for `jax.jit` alone, with microbatches, its price and a model axis.
 
     With FSDP, `shards` neighbouring devices of the data axis have a part of the state each.
     """
 
-    kind: str
     devices: int
     count: int
     seconds: float
     memory: float
     model: int = 1
     shards: int = 1
+
+    @property
+    def kind(self) -> str:
+        """What it is: "one device", "data" or "fsdp"."""
+        return "one device" if self.devices == 1 else "data" if self.shards == 1 else "fsdp"
 
     @property
     def data(self) -> int:
@@ -229,13 +233,12 @@ def best_plain(model: CostModel, devices: int) -> Plain | None:
         width = number // cut
         within = {link.devices // cut for link in model.device.links}
         for shards in sorted({1, width, *(each for each in within if 1 < each < width and width % each == 0)}):
-            kind = "one device" if number == 1 else "data" if shards == 1 else "fsdp"
             for count in range(1, model.batch + 1):
                 if model.batch % count or (model.batch // count) % width:
                     continue
                 seconds, memory = model.plain(width, count, shards=shards, model=cut)
                 if memory <= model.device.room:
-                    found.append(Plain(kind, number, count, seconds, memory, cut, shards))
+                    found.append(Plain(number, count, seconds, memory, cut, shards))
     if not found:
         return None
     fastest = min(each.seconds for each in found)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from mmrewrite.files.cache_folder import hash_of
 from mmrewrite.files.patch import file_patch
 from mmrewrite.files.select import Rules, Selection, select_files
 from mmrewrite.files.walk import load_file
@@ -141,12 +141,13 @@ def verify(
         if few is not None:
             raise NotVerified(few)
         devices = request.devices or devices_needed(regions)
-    coverage = Coverage.of_hints(modules, results, codemods)
     checks = []
     changed = [result for result in results if result.changed]
     with contextlib.ExitStack() as held:
         mirror, before = held.enter_context(mirrored(paths, rules, results)), None
-        if request.since is not None:
+        if request.since is None:
+            coverage = Coverage.of_hints(modules, results, codemods)
+        else:
             modules_of = {os.path.realpath(path): path for path in mirror.sources.values() if path.endswith(".py")}
             before = held.enter_context(original_of(request.since, list(modules_of)))
             entries = _entries(modules, request, before.entries(codemods))
@@ -157,13 +158,13 @@ def verify(
             shown = functools.partial(_numbered, phase, entry, number, len(entries))
             checks.append(_check(entry, mirror, coverage, devices, request, shown, before))
     files = tuple(
-        {"path": result.path, "before": _hash(result.original), "after": _hash(result.result)} for result in changed
+        {"path": result.path, "before": hash_of(result.original), "after": hash_of(result.result)} for result in changed
     )
     proved = frozenset[HintPlace]().union(*(coverage.of(check.entry) for check in checks if check.status == "equal"))
     unreached = sorted(coverage.rewritten - proved)
     not_covered = tuple(_not_covered(checks, coverage, unreached, devices, results))
     places = tuple(f"{path}:{hint.line}" for path, hint in unreached)
-    return Verified(tuple(checks), _hash(patch), files, not_covered, places, request.since)
+    return Verified(tuple(checks), hash_of(patch), files, not_covered, places, request.since)
 
 
 def _rewrites_since(before: Before, results: Sequence[Rewrite], paths: Mapping[str, str]) -> list[Rewrite]:
@@ -240,7 +241,3 @@ def _not_covered(
     yield "other arguments: each function was called once, with one set of arguments"
     yield "time and memory, and side effects"
     yield "several processes" if devices is None else "real devices, and several processes"
-
-
-def _hash(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
