@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.values.targets import of_target
 from mmrewrite.values.value import (
     ANY_ITEM,
     ELEMENT,
@@ -18,7 +19,6 @@ from mmrewrite.values.value import (
     Path,
     Unknown,
     Value,
-    of_target,
 )
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import Binding, Scope
 from mmrewrite.values import arguments, classes, containers, functions, library, names
 from mmrewrite.values.stores import Store, Stores
+from mmrewrite.values.targets import of_target
 from mmrewrite.values.value import (
     AWAITED,
     ELEMENT,
@@ -31,7 +32,6 @@ from mmrewrite.values.value import (
     Unknown,
     Value,
     attribute,
-    of_target,
 )
 
 Answer = TypeVar("Answer")

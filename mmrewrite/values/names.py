@@ -11,6 +11,7 @@ from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import Binding, Scope, absolute_import
 from mmrewrite.source.spans import blocks_of
 from mmrewrite.values.containers import put_into
+from mmrewrite.values.targets import of_binding
 from mmrewrite.values.value import (
     Access,
     By,
@@ -22,7 +23,6 @@ from mmrewrite.values.value import (
     Unknown,
     Value,
     attribute,
-    of_binding,
 )
 
 if TYPE_CHECKING:

@@ -36,7 +36,8 @@ from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.annotations import parsed_annotation
 from mmrewrite.values.flow import FoundValues, ValueFlow
 from mmrewrite.values.stores import Store
-from mmrewrite.values.value import ANY_ITEM, By, Own, Value, attribute, of_target
+from mmrewrite.values.targets import of_target
+from mmrewrite.values.value import ANY_ITEM, By, Own, Value, attribute
 
 _NNX = "flax.nnx."
 _CONTAINERS = (ast.List, ast.Tuple, ast.Dict, ast.ListComp, ast.DictComp, ast.GeneratorExp)
