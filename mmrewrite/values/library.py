@@ -1,4 +1,4 @@
-"""One step back through functions of Python's library that give what they are given.
+"""One step back through functions of Python's library, Flax and Equinox that give what they are given.
 
 What is not listed here gives something of its own: then the full name, with what is done to it, is where a value ends.
 """
