@@ -135,7 +135,7 @@ def test_every_folder_says_what_it_is_and_is_small() -> None:
 
 def test_docstrings_of_folders_name_what_is_there() -> None:
     """Each name in code spans is a file of the folder or of another one, or a name that some file has."""
-    known = {path.stem for package in PACKAGES for path in (ROOT / package).rglob("*")}
+    known = {path.stem for folder in (*PACKAGES, "tools") for path in (ROOT / folder).rglob("*")}
     for path in (path for package in PACKAGES for path in (ROOT / package).rglob("__init__.py")):
         spans = re.findall(r"`(_?[a-z]+(?:_[a-z]+)+)`", module_docstring(path))
         spans += re.findall(r"`(?:[a-z_]+/)*([a-z_]+)\.py`", module_docstring(path))
