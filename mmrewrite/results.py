@@ -64,7 +64,8 @@ class HintError:
 
     `source_line` is its line, or of one that somebody's program has written, what is around the mistake: `cut` says how
     many characters of the line come before that. `fix` is what to write in place of the `length` characters at its
-    place, None where no one spelling is near.
+    place, None where no one spelling is near. `count` is how many errors it stands for: of very many in a file, the
+    last tells of the rest.
     """
 
     path: str
@@ -75,6 +76,7 @@ class HintError:
     length: int = 1
     fix: str | None = field(default=None, compare=False)
     cut: int = field(default=0, compare=False)
+    count: int = field(default=1, compare=False)
 
     @classmethod
     def at(

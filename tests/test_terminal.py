@@ -232,12 +232,22 @@ def test_no_format_holds_what_a_terminal_obeys(output_format: str) -> None:
 def test_of_many_errors_the_first_are_shown() -> None:
     for name in "abcd":
         put(f"{name}.py", "y = f(1)  # mm: tsak(stage=0)\n" * 60)
+    put(
+        "y.py",
+        "x = f(1)  # mm: task(stage=0); task(stage=0); task(stage=0)\n" + "y = f(1)  # mm: tsak(stage=0)\n" * 100,
+    )
     put("z.py", "x = 1  # mm: " + "stages(x=1); " * 20_000 + "\n")
     put("good.py", HINTED)
     result = run("diff", "--no-cache")
     assert result.exit_code == 2 and "+++ b/good.py" in result.stdout
     assert result.stderr.count("unknown directive `tsak`") == 100
-    assert "and 241 more errors in hints" in result.stderr
+    assert "and 20242 more errors in hints; correct the first ones" in result.stderr
+    assert result.stderr.endswith("1 file would change, 20342 errors\n")
     assert len(result.stderr) < 100_000
-    errors = json.loads(run("diff", "--format", "json").stdout)
-    assert "and 19900 more errors in this file" in str(errors)
+    assert "and 20 more errors in hints; the JSON has them" in run("diff", "a.py", "b.py").stderr
+    files = json.loads(run("diff", "--format", "json").stdout)["files"]
+    told = {each["path"]: each["errors"][-1]["message"] for each in files if len(each["errors"]) > 100}
+    assert {path: message.partition(" in ")[0] for path, message in told.items()} == {
+        "y.py": "and 2 more errors",
+        "z.py": "and 19900 more errors",
+    }

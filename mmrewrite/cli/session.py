@@ -459,15 +459,19 @@ class Session:
         for path, message in self.selection.unreadable:
             self._say_at(path, style.error(message))
         errors = [error for result in self.results for error in result.errors]
-        shown = set(map(id, errors[:_MOST_ERRORS]))
+        shown, more = set(map(id, errors[:_MOST_ERRORS])), errors[_MOST_ERRORS:]
         for result in self.results:
             if result.failure is not None:
                 self._say_at(result.path, style.error(result.failure))
             for error in result.errors:
                 if id(error) in shown:
                     self._say_error(error)
-        if len(errors) > len(shown):
-            self.say(f"and {len(errors) - len(shown)} more errors in hints; the JSON has them: --format json")
+        if more:
+            number = sum(error.count for error in more)
+            advice = (
+                "the JSON has them: --format json" if number == len(more) else "correct the first ones, and run again"
+            )
+            self.say(f"and {counted(number, 'more error')} in hints; {advice}")
         for path, message in self.unwritten:
             self._say_at(path, style.error(f"not written: {message}"))
         for sentence in self.rules.problems:
@@ -547,7 +551,8 @@ class Session:
             yield f"{self.unreported} {others} as in {self.options.since}"
             yield from self._hanging() if self.has_plan else ()
         refusals = sum(len(result.refusals) for result in self.results)
-        errors = sum(len(result.errors) + (result.failure is not None) for result in self.results)
+        errors = sum(error.count for result in self.results for error in result.errors)
+        errors += sum(result.failure is not None for result in self.results)
         errors += len(self.unwritten) + len(self.selection.unreadable)
         left = sum(len(result.left) for result in self.results)
         parts = [f"{counted(number, 'file')} {verb}"]

@@ -237,7 +237,8 @@ class _Collector:
         rest = self.problems - MOST_ERRORS
         if rest > 1:
             message = f"and {rest} more errors in this file; correct the first ones, and run again"
-            self.found.errors[-1] = replace(self.found.errors[-1], message=message, fix=None)
+            self.found.errors.sort()
+            self.found.errors[-1] = replace(self.found.errors[-1], message=message, fix=None, count=rest)
 
     def report(self, problem: Problem) -> None:
         self.problems += 1
