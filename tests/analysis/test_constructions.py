@@ -58,6 +58,7 @@ MAKE = [
     "[Model(rngs) for _ in range(2)]",
     "nnx.split(make(rngs))",
     "Maker()[0](rngs)",
+    "Model(rngs) is not None",
     "Model(rngs), jnp.zeros((2,)).astype(int)",
 ]
 CALL = [
@@ -76,13 +77,19 @@ CALL = [
     "x @ Model(rngs)",
     "~Model(rngs)",
     "[each for each in make(rngs)]",
+    "make(rngs) < x",
+    "1 < x < Model(rngs)",
+    "[*make(rngs)]",
+    "first, *rest = make(rngs)",
+    "x @= Model(rngs)",
+    "y = make(rngs); y @= x",
     "Holder()[0](Model(rngs), x)",
 ]
 
 
 @pytest.mark.parametrize(("result", "is_called"), [*((each, False) for each in MAKE), *((each, True) for each in CALL)])
 def test_a_step_that_makes_modules(result: str, is_called: bool) -> None:
-    text = HEAD.replace("return {}", f"return {result}")
+    text = HEAD.replace("return {}", result if "= " in result else f"return {result}")
     (found,) = rewrite_project(source_files({"main.py": text.encode()}), Registry(), load={}.get)
     assert found.failure is None
     assert any("`init` reaches a task" in each.reason for each in found.refusals) == is_called, found.refusals

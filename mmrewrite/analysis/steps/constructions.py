@@ -18,6 +18,7 @@ from mmrewrite.values.value import By, CallArguments, Function, Value
 
 # What making an object of a class runs; `setup` of Flax linen waits until the module is applied.
 _MAKING = frozenset(("__new__", "__init__", "__post_init__", "__check_init__"))
+_IDENTITY = (ast.Is, ast.IsNot)
 # The special methods that operators and statements run.
 _SPECIAL = re.compile("__(?!call__).*__")
 # Functions that read the arrays of a module, or change them, and do not call it; of `tree` and `tree_util` all.
@@ -126,13 +127,24 @@ def _may_call(flow: ValueFlow, module: ModuleUses, call: ast.Call, found: Callee
 
 
 def _operands(node: ast.AST) -> tuple[ast.expr, ...]:
-    """What an operator, an index, a loop or a `with` may run a special method of."""
+    """What an operator, an index, a loop, a `with` or what takes a value apart may run a special method of.
+
+    What must give Python a truth value, a length or a text cannot compute it of arrays, and runs no task.
+    """
     match node:
-        case ast.BinOp(left=left, right=right):
+        case ast.BinOp(left=left, right=right) | ast.AugAssign(target=left, value=right):
             return left, right
+        case ast.Compare(left=left, ops=ops, comparators=others) if not all(
+            isinstance(each, _IDENTITY) for each in ops
+        ):
+            return left, *others
         case ast.UnaryOp(operand=value) | ast.Subscript(value=value) | ast.withitem(context_expr=value):
             return (value,)
-        case ast.For(iter=value) | ast.comprehension(iter=value):
+        case ast.For(iter=value) | ast.comprehension(iter=value) | ast.Starred(value=value, ctx=ast.Load()):
+            return (value,)
+        case ast.Assign(targets=targets, value=value) if any(
+            isinstance(each, ast.Tuple | ast.List) for each in targets
+        ):
             return (value,)
         case _:
             return ()
