@@ -287,13 +287,11 @@ def _calls_of(site: Site, name: ast.Name) -> Iterator[Use]:
 def reads_of(site: Site, name: str, scope: Scope, binding: Binding | None = None) -> list[ast.Name]:
     """Where the name that a scope sees is read, or where a binding of it may hold if that is given."""
     module, owner = values_of(site.project).uses_of(site.facts), scope.owner(name)
-    found = [(head, module.scope_of(head)) for head in module.heads.get(name, ())]
+    if owner is None:
+        return []
+    heads = module.heads_of(name, owner)
     return [
-        head
-        for head, inner in found
-        if owner is not None
-        and inner.owner(name) is owner
-        and (binding is None or binding in reaching(module, head, inner, owner))
+        each for each in heads if binding is None or binding in reaching(module, each, module.scope_of(each), owner)
     ]
 
 
