@@ -338,7 +338,7 @@ def listed(facts: Facts, names: Collection[str]) -> Iterator[tuple[ast.List | as
 
 def _local_name(facts: Facts, imported: HintImport) -> str:
     """The full name that an import binds in its module."""
-    return f"{facts.names.name}.{imported.alias.asname or imported.alias.name.partition('.')[0]}"
+    return f"{facts.names.name}.{_local(imported.alias)}"
 
 
 def _imported_name(facts: Facts, imported: HintImport) -> str:
