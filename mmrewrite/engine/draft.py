@@ -382,8 +382,8 @@ def _import_edits(draft: Draft) -> Iterator[Edit]:
     lines = [first_line(facts.names.top_level(fragment.statement)) for fragment in draft.fragments.values()]
     lines += [facts.source.position(insert.offset)[0] for insert in draft.inserts]
     # The name of the runtime was reserved, and perhaps no codemod wrote it.
-    new = (each for name, each in draft.imports.new.items() if name != RUNTIME or draft.uses_runtime)
-    for offset, text, _ in placed_imports(facts, new, min(lines, default=0)):
+    new = [each for name, each in draft.imports.new.items() if name != RUNTIME or draft.uses_runtime]
+    for offset, text, _ in placed_imports(facts, new, min(lines)) if new else ():
         yield Edit(offset, offset, text, *_users(draft))
 
 
