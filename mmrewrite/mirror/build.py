@@ -120,10 +120,8 @@ def build_mirror(
     path = os.path.join(out, MANIFEST)
     try:
         os.makedirs(out, exist_ok=True)
-        begun, done = (
-            _begun(targets, out, manifest.known),
-            _as_json({target.place: _entry(target) for target in targets}),
-        )
+        begun = _begun(targets, out, manifest.known)
+        done = _as_json({target.place: _entry(target) for target in targets})
         if load_file(path) not in (begun, done):
             write_new(path, begun)
     except OSError as error:
