@@ -1,6 +1,6 @@
-"""What codemods ask about a program, as `ast`: nothing here edits, refuses or prints.
+"""What codemods ask about a program, as `ast`: nothing here edits or prints.
 
-A site or a module comes in, facts go out. `steps` is about compiled functions, `loops` about layers and microbatches,
-`meshes` about the mesh and the schedule, `objects` about classes and the functions that code reaches. The files beside
-these folders say what a program does around its steps that the mesh would change.
+A site or a module comes in, facts go out, or a refusal where a hint cannot be followed. `steps` is about compiled
+functions, `loops` about layers and microbatches, `meshes` about the mesh and the schedule, `objects` about what an
+expression may be an object of.
 """
