@@ -17,11 +17,11 @@ from importlib.machinery import PathFinder
 from typing import Any
 
 from mmrewrite import __version__
-from mmrewrite.cli.replay import code_states, folder_states, spec_state
+from mmrewrite.cli.replay import code_states, spec_state
 from mmrewrite.engine.settings import Settings
 from mmrewrite.files.cache_folder import cache_folder, hash_of, keep_in, kept, kept_name
 from mmrewrite.files.select import Rules, Selection
-from mmrewrite.files.walk import load_file
+from mmrewrite.files.walk import folder_states, load_file
 from mmrewrite.results import CompatUse, Edit, HintError, HintReference, LeftAlone, Refusal, Rewrite
 from mmrewrite.source.file import SourceFile
 

@@ -20,7 +20,7 @@ from mmrewrite.cli.quick import plain_paths
 from mmrewrite.codemod.plugins import has_plugins
 from mmrewrite.codemod.products import HINTS, OLD_NAMES
 from mmrewrite.files.cache_folder import cache_folder, hash_of, keep_in, kept, kept_name
-from mmrewrite.files.walk import OWN_FILE, PYPROJECT, SUFFIXES, folders_above, load_file, read_file, walk
+from mmrewrite.files.walk import OWN_FILE, PYPROJECT, SUFFIXES, folder_states, folders_above, load_file, read_file, walk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -235,15 +235,3 @@ def spec_state(spec: ModuleSpec | None) -> Iterable[str]:
         return ()
     status = os.stat(spec.origin)
     return (f"{spec.origin} {status.st_size} {status.st_mtime_ns}",)
-
-
-def folder_states(folder: str) -> Iterator[str]:
-    """The state of every module below a folder."""
-    with os.scandir(folder) as entries:
-        for entry in sorted(entries, key=lambda entry: entry.name):
-            if entry.is_dir(follow_symlinks=False):
-                if entry.name != "__pycache__":
-                    yield from folder_states(entry.path)
-            elif entry.name.endswith((".py", ".jsonl")):
-                status = entry.stat()
-                yield f"{entry.path} {status.st_size} {status.st_mtime_ns}"

@@ -75,6 +75,18 @@ def folders_above(folder: str) -> Iterator[str]:
         yield (folder := above)
 
 
+def folder_states(folder: str) -> Iterator[str]:
+    """Every module and table below a folder of code, with its size and when it was changed."""
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name != "__pycache__":
+                    yield from folder_states(entry.path)
+            elif entry.name.endswith((".py", ".jsonl")):
+                status = entry.stat()
+                yield f"{entry.path} {status.st_size} {status.st_mtime_ns}"
+
+
 def shown(path: str) -> str:
     """A path for messages: relative if it is below the current folder, else absolute."""
     relative = os.path.relpath(path)

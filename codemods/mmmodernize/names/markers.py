@@ -12,9 +12,10 @@ import marshal
 import os
 from functools import cache
 
+from mmrewrite.files.walk import folder_states
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Any
 
     Held = dict[bytes, tuple[bytes, bytes]]
@@ -47,7 +48,7 @@ def markers() -> Markers:
     built = _load(os.path.join(_HERE, BUILT))
     if built is not None:
         return Markers(built)
-    state = list(_state(os.path.dirname(_HERE)))
+    state = list(folder_states(os.path.dirname(_HERE)))
     kept = _load(_KEPT)
     if isinstance(kept, tuple) and kept[0] == state:
         return Markers(kept[1])
@@ -84,15 +85,3 @@ def _keep(data: bytes) -> None:
     except OSError:
         # Python keeps nothing there, either, so it is made again next time.
         return
-
-
-def _state(folder: str) -> Iterator[tuple[str, int, int]]:
-    """Every file of the package on which the markers depend, with its size and when it was changed."""
-    with os.scandir(folder) as entries:
-        for entry in sorted(entries, key=lambda entry: entry.name):
-            if entry.is_dir(follow_symlinks=False):
-                if entry.name != "__pycache__":
-                    yield from _state(entry.path)
-            elif entry.name.endswith((".py", ".jsonl")):
-                status = entry.stat()
-                yield entry.path, status.st_size, status.st_mtime_ns
