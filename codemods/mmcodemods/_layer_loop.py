@@ -351,11 +351,20 @@ def _read_total(site: Site, iterable: ast.expr) -> str | None:
             if name == "builtins.zip":
                 return _total_of_zip(site, iterable)
             if name == "jax.random.split":
-                given = [*iterable.args[1:], *(each.value for each in keywords if each.arg == "num")]
-                return "2" if not given else site.text(given[0]) if _is_repeatable(site, given[0]) else None
+                return _number_of_keys(site, iterable)
             if name in _AS_LONG:
                 return _total(site, inner)
     return None
+
+
+def _number_of_keys(site: Site, split: ast.Call) -> str | None:
+    """How many keys `jax.random.split` makes; None where `*` or `**` hides that, or it must not be evaluated again."""
+    if any(isinstance(each, ast.Starred) for each in split.args) or any(each.arg is None for each in split.keywords):
+        return None
+    given = [*split.args[1:2], *(each.value for each in split.keywords if each.arg == "num")]
+    if not given:
+        return "2"
+    return site.text(given[0]) if _is_repeatable(site, given[0]) else None
 
 
 def _minus(site: Site, text: str, start: ast.expr, whole: ast.expr | None = None) -> str:
