@@ -157,9 +157,11 @@ def _mesh_requests(project: Project, modules: Sequence[Facts], logical: Collecti
 
 def _copies_taken_by_device(project: Project, modules: Sequence[Facts]) -> Iterator[Refusal]:
     """Flax's `unreplicate` where it is no call that is rewritten, and a `jax.pmap` becomes a step for the mesh."""
-    compiled = [(facts, hint) for facts in modules for hint in facts.hints.hints if hint.record.role is Role.COMPILE]
-    step = next((each for each in compiled if compiles_pmap(*each)), None)
-    for facts in project.imported_by(modules).values() if step is not None else ():
+    hints = ((facts, hint) for facts in modules for hint in facts.hints.hints)
+    step = next((each for each in hints if compiles_pmap(*each)), None)
+    if step is None:
+        return
+    for facts in project.imported_by(modules).values():
         rewritten = [hint.call.func for hint in facts.hints.implied if hint.call is not None]
         uses = [
             facts.source.position(span(facts.source, node)[0])
@@ -170,7 +172,7 @@ def _copies_taken_by_device(project: Project, modules: Sequence[Facts]) -> Itera
             and node not in rewritten
             and not is_left(facts, statement, "compile_for_mesh")
         ]
-        if not uses or step is None:
+        if not uses:
             continue
         (line, column), *others = sorted(uses)
         more = ", ".join(str(other) for other, _ in others)
