@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from mmmodernize.names.name_index import TITLES, OldName, last_releases, numbers, old_names, prefixes
+from mmmodernize.names.name_index import TITLES, OldName, last_releases, numbers, row_around
 from mmmodernize.names.newer_index import Lacking
 from mmmodernize.names.private_index import private_name
 from mmrewrite.cli.upgrade import Upgrade, UpgradeGroup, UpgradeItem
@@ -187,7 +187,5 @@ def _history(name: str) -> str:
 
 @functools.cache
 def _row(name: str) -> OldName | None:
-    """The row of a name, else that of the innermost module around it that has one."""
-    if (private := private_name(name)) is not None:
-        return private
-    return next((old_names()[each] for each in prefixes(name) if each in old_names()), None)
+    """The row of a name or of what is around it, a private one first."""
+    return private_name(name) or row_around(name)

@@ -10,7 +10,7 @@ from mmmodernize.calls.call_forms import keywords_of
 from mmmodernize.modules.held_modules import HeldModules, HeldModulesInView
 from mmmodernize.modules.passed_modules import PassedModules, star_origins
 from mmmodernize.modules.project_names import OwnMembers, ToldNames, copy_of
-from mmmodernize.names.name_index import ROOTS, TITLES, prefixes
+from mmmodernize.names.name_index import ROOTS, TITLES, prefixes, row_around
 from mmmodernize.names.name_index import old_names as index
 from mmmodernize.names.old_keywords import lost_keywords
 from mmmodernize.sites.decision import left_at, refusal_of
@@ -35,8 +35,7 @@ def names_by_star(module: ModuleUses, context: ModernizeContext) -> Iterator[Lef
     for star in module.facts.names.stars:
         where = f"`from {'.' * star.level}{star.module or ''} import *` on line {star.lineno}"
         stars |= dict.fromkeys(star_origins(module.facts, star, context.project, frozenset()), where)
-        homes = prefixes(star.module) if star.module and not star.level else ()
-        known = next((index()[name] for name in homes if name in index()), None)
+        known = row_around(star.module) if star.module and not star.level else None
         if known is not None and known.is_gone and guard_of(module, star) is None:
             reason = f"`{known.name}` {known.history}, so this import fails; {known.advice}"
             text = module.facts.source.line(star.lineno).strip()

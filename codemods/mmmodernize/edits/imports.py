@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mmmodernize.edits.import_names import one_line, parts_that_go
-from mmmodernize.names.name_index import ONCE_MODULES, ONCE_MODULES_OF_THEMSELVES, old_names, prefixes
+from mmmodernize.names.name_index import ONCE_MODULES, ONCE_MODULES_OF_THEMSELVES, old_names, row_around
 from mmmodernize.names.old_names import PJIT, STILL_THERE
 from mmmodernize.sites.site import ModernizeContext, ModuleDraft
 from mmmodernize.sites.version_guards import guard_of
@@ -19,7 +19,7 @@ from mmrewrite.codemod.layout import indentation
 from mmrewrite.project.uses import ImportedName, ModuleUses, dotted_text
 from mmrewrite.results import Edit, HintReference
 from mmrewrite.source.names import dotted_name
-from mmrewrite.source.spans import blocks_of, first_line, span
+from mmrewrite.source.spans import block_around, first_line, span
 
 # Importing these modules raises on today's JAX.
 GONE_MODULES = frozenset(("jax.experimental.maps",))
@@ -245,12 +245,10 @@ class ImportEdits:
         elif is_active and not is_refused and self._is_gone(item):
             reason = "is gone, and the name is exported or used in a way that is not replaced; remove it"
             yield f"`{item.name}` {reason}", True
-        around = prefixes(item.name.rpartition(".")[0])
-        known = next((old_names()[name] for name in around if name in old_names()), None)
-        is_unknown = known is not None and known.is_gone and item.name not in owners and known.name not in ONCE_MODULES
-        if known is not None and is_unknown and owners.get(known.name) in active:
-            # The index does not know what was there.
-            yield f"`{known.name}` {known.history}, so this import fails; {known.advice}", True
+        # What the index does not know may have been in a module that it knows to be gone.
+        around = row_around(item.name.rpartition(".")[0]) if item.name not in owners else None
+        if around and around.is_gone and around.name not in ONCE_MODULES and owners.get(around.name) in active:
+            yield f"`{around.name}` {around.history}, so this import fails; {around.advice}", True
         known = old_names().get(item.name)
         is_idle = item.local not in self.module.heads and owners.get(item.name) in active
         if known is not None and is_idle and not known.is_gone:
@@ -412,9 +410,11 @@ class ImportEdits:
 
     def _is_rest_of_body(self, statement: ast.stmt) -> bool:
         """Whether a statement is the last of a block of which all goes."""
-        holder = self.module.parents.get(statement)
-        block = next((each for each in blocks_of(holder) if statement in each), [statement])
-        return not isinstance(holder, ast.Module) and block[-1] is statement and all(map(self._goes, block[:-1]))
+        holder = self.module.parents[statement]
+        if isinstance(holder, ast.Module):
+            return False
+        block = block_around(holder, statement)
+        return block[-1] is statement and all(map(self._goes, block[:-1]))
 
     def _goes(self, statement: ast.stmt) -> bool:
         items = [item for item in self.module.imported if item.statement is statement]

@@ -154,6 +154,11 @@ def old_names() -> Mapping[str, OldName]:
     return found
 
 
+def row_around(name: str) -> OldName | None:
+    """The row of a full name, else that of the innermost module around it that has one."""
+    return next((old_names()[each] for each in prefixes(name) if each in old_names()), None)
+
+
 # Common aliases of modules: a file that uses a name through one may have the import in another file.
 _ALIASES = {
     "numpy": ("jnp", "np"),
