@@ -90,7 +90,7 @@ def given_to(module: ModuleUses, function: ast.expr, name: str | None = None) ->
     if not isinstance(holder, ast.Call):
         return None
     if holder.func is function:
-        named = (each.value for each in holder.keywords if each.arg == name is not None)
+        named = (each.value for each in holder.keywords if name is not None and each.arg == name)
         given = holder.args[0] if holder.args else next(named, None)
         return given if given is not None else given_to(module, holder, name)
     return given_to(module, holder, name) if is_partial_of(module, holder, function) else None

@@ -339,7 +339,7 @@ _OWN_TABLES = frozenset(f"builtins.{name}" for name in ("globals", "locals", "va
 
 def _in_run_text(module: ModuleUses, call: ast.Call, names: Collection[str]) -> Iterator[tuple[ast.AST, str]]:
     """Words of text that is run, where it is put together of parts or has names that the module imports."""
-    homes = {item.name for item in module.imported} | {item.name.partition(".")[0] for item in module.imported}
+    homes = module.roots.union(item.name for item in module.imported)
     for part in texts_of(module, call):
         for word in _WORDS_OF_TEXT.findall(text_in(part)):
             full = _old_name(homes, word, names)

@@ -120,8 +120,7 @@ def _replaced(module: ModuleUses, context: ModernizeContext, node: ast.AST) -> s
         is_old = found in context.owners and not (isinstance(node, ast.Name) and found in context.moved)
         if is_old or found is not None or isinstance(node, ast.Name):
             return found if is_old else None
-        holder = module.parents[node]
-        is_called = isinstance(holder, ast.Call) and holder.func is node
+        is_called = module.call_at(node) is not None
         return node.attr if node.attr in _MEMBERS or (node.attr == "device" and is_called) else None
     if isinstance(node, ast.keyword) and node.arg is not None:
         call = module.parents[node]
@@ -242,12 +241,16 @@ def _in_code(
         imports = context.analysis(RunTexts).imports(module)
         others = [] if call is None else [text_in(each) for each in texts_of(module, call)]
         setups = [each for each in others if each != text and "import" in each]
-    # What stands beside it may be no code, or only a part of it.
-    tries = [code_in(text, is_asked, imports, before) for before in ((setups, ()) if setups else ((),))]
-    codes = [code for code in tries if code is not None]
     names, lost = told.names if call is not None else context.owners, lost_keywords()
-    given = ([each for each in keywords_in(code, lost) if each[0] in lost[each[1]]] for code in codes)
-    return next(filter(None, (names_in(code, names) for code in codes)), ()), next(filter(None, given), ())
+    used: Sequence[str] = ()
+    given: Sequence[tuple[str, str]] = ()
+    # What stands beside it may be no code, or only a part of it.
+    for before in (setups, ()) if setups else ((),):
+        code = code_in(text, is_asked, imports, before)
+        if code is not None:
+            used = used or names_in(code, names)
+            given = given or [each for each in keywords_in(code, lost) if each[0] in lost[each[1]]]
+    return used, given
 
 
 def _stands_for_type(module: ModuleUses, node: ast.Constant) -> bool:

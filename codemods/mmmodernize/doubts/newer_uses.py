@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from mmmodernize.doubts.looked_up_names import homes_asked
 from mmmodernize.modules.passed_modules import star_origins
 from mmmodernize.modules.project_as_written import ProjectAsWritten, read_as_written
-from mmmodernize.names.name_index import TITLES
+from mmmodernize.names.name_index import ROOTS
 from mmmodernize.names.newer_index import Lacking
 from mmmodernize.sites.decision import left_at
 from mmmodernize.sites.version_guards import guard_of
@@ -21,8 +21,6 @@ from mmrewrite.project.uses import ModuleUses, dotted_text
 from mmrewrite.results import LeftAlone, Rewrite
 from mmrewrite.source.failure import failure_of
 from mmrewrite.source.spans import span
-
-_ROOTS = frozenset(package.partition(".")[0] for package in TITLES)
 
 
 @dataclass(frozen=True)
@@ -94,9 +92,9 @@ def _places(module: ModuleUses, project: Project, lacking: Lacking) -> Iterator[
     """Nodes that may be a name that is lacking, with its full name, and what is not certain of it."""
     names = module.facts.names
     for item in module.imported:
-        if item.name.partition(".")[0] in _ROOTS:
+        if item.name.partition(".")[0] in ROOTS:
             yield item.alias, item.name, ""
-    wanted = [name for name in module.names_below(_ROOTS) if lacking.of_name(name) is not None]
+    wanted = [name for name in module.names_below(ROOTS) if lacking.of_name(name) is not None]
     for use in module.uses(wanted):
         # An alias of the project is told where it is made.
         if use.is_direct or not isinstance(use.node, ast.Name):
@@ -107,7 +105,7 @@ def _places(module: ModuleUses, project: Project, lacking: Lacking) -> Iterator[
             if full in lacking.names:
                 yield string, full, ""
     for star in names.stars:
-        origins = [each for each in star_origins(module.facts, star, project) if each.partition(".")[0] in _ROOTS]
+        origins = [each for each in star_origins(module.facts, star, project) if each.partition(".")[0] in ROOTS]
         where = f"it comes by `import *` of line {star.lineno}, if nothing else binds it"
         for head, chain in module.chains if origins else ():
             for node in chain if module.scope_of(head).owner(head.id) is None else ():

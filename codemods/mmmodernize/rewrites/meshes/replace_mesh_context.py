@@ -64,7 +64,6 @@ class ReplaceMeshContext(ModernizeCodemod):
             self.site.needs("0.7.1", "jax.set_mesh")
             self._set(context)
         elif plan.style == COMPAT:
-            self.site.needs("0.10", "`mmruntime.compat`")
             self._make_compat(context, plan.why_compat, plan.mesh)
         else:
             self.refuse(LEFT_WITH_REGION)

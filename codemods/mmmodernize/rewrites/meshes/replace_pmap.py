@@ -83,10 +83,10 @@ class ReplacePmap(ModernizeCodemod):
             return []
         if not is_partial:
             return [(call, call.args)]
-        holder = module.parents.get(call)
-        if isinstance(holder, ast.Call) and holder.func is call:
-            return [(call, call.args[1:]), (holder, [*call.args[1:], *holder.args])]
-        if not _is_decorator(holder, call):
+        made = module.call_at(call)
+        if made is not None:
+            return [(call, call.args[1:]), (made, [*call.args[1:], *made.args])]
+        if not _is_decorator(module.parents.get(call), call):
             self.refuse(
                 "`partial` of `jax.pmap` is kept here, so what else it will be given cannot be seen; call `jax.pmap` "
                 "where it is meant"

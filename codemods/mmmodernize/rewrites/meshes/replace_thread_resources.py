@@ -55,7 +55,6 @@ class ReplaceThreadResources(ModernizeCodemod):
         holder = self.site.module.parents[env]
         if not isinstance(env, ast.Attribute) or env.attr != "env":
             self._refuse_others()
-        self.site.needs("0.10", "`mmruntime.compat`")
         current = f"{self.site.spell_compat('current_mesh', _ASKED)}()"
         if isinstance(holder, ast.Assign):
             self._replace_kept(holder)
@@ -78,13 +77,12 @@ class ReplaceThreadResources(ModernizeCodemod):
             self._refuse_others()
         if len(owner.bindings[target.id]) > 1:
             self._refuse_others()
-        for head, chain in site.module.chains:
-            if head.id == target.id and site.module.scope_of(head).owner(head.id) is owner:
-                attribute = chain[1] if len(chain) > 1 else None
-                if not isinstance(attribute, ast.Attribute) or attribute.attr not in ("physical_mesh", "shape"):
-                    self._refuse_others()
-                if attribute.attr == "physical_mesh":
-                    site.replace(attribute, target.id)
+        for head in site.module.heads_of(target.id, owner):
+            attribute = site.module.parents[head]
+            if not isinstance(attribute, ast.Attribute) or attribute.attr not in ("physical_mesh", "shape"):
+                self._refuse_others()
+            if attribute.attr == "physical_mesh":
+                site.replace(attribute, target.id)
 
     def _refuse_others(self) -> NoReturn:
         self.refuse("only `env.physical_mesh` and `env.shape` of `thread_resources` have successors; ask for these")
