@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,12 +23,7 @@ from mmruntime._step.signature import Call
 
 
 def calibrate(
-    entry: FunctionName,
-    arguments: FunctionName,
-    counts: Sequence[int],
-    *,
-    one_device: bool = False,
-    clock: Callable[[], float] = time.perf_counter,
+    entry: FunctionName, arguments: FunctionName, counts: Sequence[int], *, one_device: bool = False
 ) -> dict[str, Any]:
     """What the first device does: its kind, seconds of a launch, and of a layer's passes for each size.
 
@@ -38,7 +32,6 @@ def calibrate(
         arguments: The function of its arguments, or `-`.
         counts: How many microbatches a batch is cut into.
         one_device: Whether the program has one device until it calls the step.
-        clock: Gives seconds.
 
     Raises:
         BadEntryPoint: If the step cannot be traced, or its layer does not run here.
@@ -47,12 +40,12 @@ def calibrate(
     def take(fun: Callable[..., Any], call: Call, mesh: MultiMesh, donate: frozenset[int]) -> dict[str, Any]:
         device = jax.devices()[0]
         axis, layers, batch, _ = layers_of(entry, fun, call, mesh, donate, device.platform)
-        launch, layer, sizes = launch_time(clock), 0, []
+        launch, layer, sizes = launch_time(), 0, []
         for count in counts:
             progress.tell(f"timing a layer with {count} microbatches")
-            made = placed_layers(fun, call, mesh, donate, device.platform, count, {axis: layers})
+            step, _, segments = placed_layers(fun, call, mesh, donate, device.platform, count, {axis: layers})
             try:
-                layer, forward, backward = layer_times(*made, launch=launch, clock=clock)
+                layer, forward, backward = layer_times(step, segments, launch)
             except Exception as error:
                 what = f"a layer with {batch // count} rows does not run here"
                 raise BadEntryPoint(failure(entry, what, error, "leave --calibrate out")) from error

@@ -115,7 +115,7 @@ def layer_costs(step: Step, placement: Placement, segments: Segments) -> list[La
     return found
 
 
-def middle_layer(step: Step, placement: Placement, segments: Segments) -> tuple[int, list[Segment], frozenset[Var]]:
+def middle_layer(step: Step, segments: Segments) -> tuple[int, list[Segment], frozenset[Var]]:
     """A layer between others if there are three: its number, the programs of its passes, and what is summed of these.
 
     Raises:
@@ -125,7 +125,7 @@ def middle_layer(step: Step, placement: Placement, segments: Segments) -> tuple[
     first = [each for each in segments.by_region[index] if each.variant == 0]
     stages, _, _ = _numbered(first, segments)
     # The passes of the last one are one program.
-    number = max((len(stages) - 1) // 2, 0)
+    number = (len(stages) - 1) // 2
     return number, list(_programs(stages[number])), frozenset(result for _, result in step.regions[index].sums)
 
 

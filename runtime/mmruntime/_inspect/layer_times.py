@@ -13,39 +13,32 @@ import jax.numpy as jnp
 from mmruntime import _compat
 from mmruntime._inspect.layer_costs import middle_layer
 from mmruntime._jaxpr.ir import Step
-from mmruntime._partition.placement.place import Placement
 from mmruntime._partition.programs.segment import Segment, Segments
-
-Clock = Callable[[], float]
 
 _REPEATS, _LEAST_SECONDS, _ISSUED = 5, 0.3, 100
 # Bytes that caches may hold, and how many sets of arrays there are at most beside the first.
 _CACHED, _MOST_SETS = 2**27, 63
 
 
-def layer_times(
-    step: Step, placement: Placement, segments: Segments, *, launch: float = 0.0, clock: Clock = time.perf_counter
-) -> tuple[int, float, float]:
+def layer_times(step: Step, segments: Segments, launch: float) -> tuple[int, float, float]:
     """The number of a layer between others, and seconds of its forward pass and of its backward pass.
 
     Args:
         step: A step in which each layer is a stage of its own.
-        placement: Where it runs.
         segments: Its programs.
         launch: Seconds to issue a program, which are left out.
-        clock: Gives seconds.
 
     Raises:
         ValueError: If no stage stands in a microbatch loop.
     """
-    number, passes, totals = middle_layer(step, placement, segments)
+    number, passes, totals = middle_layer(step, segments)
     times = {True: 0.0, False: 0.0}
     for each in passes:
-        times[each.backward] += max(_seconds(step, each, totals, clock) - launch, 1e-9)
+        times[each.backward] += max(_seconds(step, each, totals) - launch, 1e-9)
     return number, times[False], times[True]
 
 
-def _seconds(step: Step, program: Segment, totals: Collection[Any], clock: Clock) -> float:
+def _seconds(step: Step, program: Segment, totals: Collection[Any]) -> float:
     """Seconds of a program, which adds its gradients to those of other microbatches."""
     compute = _compat.as_fun(_compat.close(step.like, program.reads, program.writes, [op.eqn for op in program.ops]))
     summed = [position for position, var in enumerate(program.writes) if var in totals]
@@ -73,7 +66,7 @@ def _seconds(step: Step, program: Segment, totals: Collection[Any], clock: Clock
         sets[number] = sums, operands
         return sums, values
 
-    return _shortest(again, clock)
+    return _shortest(again)
 
 
 def _filled(aval: Any) -> jax.Array:
@@ -85,7 +78,7 @@ def _filled(aval: Any) -> jax.Array:
     return jnp.full(aval.shape, 0.01 if jnp.issubdtype(aval.dtype, jnp.inexact) else 0, aval.dtype)
 
 
-def launch_time(clock: Clock = time.perf_counter) -> float:
+def launch_time() -> float:
     """Seconds to issue a program, of many that are issued one after the other."""
     add = jax.jit(lambda x: x + 1)
     value = add(jnp.zeros(()))
@@ -96,15 +89,15 @@ def launch_time(clock: Clock = time.perf_counter) -> float:
             found = add(found)
         return found
 
-    return _shortest(issued, clock) / _ISSUED
+    return _shortest(issued) / _ISSUED
 
 
-def _shortest(run: Callable[[], Any], clock: Clock) -> float:
+def _shortest(run: Callable[[], Any]) -> float:
     """Seconds of the shortest of some runs; the first one compiles."""
     jax.block_until_ready(run())
     times: list[float] = []
     while len(times) < _REPEATS or sum(times) < _LEAST_SECONDS:
-        begun = clock()
+        begun = time.perf_counter()
         jax.block_until_ready(run())
-        times.append(clock() - begun)
+        times.append(time.perf_counter() - begun)
     return min(times)
