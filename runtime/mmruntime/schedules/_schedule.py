@@ -8,7 +8,7 @@ from functools import cached_property
 from mmruntime.schedules._action import Action
 from mmruntime.schedules._drawing.text_grid import grid
 from mmruntime.schedules._memory import recomputed
-from mmruntime.schedules._validate import validate
+from mmruntime.schedules._validate import check, check_live
 
 _FUSED_TEXT = re.compile(r"\((\d+[FBIW]\d+);(\d+[FBIW]\d+)\)OVERLAP_F_B")
 
@@ -112,15 +112,14 @@ class Schedule:
         Raises:
             ValueError: If a check fails. The text shows the grid with the failing cell in square brackets.
         """
-        if live_bound is None:
-            _ = self._is_valid
-        else:
-            validate(self, live_bound)
+        _ = self._is_valid
+        if live_bound is not None:
+            check_live(self, live_bound)
 
     @cached_property
     def _is_valid(self) -> bool:
-        """True; a search simulates one schedule again and again, with other costs."""
-        validate(self, None)
+        """True, or the error; asked once, as a search simulates one schedule again and again, with other costs."""
+        check(self)
         return True
 
     def to_csv(self) -> str:
