@@ -111,17 +111,21 @@ def _run(
     free: dict[Any, int] = {}
     made: dict[int, int] = {}
     jobs: list[TimedJob] = []
+    queues: Collection[Any]
     issued = 0.0
     for _ in range(rounds):
         for item, cost, own in zip(program.instructions, seconds, issue, strict=True):
-            is_run = isinstance(item, RunInstruction)
-            queues: Collection[Any] = [(item.source, item.target)] if not isinstance(item, RunInstruction) else ()
-            if isinstance(item, RunInstruction) and cores is None:
+            takes_place, queues = False, ()
+            if not isinstance(item, RunInstruction):
+                queues = ((item.source, item.target),)
+            elif cores is None:
                 queues = devices[item.spec.submesh]
+            else:
+                takes_place = True
             after = {made[slot] for slot in item.args if slot in made} | {free[each] for each in queues if each in free}
             free.update(dict.fromkeys(queues, len(jobs)))
             made.update(dict.fromkeys(item.results, len(jobs)))
-            jobs.append(TimedJob(cost, frozenset(after), issued, takes_place=is_run and cores is not None))
+            jobs.append(TimedJob(cost, frozenset(after), issued, takes_place))
             issued += own
         made = handed_on(program, carried, made)
     if cores is None:
