@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import Mesh
 
 from mmruntime import compat
-from mmruntime._old_jax import mesh_context as _linen_mesh
+from mmruntime._old_jax import mesh_context
 
 MESH = Mesh(np.array(jax.devices()).reshape(4, 2), ("d", "m"))
 
@@ -45,9 +45,9 @@ def late(tmp_path, monkeypatch):
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "meta.py").write_text("def global_mesh_defined():\n    'Whether.'\n    return False\n")
-    monkeypatch.setattr(_linen_mesh, "_MODULE", "late_hints.meta")
+    monkeypatch.setattr(mesh_context, "_MODULE", "late_hints.meta")
     # Without the finder that an earlier context may have left, which waits for Flax's own module.
-    finders = [finder for finder in sys.meta_path if not isinstance(finder, _linen_mesh._AtImport)]
+    finders = [finder for finder in sys.meta_path if not isinstance(finder, mesh_context._AtImport)]
     monkeypatch.setattr(sys, "meta_path", finders)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield
@@ -58,11 +58,11 @@ def late(tmp_path, monkeypatch):
 def test_an_import_inside_of_the_context(late):
     answers = []
     for _ in range(2):
-        _linen_mesh.tell_linen(lambda: bool(answers))
+        mesh_context.tell_linen(lambda: bool(answers))
     from late_hints import meta  # type: ignore[import-not-found]
 
     question = meta.global_mesh_defined
-    _linen_mesh.tell_linen(lambda: True)
+    mesh_context.tell_linen(lambda: True)
     assert meta.global_mesh_defined is question
     assert question.__doc__ == "Whether."
     assert question() is False
@@ -74,5 +74,5 @@ def test_a_flax_that_does_not_ask_so_is_left_alone(late):
     from late_hints import meta
 
     del meta.global_mesh_defined
-    _linen_mesh.tell_linen(lambda: True)
+    mesh_context.tell_linen(lambda: True)
     assert not hasattr(meta, "global_mesh_defined")

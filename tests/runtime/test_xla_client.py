@@ -22,7 +22,7 @@ TRAIN = """
     import jax, jax.numpy as jnp, numpy as np
     import mmruntime as mm
     from jax.sharding import PartitionSpec as P
-    from mmruntime._partition.layouts import propagate as propagated_layouts
+    from mmruntime._partition.layouts import propagate as layouts
 
     events = collections.Counter()
     jax.monitoring.register_event_listener(lambda event, **_: events.update([event.rpartition("/")[2]]))
@@ -32,8 +32,8 @@ TRAIN = """
         jax.config.update("jax_compilation_cache_dir", sys.argv[1])
 
     calls = []
-    propagate = propagated_layouts.propagate
-    propagated_layouts.propagate = lambda *args: calls.append(args) or propagate(*args)
+    propagate = layouts.propagate
+    layouts.propagate = lambda *args: calls.append(args) or propagate(*args)
 
     mesh = mm.MultiMesh(axis_sizes=(4, 2), axis_names=("stage", "data"), logical_axes=[("batch", "data")])
 

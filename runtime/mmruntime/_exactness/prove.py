@@ -221,7 +221,7 @@ def prove(
             )
             if proof.is_exact:
                 return proof
-    divided = averages(part, edits)
+    divided = _averages(part, edits)
     verdicts = tuple(
         replace(each, is_average=each.kind == "sum" and position in divided) for position, each in enumerate(found)
     )
@@ -672,8 +672,8 @@ def fits(value: AbstractValue, part: Sequence[int], whole: Sequence[int], n: int
     return expected == list(whole)
 
 
-def averages(closed: Any, edits: Edits) -> set[int]:
-    """The positions of the results that such a number of the whole batch's program is in the way of.
+def _averages(closed: Any, edits: Edits) -> set[int]:
+    """The positions of results that are averages: they come of a number that the size of the whole batch decides.
 
     Args:
         closed: A microbatch's program, open or closed.
@@ -697,12 +697,12 @@ def averages(closed: Any, edits: Edits) -> set[int]:
 
 
 def _inside(eqn: Any, inner: Mapping[Any, Edits]) -> set[int]:
-    """The results of an equation that such a number in one of its bodies is in the way of; all, if they are others."""
+    """The results of an equation that are averages in one of its bodies; all, where the body has other results."""
     found: set[int] = set()
     for key, edits in inner.items():
         name, *which = key if isinstance(key, tuple) else (key,)
         body = eqn.params[name][which[0]] if which else eqn.params[name]
-        positions = averages(body, edits)
+        positions = _averages(body, edits)
         is_same = len(_compat.split(body)[0].outvars) == len(eqn.outvars)
         found |= positions if is_same or not positions else set(range(len(eqn.outvars)))
     return found

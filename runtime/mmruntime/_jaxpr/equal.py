@@ -249,7 +249,7 @@ def shares_equal_traces() -> bool:
 
 
 def one_of_equal(closed: Any) -> tuple[Any, list[Any]]:
-    """The first of all closed jaxprs that equal this one, in a context of `shared`; without one, this one.
+    """The first of all closed jaxprs that equal this one, in a context of `sharing_equal_traces`; else this one.
 
     Numbers that are folded into keys do not count.
 

@@ -133,7 +133,7 @@ class Step:
             yield from region.ops
 
     def border(self) -> set[Var]:
-        """What more than equations read: results, what loops take slices of, and what they add up."""
+        """The variables that not only equations read: results, what loops take slices of, and what they add up."""
         found = {atom for atom in self.outvars if is_var(atom)}
         for region in self.regions:
             found |= {*region.slices.values(), *(result for _, result in region.sums)}

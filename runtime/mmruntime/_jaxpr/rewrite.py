@@ -1,7 +1,7 @@
 """Rewriting: which equations are needed, and equations on other variables.
 
-Equations of JAX and those of a step (`Op`) go through the same functions. `inline` opens calls, and `trace_equations`
-makes new equations of a function.
+Equations of JAX and those of a step (`Op`) go through the same functions. `inline` opens calls; `trace_equations` and
+`trace_scan` make new equations of a function.
 """
 
 from __future__ import annotations

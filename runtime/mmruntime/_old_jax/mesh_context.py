@@ -1,9 +1,10 @@
 """The mesh in context as before `jax.set_mesh`: functions may look it up, and it changes nothing by itself.
 
-Up to Flax 0.10, `nn.with_logical_constraint`, boxes of parameters and `flax.linen.partitioning` looked for a mesh in
-`thread_resources`. Since then `flax.core.meta.global_mesh_defined` looks for the mesh of `jax.set_mesh` alone, and
-without one the hints silently do nothing. With a mesh they still call `jax.lax.with_sharding_constraint` with a spec,
-which finds either mesh. So only that one function is wrapped.
+The sharding hints of Flax's linen find it too, by `tell_linen`. Up to Flax 0.10, `nn.with_logical_constraint`, boxes of
+parameters and `flax.linen.partitioning` looked for a mesh in `thread_resources`. Since then
+`flax.core.meta.global_mesh_defined` looks for the mesh of `jax.set_mesh` alone, and without one the hints silently do
+nothing. With a mesh they still call `jax.lax.with_sharding_constraint` with a spec, which finds either mesh. So only
+that one function is wrapped.
 """
 
 from __future__ import annotations

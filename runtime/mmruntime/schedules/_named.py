@@ -1,4 +1,4 @@
-"""A named schedule for given sizes and placement."""
+"""Named schedules: their records, found by walking `_algorithms`, and one of them for given sizes and placement."""
 
 import difflib
 import importlib

@@ -24,7 +24,7 @@ from mmruntime._execution.transfers.crossing import Crossing
 from mmruntime._processes.group import group_of
 from mmruntime._processes.progress import progress
 from mmruntime._processes.transports import NAMES
-from mmruntime._step import several_processes as fingerprint
+from mmruntime._step import several_processes
 from tests.runtime.helpers import adam_state, adam_step, batches, in_stages, normal, plain_chain, squares, weights
 
 
@@ -434,7 +434,7 @@ def disagreements() -> None:
     refused(lambda: compiled(name=["train", "evaluate"][me])(w, batch), "process 0: train", "process 1: evaluate")
     with mock.patch.object(_compat, "versions", lambda: f"jax 0.10.{me}"):
         refused(lambda: compiled()(w, batch), "the versions:", "process 0: jax 0.10.0", "process 1: jax 0.10.1")
-    with mock.patch.object(fingerprint, "Counter", lambda numbers: Counter([*numbers, *[1] * me])):
+    with mock.patch.object(several_processes, "Counter", lambda numbers: Counter([*numbers, *[1] * me])):
         refused(
             lambda: compiled()(w, batch),
             "the devices of each process:",

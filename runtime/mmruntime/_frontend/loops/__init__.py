@@ -1,5 +1,5 @@
 """Microbatch loops: a function of the batch becomes a marked loop over pieces of it, whose results are put together.
 
-`microbatch`, `microbatch_loop` and `microbatch_scan` are what programs call. The other files say what of a loop is a
-sum, which keys its iterations get, and whether it computes what one iteration on the whole batch does.
+`microbatch`, `microbatch_loop` and `microbatch_scan` are what programs call. The other files say which keys its
+iterations get, and whether it computes what one iteration on the whole batch does; `_jaxpr/carry` says what is a sum.
 """

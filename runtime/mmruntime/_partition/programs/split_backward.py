@@ -3,8 +3,10 @@
 The input half computes the cotangents of activations, for which other submeshes wait; the weight half computes the
 gradients of weights, for which only this submesh's accumulators wait. Calls are opened first (a task's transposed jit,
 rematerialised bodies) and scans over layers cut in two, so that each equation is in one half and nothing is computed
-twice.
-The zero-bubble schedules need this (Qi et al., https://arxiv.org/abs/2401.10241, section 2).
+twice. The zero-bubble schedules need this (Qi et al., https://arxiv.org/abs/2401.10241, section 2).
+
+Of a scan over layers, the first half passes cotangents from layer to layer and stacks what the second one needs to
+compute the gradients of weights:
 
     carry, weight_grads = scan(body, carry, xs)
     ->  carry, kept = scan(input_half, carry, xs)
