@@ -65,8 +65,7 @@ def trace_equations(
     traced, captured = _compat.split(jax.make_jaxpr(function)(*map(abstract, operands)))
     assert not captured, "what is traced reads its operands only"
     out = _compat.new_var(traced.outvars[0].aval) if out is None else out
-    # Without equations the result is a number, as of `jnp.zeros(())`, or an operand.
-    return out, inlined(traced, operands, [out], next(iter(traced.eqns), None))
+    return out, inlined(traced, operands, [out], None)
 
 
 def trace_scan(
