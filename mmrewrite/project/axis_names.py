@@ -83,14 +83,21 @@ def with_axis_names(
         return list(hinted)
     modules = [*hinted, *_reached(hinted, others, load, adopt)]
     project = Project(modules, load, ())
-    groups = [project.connected(facts) for facts in meshes]
+    groups = [
+        (
+            group,
+            declared_names(group, axes),
+            any(compiles_pmap(each, hint) for each in group for hint in each.hints.hints),
+        )
+        for group in map(project.connected, meshes)
+    ]
     for facts in modules:
-        mine = [group for group in groups if facts in group]
+        mine = [group for group in groups if facts in group[0]]
         # Before the rewrite no import need connect a step and the module of its mesh.
         mine = mine or (groups if len(groups) == 1 else [])
-        known = frozenset(name for group in mine for name in declared_names(group, axes))
+        known = frozenset(name for _, names, _ in mine for name in names)
         facts.hints.axis_names = known
-        copies = any(compiles_pmap(other, hint) for group in mine for other in group for hint in other.hints.hints)
+        copies = any(has_copies for _, _, has_copies in mine)
         facts.hints.implied = list(implied_hints(facts, known, jaxtyping, copies=copies)) if mine else []
     return modules
 
