@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -244,6 +245,7 @@ class HintImporters:
     consumed: Mapping[str, Sequence[CalledHint]]
     unreadable: Sequence[SourceFile] = ()
     _unused: dict[int, bool] = field(default_factory=dict)
+    _bound: dict[str, Mapping[str, set[str]]] = field(default_factory=dict)
 
     def is_reexporter(self, facts: Facts) -> bool:
         """Whether another module imports a hint function from this one."""
@@ -308,18 +310,26 @@ class HintImporters:
             if _imported_name(facts, imported) == f"{module}.{name}":
                 yield not self.is_unused(facts, imported)
         # Names of the module itself, or of a package around it: `compat.hints`, `pkg.compat.hints`.
-        holders = {
-            bound
-            for scope in {id(scope): scope for scope in facts.names.scopes.values()}.values()
-            for bound, bindings in scope.bindings.items()
-            if any(binding.target and f"{module}.".startswith(f"{binding.target}.") for binding in bindings)
-        }
+        parts, bound = module.split("."), self._bound_in(facts)
+        holders = {each for stop in range(len(parts)) for each in bound.get(".".join(parts[: stop + 1]), ())}
         if holders:
             use = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(holders)))})(?:\.\w+)*?\.{re.escape(name)}\b")
             uses = len(use.findall(facts.source.text))
             consumed = (facts.source.text[slice(*called.call.function)] for called in self.consumed[facts.path])
             if uses:
                 yield uses > sum(use.match(text) is not None for text in consumed)
+
+    def _bound_in(self, facts: Facts) -> Mapping[str, set[str]]:
+        """The names that a module binds, by the full names that they stand for: all others ask for them."""
+        if facts.path not in self._bound:
+            found: dict[str, set[str]] = defaultdict(set)
+            for scope in set(facts.names.scopes.values()):
+                for name, bindings in scope.bindings.items():
+                    for binding in bindings:
+                        if binding.target:
+                            found[binding.target].add(name)
+            self._bound[facts.path] = found
+        return self._bound[facts.path]
 
 
 def listed(facts: Facts, names: Collection[str]) -> Iterator[tuple[ast.List | ast.Tuple, list[ast.expr]]]:
