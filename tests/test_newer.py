@@ -35,6 +35,20 @@ def test_what_an_older_python_cannot_parse(text: str, version: tuple[int, int]) 
     assert result.changed is (sys.version_info >= version) is not (told in f"{result.failure}")
 
 
+@pytest.mark.parametrize(
+    "line", ["import model", "from model import encode", "from . import model", "from .model import encode"]
+)
+def test_whose_module_cannot_be_parsed(line: str) -> None:
+    """That of the folder is imported, by a relative import, too; one of its name elsewhere is none of it."""
+    text = f"import jax\n\n{line}\n\n\ndef f(x):\n    return jax.nn.relu(x)  # mm: task(stage=0)\n"
+    modules = {"p/model.py": b"def encode(x) = x\n", "q/model.py": b"def encode(x):\n    return x\n"}
+    for names in (("p/train.py", "q/train.py"), ("q/train.py", "p/train.py")):
+        files = [SourceFile(name, text.encode(), "train", root=name[0]) for name in names]
+        found = {each.path: each for each in rewrite_project(files, Registry(), load=modules.get)}
+        assert f"{found['p/train.py'].failure}".startswith("it imports `model`: Python ")
+        assert found["q/train.py"].changed and found["q/train.py"].failure is None
+
+
 BEFORE = """\
 import jax
 import jax.numpy as jnp

@@ -52,8 +52,9 @@ class Project:
         self._places_of: dict[str, frozenset[str]] = {}
         self._answers: dict[Hashable, Any] = {}
         self.withheld: set[Hint] = set()
-        # By the name of a module that imports led to: that name, and why it could not be parsed.
+        # Why modules could not be parsed, with their names: by place, and by root and name, as they are imported.
         self._unparsed: dict[str, str] = {}
+        self._unparsed_imports: dict[tuple[str, str], str] = {}
         for item in (*callers, *starred_in, *self.facts.values()):
             self._by_place[place_of(item.file)] = item
             self.connect(item)
@@ -67,6 +68,7 @@ class Project:
         return self._by_name[key]
 
     def _find_module(self, name: str, near: str) -> Facts | None:
+        key = (near, name)
         if name.startswith("."):
             inner = name.lstrip(".")
             roots, name = _folder_above(near, len(name) - len(inner) - 1), inner
@@ -77,6 +79,10 @@ class Project:
             for place, is_package in ((f"{root}/{path}.py", False), (f"{root}/{path}/__init__.py", True)):
                 if place not in self._by_place:
                     self._by_place[place] = self._read(place, name, is_package, root)
+                if place in self._unparsed:
+                    # Python imports this one, whatever stands elsewhere.
+                    self._unparsed_imports[key] = self._unparsed[place]
+                    return None
                 found = self._by_place[place]
                 if found is not None:
                     return found
@@ -89,7 +95,7 @@ class Project:
         facts = read_facts(SourceFile(place, data, name, is_package, root), self._codemods)
         if isinstance(facts, Unreadable):
             if facts.unparsed:
-                self._unparsed[name] = f"`{name}`: {facts.message}"
+                self._unparsed[place] = f"`{name}`: {facts.message}"
             return None
         self.connect(facts)
         return facts
@@ -320,10 +326,13 @@ class Project:
 
     def unparsed_import(self, facts: Facts) -> str | None:
         """Why a module cannot be parsed that this one imports, directly or through others; None if there is none."""
-        modules = self.imported_by([facts]).values() if self._unparsed else ()
-        imports = (name for each in modules for node in each.names.scopes for name in imported_names(node, each))
-        names = (name for full in imports for name in (full, full.rpartition(".")[0]))
-        return next((self._unparsed[name] for name in names if name in self._unparsed), None)
+        known = self._unparsed_imports
+        modules = self.imported_by([facts]).values() if known else ()
+        imports = (
+            (each, name) for each in modules for node in each.names.scopes for name in imported_names(node, each)
+        )
+        keys = ((each.file.root, part) for each, name in imports for part in (name, name.rpartition(".")[0]))
+        return next((known[key] for key in keys if key in known), None)
 
     def imported(self, facts: Facts) -> Iterator[Facts]:
         """The project's modules that `facts` imports anywhere."""
