@@ -57,6 +57,11 @@ def is_jit_decorator(names: Module, decorator: ast.expr, scope: Scope) -> bool:
     return is_partial and len(decorator.args) == 1 and names.resolve(decorator.args[0], scope) in COMPILERS
 
 
+def compiled_in(call: ast.Call) -> ast.expr | None:
+    """What a call of one of `COMPILERS` compiles, by position or as `fun=`; None where it is given no function yet."""
+    return next(iter((*call.args, *(keyword.value for keyword in call.keywords if keyword.arg == "fun"))), None)
+
+
 def required_parameters(function: ast.FunctionDef | ast.Lambda) -> list[str]:
     """Names of the parameters without a default."""
     arguments = function.args

@@ -9,6 +9,8 @@ from hinted_sites import refusal_of, site_of
 
 from mmrewrite.analysis.steps.compilers import carried
 from mmrewrite.analysis.steps.jit_calls import jit_call, jit_decorator
+from mmrewrite.codemod.registry import Registry
+from mmrewrite.engine.rewrite import rewrite_source
 
 pytestmark = pytest.mark.quick
 
@@ -28,11 +30,21 @@ HEAD = "import functools\nimport jax\nimport equinox as eqx\nfrom flax import nn
         pytest.param("s = nnx.jit(graph=True)(f)  # mm: mjit", "f", ["graph"], id="of another library"),
         pytest.param("s = jax.pmap(f, 'i')  # mm: mjit", "f", ["axis_name"], id="an option by position"),
         pytest.param("c = nnx.jit\ns = c(f)  # mm: mjit", "f", [], id="by an alias"),
+        pytest.param("s = jax.jit(inline=True, fun=f)  # mm: mjit", "f", ["inline"], id="by name"),
+        pytest.param("s = jax.jit(inline=True)(fun=f)  # mm: mjit", "f", ["inline"], id="by name, options first"),
     ],
 )
 def test_calls_that_compile(text: str, function: str, keywords: list[str]) -> None:
     found = jit_call(site_of(f"{HEAD}{text}\n"), "mjit")
     assert (ast.unparse(found.function), [keyword.arg for keyword in found.keywords]) == (function, keywords)
+
+
+@pytest.mark.parametrize(
+    "call", ["jax.jit(donate_argnums=0, fun=f)", "jax.jit(fun=f, donate_argnums=0)", "jax.jit(donate_argnums=0)(fun=f)"]
+)
+def test_a_function_that_is_given_by_name_is_first(call: str) -> None:
+    text = f"{HEAD}# mm: mesh(stage=2)\ns = {call}  # mm: mjit\ny = s(1)  # mm: task(stage=0)\n"
+    assert "s = mm.mjit(f, mesh=mesh, donate_argnums=0)\n" in rewrite_source(text, Registry()).result.decode()
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,8 @@ class CompileForMesh(MeshCodemod):
         """`jax.jit(step, ...)` becomes `mm.mjit(step, mesh=mesh, ...)`."""
         if isinstance(self.site.statement, ast.FunctionDef | ast.AsyncFunctionDef) or original_node is not self.target:
             return updated_node
-        wrapper, function = f"{self.site.runtime}.mjit", updated_node.args[0]
+        wrapper, given = f"{self.site.runtime}.mjit", updated_node.args
+        function = next((each for each in given if each.keyword and each.keyword.value == "fun"), given[0])
         if has_comments(updated_node) and function.keyword is None:
             return self.with_options(updated_node.with_changes(func=expression(wrapper)))
         return self.generated(wrapper, function.value, **self.arguments)

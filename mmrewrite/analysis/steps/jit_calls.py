@@ -11,7 +11,7 @@ from mmrewrite.analysis.steps.compilers import Compiler, compiler, curried, name
 from mmrewrite.codemod.site import Site
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.uses import ModuleUses
-from mmrewrite.source.functions import COMPILERS
+from mmrewrite.source.functions import COMPILERS, compiled_in
 from mmrewrite.values.flow import values_of
 from mmrewrite.values.value import By, Decorated, Value
 
@@ -52,7 +52,7 @@ _ABSENT = {
 
 @dataclass(frozen=True)
 class Jit:
-    """A call that compiles: `jax.jit(f, ...)`, `jax.jit(...)(f)` or `functools.partial(jax.jit, ...)(f)`.
+    """A call that compiles: `jax.jit(f, ...)`, also as `fun=f`, `jax.jit(...)(f)` or `partial(jax.jit, ...)(f)`.
 
     `compiler` stands for `jax.jit`, and may be another function that compiles.
     """
@@ -149,13 +149,15 @@ def _refuse_absent(site: Site, facts: Facts, node: ast.Attribute) -> None:
 
 def _jits(site: Site, statement: ast.stmt) -> Iterator[Jit]:
     for call in site.calls(statement):
-        maker = call.func
-        if isinstance(maker, ast.Call) and len(call.args) == 1 and not call.keywords:
+        maker, function = call.func, compiled_in(call)
+        if function is None:
+            continue
+        if isinstance(maker, ast.Call) and len(call.args) + len(call.keywords) == 1:
             used = curried(site, maker)
             if used is not None:
-                yield Jit(call, call.args[0], tuple(maker.keywords), used)
+                yield Jit(call, function, tuple(maker.keywords), used)
                 continue
-        used = compiler(site, maker) if call.args else None
+        used = compiler(site, maker)
         if used is None:
             continue
         name = site.text(maker)
@@ -165,7 +167,8 @@ def _jits(site: Site, statement: ast.stmt) -> Iterator[Jit]:
         if len(call.args) > 1 + len(named):
             site.refuse(f"this `{name}` is given more than a function by position; name its other arguments", call)
         by_position = [ast.keyword(option, value) for option, value in zip(named, call.args[1:], strict=False)]
-        yield Jit(call, call.args[0], (*by_position, *call.keywords), used)
+        options = (keyword for keyword in call.keywords if keyword.value is not function)
+        yield Jit(call, function, (*by_position, *options), used)
 
 
 def _made_where(site: Site) -> str:

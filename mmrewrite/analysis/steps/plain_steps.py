@@ -10,7 +10,7 @@ from mmrewrite.directives.vocabulary import STATEMENT, kind_of
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reach, Reached, VisibleReach
-from mmrewrite.source.functions import COMPILERS, is_jit_decorator
+from mmrewrite.source.functions import COMPILERS, compiled_in, is_jit_decorator
 from mmrewrite.source.names import Scope
 from mmrewrite.source.spans import span
 from mmrewrite.values.flow import values_of
@@ -102,7 +102,7 @@ def plain_steps(project: Project, facts: Facts, hinted: set[ast.stmt], codemod: 
                 functions[statement] = statement
         elif kind_of(statement) == STATEMENT:
             for node in names.calls.get(statement, ()):
-                compiled = next(iter((*node.args, *(each.value for each in node.keywords if each.arg == "fun"))), None)
+                compiled = compiled_in(node)
                 if compiled is None or not _compiles(project, facts, node.func, scope):
                     continue
                 binding = None
