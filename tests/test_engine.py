@@ -19,7 +19,7 @@ from mmrewrite.directives.carrier import may_have_hints
 from mmrewrite.engine import workers
 from mmrewrite.engine.decide import in_order
 from mmrewrite.engine.draft import draft_module
-from mmrewrite.engine.outcome import apply_edits, ordered_edits, undo_edits, without_repeats
+from mmrewrite.engine.edits import apply_edits, ordered_edits, undo_edits, without_repeats
 from mmrewrite.engine.rewrite import rewrite_project, rewrite_source
 from mmrewrite.engine.self_check import SecondRun, self_check
 from mmrewrite.engine.settings import HintSettings

@@ -42,16 +42,9 @@ from mmmodernize.sites.site import Location, ModernizeContext, ModuleDraft, OldN
 from mmmodernize.sites.version_guards import guard_of
 from mmrewrite.codemod.refused import SiteRefused
 from mmrewrite.engine.comment_places import kept_comments
+from mmrewrite.engine.edits import apply_edits, ordered_edits, without_repeats
 from mmrewrite.engine.notebook import read_notebooks
-from mmrewrite.engine.outcome import (
-    Outcome,
-    apply_edits,
-    ordered_edits,
-    outcomes_apart,
-    rewritten,
-    unread,
-    without_repeats,
-)
+from mmrewrite.engine.outcome import Outcome, outcomes_apart, rewritten, unread
 from mmrewrite.engine.self_check import SecondRun, self_check
 from mmrewrite.engine.sorted_imports import with_sorted_imports
 from mmrewrite.project.facts import Facts, Loader, SourceFile, Unreadable

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from mmrewrite.codemod.comments import comments_of, is_for_tools, lost
 from mmrewrite.codemod.layout import indentation, own_span
-from mmrewrite.engine.outcome import apply_edits, ordered_edits
+from mmrewrite.engine.edits import apply_edits, ordered_edits
 from mmrewrite.project.facts import Facts
 from mmrewrite.results import Edit, HintReference
 from mmrewrite.source.spans import begins_its_line, blocks_of, first_line, on_line, span

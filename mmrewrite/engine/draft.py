@@ -17,8 +17,8 @@ from mmrewrite.codemod.site import Draft, HintMistake, Insert, Site
 from mmrewrite.directives.calls import Removal
 from mmrewrite.directives.collect import CommentHints, Hint
 from mmrewrite.engine.comment_places import kept_comments
+from mmrewrite.engine.edits import apply_edits, ordered_edits
 from mmrewrite.engine.hint_imports import HintImporters, Unused, idle_imports, removed_imports
-from mmrewrite.engine.outcome import apply_edits, ordered_edits
 from mmrewrite.engine.settings import HintSettings
 from mmrewrite.engine.sorted_imports import with_sorted_imports
 from mmrewrite.project.facts import RUNTIME, Facts

@@ -17,7 +17,7 @@ from typing import TypeVar
 from mmrewrite.codemod.comments import is_for_tools
 from mmrewrite.directives.calls import HintImport, Removal
 from mmrewrite.directives.collect import CalledHint
-from mmrewrite.engine.outcome import apply_edits
+from mmrewrite.engine.edits import apply_edits
 from mmrewrite.project.facts import Facts, SourceFile
 from mmrewrite.project.project import Project
 from mmrewrite.results import Edit

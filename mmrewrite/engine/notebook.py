@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from mmrewrite.directives.carrier import CARRIER_OR_NEAR
-from mmrewrite.engine.outcome import apply_edits, unchanged
+from mmrewrite.engine.edits import apply_edits
+from mmrewrite.engine.outcome import unchanged
 from mmrewrite.project.facts import SourceFile
 from mmrewrite.results import CompatUse, Edit, HintError, HintReference, LeftAlone, Refusal, Rewrite
 from mmrewrite.source.failure import failure_of

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mmrewrite.engine.outcome import undo_edits
+from mmrewrite.engine.edits import undo_edits
 from mmrewrite.project.facts import Facts, SourceFile, Unreadable
 from mmrewrite.results import Rewrite
 from mmrewrite.source.failure import bug

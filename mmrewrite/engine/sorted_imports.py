@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mmrewrite.codemod.layout import hanging_unit
-from mmrewrite.engine.outcome import apply_edits
+from mmrewrite.engine.edits import apply_edits
 from mmrewrite.project.facts import Facts
 from mmrewrite.results import Edit
 from mmrewrite.source.import_order import ImportLines, arranged, import_groups, joined

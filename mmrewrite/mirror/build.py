@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mmrewrite.engine.outcome import apply_edits
+from mmrewrite.engine.edits import apply_edits
 from mmrewrite.files.cache_folder import hash_of
 from mmrewrite.files.select import Rules, source_file
 from mmrewrite.files.walk import MANIFEST, load_file, read_file, shown, walk

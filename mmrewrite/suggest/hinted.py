@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mmrewrite.directives.carrier import PACKAGE
-from mmrewrite.engine.outcome import apply_edits
+from mmrewrite.engine.edits import apply_edits
 from mmrewrite.results import Edit, HintError, Refusal, Rewrite
 from mmrewrite.source.file import SourceFile
 from mmrewrite.source.spans import first_line, leading_space

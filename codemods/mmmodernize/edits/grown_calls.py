@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mmrewrite.codemod.layout import fit_statement, hanging_unit, indentation, own_span, unwrap, wrap
-from mmrewrite.engine.outcome import apply_edits
+from mmrewrite.engine.edits import apply_edits
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.results import Edit
 from mmrewrite.source.alignment import aligned
