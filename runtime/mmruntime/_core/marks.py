@@ -49,7 +49,7 @@ class LoopSpec:
 
     Attributes:
         count: Number of microbatches.
-        num_slices: How many of the scan's operands are cut into microbatches.
+        num_batch_operands: How many of the scan's operands are cut into microbatches.
         schedule: Name of the schedule, or a hashable schedule object.
         custom: Rows of task names per submesh, as `schedules.custom` takes them, or None.
         num_stages: How many stages the user expects the tasks to make, or None.
@@ -63,7 +63,7 @@ class LoopSpec:
     """
 
     count: int
-    num_slices: int = 0
+    num_batch_operands: int = 0
     schedule: Hashable = schedules.DEFAULT
     custom: Rows | None = None
     num_stages: int | None = None

@@ -533,7 +533,7 @@ def accumulate_pieces(
                 "cannot be added up over microbatches. Return a number, or leave it out of the result."
             )
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    spec = dataclasses.replace(spec, num_slices=len(jax.tree.leaves(first)))
+    spec = dataclasses.replace(spec, num_batch_operands=len(jax.tree.leaves(first)))
 
     # The partitioner recognises this form: one scan, whose new carry is `add(carry, result)` leaf by leaf.
     def loop(zeros: Any, pieces: Any) -> Any:

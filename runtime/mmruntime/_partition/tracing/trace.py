@@ -256,7 +256,7 @@ class _Flattener:
         operands = [_read(outer_env, atom) for atom in scan.invars]
         body, body_consts = split(scan.params["jaxpr"])
         num_carry = len(scan.outvars)
-        num_consts = len(operands) - num_carry - spec.num_slices
+        num_consts = len(operands) - num_carry - spec.num_batch_operands
 
         ops: list[Op] = []
         slices: dict[Var, Var] = {}
@@ -338,7 +338,7 @@ def _is_sum_over_slices(scan: Any, spec: LoopSpec) -> bool:
     """
     body = split(scan.params["jaxpr"])[0]
     num_carry = len(scan.outvars)
-    first_slice = len(scan.invars) - spec.num_slices
+    first_slice = len(scan.invars) - spec.num_batch_operands
     first_carry = first_slice - num_carry
     if first_carry < 0 or len(body.invars) != len(scan.invars) or len(body.outvars) != num_carry:
         return False
