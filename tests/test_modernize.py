@@ -202,7 +202,7 @@ class Overlap(ModernizeCodemod):
         (WithoutMeaning, "the edit at line 3 says something else than it means"),
         (WithoutText, "the edit at line 3 says something else than it means"),
         (NeverDone, "a second run would change the file again"),
-        (Overlap, "AssertionError: edits overlap at line 3, at outcome.py:"),
+        (Overlap, "AssertionError: edits overlap at line 3, at edits.py:"),
     ],
 )
 def test_a_result_that_breaks_a_promise_is_our_bug(codemod: type[ModernizeCodemod], problem: str) -> None:
