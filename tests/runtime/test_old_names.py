@@ -9,8 +9,8 @@ import warnings
 import pytest
 
 from mmmodernize.names.name_index import ONCE_MODULES, last_releases, old_names
-from mmmodernize.names.old_names import STILL_THERE
 from mmmodernize.names.private_index import private_names
+from mmmodernize.names.shared_names import STILL_THERE
 from mmmodernize.registry import ModernizeRegistry
 
 # Those of these codemods come from the index, or are there and have changed.

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from mmmodernize.edits.import_names import one_line, parts_that_go
 from mmmodernize.names.name_index import ONCE_MODULES, ONCE_MODULES_OF_THEMSELVES, old_names, row_around
-from mmmodernize.names.old_names import PJIT, STILL_THERE
+from mmmodernize.names.shared_names import PJIT, STILL_THERE
 from mmmodernize.sites.site import ModernizeContext, ModuleDraft
 from mmmodernize.sites.version_guards import guard_of
 from mmrewrite.codemod.comments import is_for_tools

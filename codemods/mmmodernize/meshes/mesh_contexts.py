@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from mmmodernize.meshes.mesh_values import MeshValues, is_used_as_another
-from mmmodernize.names.old_names import ENVIRONMENTS
+from mmmodernize.names.shared_names import ENVIRONMENTS
 from mmmodernize.sites.site import ModernizeContext, SharedFlow
 from mmrewrite.project.uses import ModuleUses
 

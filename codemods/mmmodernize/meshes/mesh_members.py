@@ -18,7 +18,7 @@ from mmmodernize.meshes.partition_specs import (
     new_keyword,
     specs_of,
 )
-from mmmodernize.names.old_names import CONSTRAINTS, ENVIRONMENTS, PJIT, XMAPS
+from mmmodernize.names.shared_names import CONSTRAINTS, ENVIRONMENTS, PJIT, XMAPS
 from mmmodernize.sites.version_guards import guard_of
 from mmrewrite.project.uses import ModuleUses
 

@@ -30,7 +30,7 @@ from mmmodernize.meshes.meshless_calls import MeshlessCalls
 from mmmodernize.meshes.plain_constraints import PlainConstraints
 from mmmodernize.meshes.plain_sites import PlainSites
 from mmmodernize.meshes.uncompiled_code import UncompiledCode, suspension
-from mmmodernize.names.old_names import PJIT
+from mmmodernize.names.shared_names import PJIT
 from mmmodernize.sites.site import ModernizeContext, SharedFlow
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.uses import ModuleUses

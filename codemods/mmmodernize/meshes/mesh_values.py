@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterable
 
-from mmmodernize.names.old_names import ENVIRONMENTS, MESHES
+from mmmodernize.names.shared_names import ENVIRONMENTS, MESHES
 from mmmodernize.types.libraries import ARRAY_LIBRARIES, gives_no_mesh, is_known, is_none, library_name
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.annotations import classes_in, parsed_annotation

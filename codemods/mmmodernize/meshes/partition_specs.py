@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from mmmodernize.calls.call_forms import call_of, hides_arguments
-from mmmodernize.names.old_names import CONSTRAINTS, GONE_VALUES, PJIT
+from mmmodernize.names.shared_names import CONSTRAINTS, GONE_VALUES, PJIT
 from mmmodernize.sites.site import OldNameSite
 from mmrewrite.project.uses import ModuleUses, OldNameUse
 from mmrewrite.source.names import numbered

@@ -16,7 +16,7 @@ from mmmodernize.meshes.mesh_contexts import MeshContext
 from mmmodernize.meshes.mesh_members import Member
 from mmmodernize.meshes.meshless_calls import MeshlessCalls
 from mmmodernize.meshes.plain_sites import PlainSites
-from mmmodernize.names.old_names import OLD_CONSTRAINTS
+from mmmodernize.names.shared_names import OLD_CONSTRAINTS
 from mmrewrite.project.uses import ModuleUses
 
 _SET_A_MESH = (

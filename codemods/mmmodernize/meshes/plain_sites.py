@@ -19,7 +19,7 @@ from mmmodernize.meshes.code_in_view import CodeInView
 from mmmodernize.meshes.mesh_contexts import CALLED, ENTERED, ENVIRONMENT, LEFT, STATEMENT, WITH, MeshContext
 from mmmodernize.meshes.mesh_members import Member
 from mmmodernize.meshes.mesh_names import MeshName, UnnamedMesh, mesh_name
-from mmmodernize.names.old_names import OLD_MESHES
+from mmmodernize.names.shared_names import OLD_MESHES
 from mmrewrite.project.project import Project
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import Scope

@@ -23,7 +23,7 @@ from mmmodernize.meshes.mesh_contexts import (
     run_now,
 )
 from mmmodernize.meshes.partition_specs import SPECS
-from mmmodernize.names.old_names import CONSTRAINTS, MESHES, PJIT, RESOURCE_ENVS
+from mmmodernize.names.shared_names import CONSTRAINTS, MESHES, PJIT, RESOURCE_ENVS
 from mmmodernize.types.array_functions import COMPUTE, TRANSFORMS
 from mmmodernize.types.libraries import ARRAY_LIBRARIES, library_name
 from mmmodernize.types.possible_arrays import PossibleArrays, is_compiled_for_mesh

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mmmodernize.calls.components import bits, combined, marks_of
 from mmmodernize.calls.reach import NarrowReach
-from mmmodernize.names.old_names import XMAPS
+from mmmodernize.names.shared_names import XMAPS
 from mmmodernize.sites.site import Location, ModernizeContext
 from mmmodernize.sites.version_guards import guard_of
 from mmrewrite.project.uses import ModuleUses, OldNameUse

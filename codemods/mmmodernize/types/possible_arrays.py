@@ -9,7 +9,7 @@ import ast
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from mmmodernize.names.old_names import PJIT
+from mmmodernize.names.shared_names import PJIT
 from mmmodernize.types.array_annotations import ArrayAnnotations
 from mmmodernize.types.array_functions import (
     COMPUTE,

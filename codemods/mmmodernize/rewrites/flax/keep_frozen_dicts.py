@@ -26,7 +26,7 @@ from itertools import pairwise
 from typing import ClassVar
 
 from mmmodernize.codemod import ModernizeCodemod
-from mmmodernize.names.old_names import FROZEN_DICTS
+from mmmodernize.names.shared_names import FROZEN_DICTS
 from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.brackets import call_brackets, tokens_between

@@ -26,7 +26,7 @@ from mmmodernize.calls.call_forms import call_of
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.meshes.mesh_regions import COMPAT, NAMED, MeshRegions
 from mmmodernize.meshes.partition_specs import make_explicit, needs_mesh, specs_of
-from mmmodernize.names.old_names import CONSTRAINTS, OLD_CONSTRAINTS
+from mmmodernize.names.shared_names import CONSTRAINTS, OLD_CONSTRAINTS
 from mmmodernize.sites.site import Location, ModernizeContext
 from mmrewrite.project.uses import ModuleUses
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from mmmodernize.codemod import ModernizeCodemod
-from mmmodernize.names.old_names import OLD_MESHES
+from mmmodernize.names.shared_names import OLD_MESHES
 from mmmodernize.sites.site import Location, ModernizeContext
 from mmrewrite.project.uses import ModuleUses
 

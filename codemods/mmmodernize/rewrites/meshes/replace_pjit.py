@@ -42,7 +42,7 @@ from mmmodernize.meshes.partition_specs import (
     refuse_gone,
     specs_of,
 )
-from mmmodernize.names.old_names import PJIT
+from mmmodernize.names.shared_names import PJIT
 from mmmodernize.sites.site import Location, ModernizeContext
 from mmrewrite.project.uses import ModuleUses
 

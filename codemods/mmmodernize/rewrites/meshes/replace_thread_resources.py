@@ -27,7 +27,7 @@ from typing import NoReturn
 
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.meshes.mesh_contexts import ENVIRONMENT, MeshContexts
-from mmmodernize.names.old_names import ENVIRONMENTS, RESOURCE_ENVS
+from mmmodernize.names.shared_names import ENVIRONMENTS, RESOURCE_ENVS
 from mmmodernize.sites.site import Location, ModernizeContext
 from mmrewrite.project.uses import ModuleUses
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from mmmodernize.codemod import ModernizeCodemod
-from mmmodernize.names.old_names import MESHES
+from mmmodernize.names.shared_names import MESHES
 from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.values.flow import ValueFlow

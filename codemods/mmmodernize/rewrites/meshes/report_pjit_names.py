@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.meshes.multimesh_uses import is_carried
-from mmmodernize.names.old_names import GONE_VALUES, PJIT
+from mmmodernize.names.shared_names import GONE_VALUES, PJIT
 from mmrewrite.project.uses import ModuleUses
 
 if TYPE_CHECKING:

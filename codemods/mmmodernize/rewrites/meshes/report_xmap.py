@@ -17,7 +17,7 @@ See https://docs.jax.dev/en/latest/notebooks/shard_map.html for what to write by
 from __future__ import annotations
 
 from mmmodernize.codemod import ModernizeCodemod
-from mmmodernize.names.old_names import XMAPS
+from mmmodernize.names.shared_names import XMAPS
 
 
 class ReportXmap(ModernizeCodemod):

@@ -24,7 +24,7 @@ from typing import ClassVar
 from mmmodernize.calls.call_forms import given_to
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.meshes.multimesh_uses import MARKERS, PACKAGES, imports_of, is_carried, spelled_compat
-from mmmodernize.names.old_names import PJIT
+from mmmodernize.names.shared_names import PJIT
 from mmmodernize.sites.site import Location, ModernizeContext
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import Scope

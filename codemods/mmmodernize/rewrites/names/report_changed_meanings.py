@@ -27,7 +27,7 @@ from mmmodernize.modules.project_names import ProjectAge
 from mmmodernize.names.changed_meanings import CHANGED_MEANINGS, ChangedMeaning, meaning_words
 from mmmodernize.names.gate import uses_any
 from mmmodernize.names.name_index import PACKAGES, TITLES
-from mmmodernize.names.old_names import FROZEN_DICTS
+from mmmodernize.names.shared_names import FROZEN_DICTS
 from mmmodernize.sites.site import Location, ModernizeContext
 from mmmodernize.text.checkpoint_paths import relative_path
 from mmmodernize.types.value_classes import ARRAY, PMAP_RESULT, ValueClasses

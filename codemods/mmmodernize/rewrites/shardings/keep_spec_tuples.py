@@ -28,7 +28,7 @@ from typing import ClassVar
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_element
 from mmmodernize.meshes.partition_specs import SPECS
-from mmmodernize.names.old_names import PJIT
+from mmmodernize.names.shared_names import PJIT
 from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.branches import branches

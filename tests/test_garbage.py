@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mmrewrite.engine import collection
+from mmmodernize import garbage
 
 
 class _Node:
@@ -31,15 +31,15 @@ def no_search_of_its_own() -> Iterator[None]:
 
 
 def _run(count: int) -> weakref.ref[_Node]:
-    with collection.no_collection():
+    with garbage.no_collection():
         nodes = [_Node() for _ in range(count)]
     return weakref.ref(nodes[-1])
 
 
 @pytest.mark.usefixtures("no_search_of_its_own")
 def test_what_blocks_leave_is_found_once_it_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collection, "_MOST_LEFT", 1000)
-    monkeypatch.setattr(collection, "_left", 0)
+    monkeypatch.setattr(garbage, "_MOST_LEFT", 1000)
+    monkeypatch.setattr(garbage, "_left", 0)
     first = _run(10)
     second = _run(1000)
     assert first() is not None and second() is not None
@@ -49,6 +49,6 @@ def test_what_blocks_leave_is_found_once_it_is_much(monkeypatch: pytest.MonkeyPa
 
 def test_a_block_leaves_the_search_as_it_was() -> None:
     assert gc.isenabled()
-    with collection.no_collection(), collection.no_collection():
+    with garbage.no_collection(), garbage.no_collection():
         assert not gc.isenabled()
     assert gc.isenabled()
