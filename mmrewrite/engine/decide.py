@@ -21,9 +21,9 @@ from mmrewrite.engine.self_check import SecondRun, self_check
 from mmrewrite.engine.settings import HintSettings, Sources, no_file
 from mmrewrite.project.axis_names import with_axis_names
 from mmrewrite.project.facts import Facts, Importing, Loader, SourceFile, Unreadable, has_mark, place_of, read_facts
+from mmrewrite.project.hinted_files import read_hinted
 from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reach
-from mmrewrite.project.reexported_hints import read_hinted
 from mmrewrite.results import HintError, LeftAlone, Refusal, Rewrite
 from mmrewrite.source.failure import failure_of
 from mmrewrite.source.file import may_import_all

@@ -17,7 +17,7 @@ from mmrewrite.mirror.child_process import Mirror, check_named, check_runtime, m
 from mmrewrite.mirror.limits import USUAL, ProgramLimits
 from mmrewrite.plan.read_placement import devices_needed, may_place, read_regions, too_few_devices
 from mmrewrite.project.facts import Facts, has_mark, read_facts
-from mmrewrite.project.reexported_hints import read_hinted
+from mmrewrite.project.hinted_files import read_hinted
 from mmrewrite.project.verify_entries import Entry, hinted_entries
 from mmrewrite.results import Rewrite
 from mmrewrite.tracking import Phase, Tell

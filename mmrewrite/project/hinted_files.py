@@ -1,4 +1,4 @@
-"""Hint functions that the project's own modules re-export, as for `from .compat import hints`."""
+"""All hinted files of a run, those too that take them from a module, as in `from .compat import hints`."""
 
 from __future__ import annotations
 
