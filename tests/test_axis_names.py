@@ -34,6 +34,17 @@ def facts(text: str) -> Facts:
     return read
 
 
+@pytest.mark.parametrize("mapped", ["jax.pmap", "compat.pmap", "eqx.filter_pmap"])
+def test_copies_for_each_device_are_taken_apart_behind_all_steps_of_rows(mapped: str) -> None:
+    text = (
+        "import jax\nimport equinox as eqx\nfrom flax import jax_utils\nfrom mmruntime import compat\n\n"
+        f"# mm: mesh(data=2)\n\n\n@{mapped}  # mm: mjit\ndef step(x):\n    return x\n\n\n"
+        "def first(x):\n    return jax_utils.unreplicate(step(x))\n"
+    )
+    (result,) = rewrite_project(files(m=text), REGISTRY)
+    assert "jax.tree.map(lambda x: x[0], step(x))" in result.result.decode()
+
+
 class TestWhereTheyCount:
     def test_in_modules_that_a_hinted_program_imports(self) -> None:
         results = rewrite_project(files(layers=LAYERS, step=STEP, other=LAYERS), REGISTRY)

@@ -39,7 +39,7 @@ PARTIALS = {
     "mmrewrite/analysis/steps/step_data.py": "which parameters a partial sets, called or not",
     "mmrewrite/codemod/site.py": "a name for it in what codemods write",
     "mmrewrite/plan/read_calls.py": "calls that the tool itself has written",
-    "mmrewrite/source/functions.py": "which function a decorator compiles, by its text",
+    "mmrewrite/source/jit_kinds.py": "which function a decorator compiles, by its text",
 }
 # Who looks at an assignment in an expression (`a := b`).
 WALRUSES = {

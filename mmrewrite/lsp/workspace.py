@@ -39,7 +39,7 @@ from mmrewrite.plan.traced_bytes import KIND, traces_of
 from mmrewrite.project.facts import SourceFile
 from mmrewrite.results import HintReference, Rewrite
 from mmrewrite.source.failure import is_bug
-from mmrewrite.source.functions import COMPILERS, is_jit_decorator
+from mmrewrite.source.jit_kinds import JIT_KINDS, is_jit_decorator
 from mmrewrite.source.names import read_names
 from mmrewrite.source.spans import first_line
 from mmrewrite.source.text import SourceError, SourceText, encode_buffer, parse_quietly
@@ -287,7 +287,7 @@ def _compiled_on(data: bytes, line: int) -> str | None:
                 return statement.name
         elif isinstance(statement, ast.Assign) and line <= (statement.end_lineno or 0):
             made, target = statement.value, statement.targets[0]
-            if isinstance(made, ast.Call) and names.resolve(made.func, scope) in COMPILERS:
+            if isinstance(made, ast.Call) and names.resolve(made.func, scope) in JIT_KINDS:
                 return getattr(target, "attr", getattr(target, "id", None))
     return None
 

@@ -15,6 +15,7 @@ from mmrewrite.project.facts import Adopt, Facts, Loader, SourceFile, place_of, 
 from mmrewrite.project.project import Project
 from mmrewrite.results import HintReference
 from mmrewrite.source.functions import placed_expressions
+from mmrewrite.source.jit_kinds import JIT_KINDS
 from mmrewrite.source.names import Scope, all_arguments
 from mmrewrite.source.spans import span
 from mmrewrite.source.text import expression_in
@@ -147,13 +148,14 @@ def _names_of(hint: Hint) -> Iterator[str | None]:
 
 
 def compiles_pmap(facts: Facts, hint: Hint) -> bool:
-    """Whether a hint has a `jax.pmap` compiled for the mesh."""
+    """Whether a hint has a `jax.pmap`, or a function like it, compiled for the mesh."""
     if hint.record.role is not Role.COMPILE:
         return False
     scope = facts.names.scopes[hint.statement]
     heads = getattr(hint.statement, "decorator_list", [hint.statement])
     nodes = (node for head in heads for node in ast.walk(head) if isinstance(node, ast.Name | ast.Attribute))
-    return any(facts.names.resolve(node, scope) == "jax.pmap" for node in nodes)
+    kinds = (JIT_KINDS.get(facts.names.resolve(node, scope) or "") for node in nodes)
+    return any(kind is not None and kind.has_rows for kind in kinds)
 
 
 def implied_hints(facts: Facts, known: Collection[str], jaxtyping: bool, *, copies: bool = False) -> Iterator[Hint]:

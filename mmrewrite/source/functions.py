@@ -5,13 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from mmrewrite.source.names import Module, Scope
-
-JIT = "jax.jit"
-# The functions that compile a step, of which `mjit` takes the place.
-COMPILERS = frozenset(
-    (JIT, "jax.pmap", "flax.nnx.jit", "equinox.filter_jit", "equinox.filter_pmap", "mmruntime.compat.pmap")
-)
+from mmrewrite.source.names import Module
 
 _VARYING = frozenset(("builtins.next", "builtins.open", "builtins.input"))
 _VARYING_MODULES = ("numpy.random.", "random.", "time.")
@@ -43,23 +37,6 @@ def function_around(names: Module, statement: ast.stmt) -> ast.FunctionDef | ast
     """The function that a statement runs in, the innermost one."""
     around = names.around(statement)
     return next((holder for holder in around if isinstance(holder, ast.FunctionDef | ast.AsyncFunctionDef)), None)
-
-
-def is_jit_decorator(names: Module, decorator: ast.expr, scope: Scope) -> bool:
-    """Whether a decorator compiles: `@jax.jit`, `@jax.jit(...)`, `@partial(jax.jit, ...)`, or another such function."""
-    if names.resolve(decorator, scope) in COMPILERS:
-        return True
-    if not isinstance(decorator, ast.Call):
-        return False
-    if names.resolve(decorator.func, scope) in COMPILERS:
-        return not decorator.args
-    is_partial = names.resolve(decorator.func, scope) == "functools.partial"
-    return is_partial and len(decorator.args) == 1 and names.resolve(decorator.args[0], scope) in COMPILERS
-
-
-def compiled_in(call: ast.Call) -> ast.expr | None:
-    """What a call of one of `COMPILERS` compiles, by position or as `fun=`; None where it is given no function yet."""
-    return next(iter((*call.args, *(keyword.value for keyword in call.keywords if keyword.arg == "fun"))), None)
 
 
 def required_parameters(function: ast.FunctionDef | ast.Lambda) -> list[str]:

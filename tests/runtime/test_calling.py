@@ -13,12 +13,24 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import mmruntime as mm
+from mmrewrite.source.jit_kinds import JIT_KINDS
+from mmruntime._calling.choose import _KINDS, convention_for
 from tests.runtime.helpers import normal, on, stages, weights
 
 nnx = pytest.importorskip("flax.nnx")
 eqx = pytest.importorskip("equinox")
 
 pytestmark = pytest.mark.family
+
+
+def test_the_tool_rewrites_the_functions_that_the_runtime_knows() -> None:
+    """Each with the options that `mjit` takes of it, and a convention of its own."""
+    carried = {"donate_argnums", "donate_argnames", "static_argnums", "static_argnames"}
+    assert {".".join(kind): {*options} - carried for kind, options in _KINDS.items()} == {
+        name: {*kind.options} - carried for name, kind in JIT_KINDS.items()
+    }
+    for kind in _KINDS:
+        convention_for(kind, lambda x: x, stages(2), {}, ())
 
 
 class Tied(nnx.Module):

@@ -16,7 +16,8 @@ from mmrewrite.project.axis_names import DEVICE, layout_argument
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reached, VisibleReach
-from mmrewrite.source.functions import is_jit_decorator, own_expressions
+from mmrewrite.source.functions import own_expressions
+from mmrewrite.source.jit_kinds import is_jit_decorator
 from mmrewrite.source.spans import span
 from mmrewrite.values.flow import ValueFlow, values_of
 from mmrewrite.values.value import By, Value

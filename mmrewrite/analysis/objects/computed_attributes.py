@@ -11,7 +11,7 @@ from mmrewrite.codemod.site import Site
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.annotations import classes_in
-from mmrewrite.source.functions import is_jit_decorator
+from mmrewrite.source.jit_kinds import is_jit_decorator
 from mmrewrite.values.annotations import annotations_of
 from mmrewrite.values.classes import Definition
 from mmrewrite.values.flow import ValueFlow, values_of

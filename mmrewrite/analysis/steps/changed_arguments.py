@@ -18,7 +18,7 @@ from mmrewrite.codemod.site import Site
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.uses import ModuleUses
-from mmrewrite.source.functions import COMPILERS, is_jit_decorator
+from mmrewrite.source.jit_kinds import JIT_KINDS, is_jit_decorator
 from mmrewrite.source.names import all_arguments, dotted_name
 from mmrewrite.values.arguments import of_parameter
 from mmrewrite.values.flow import ValueFlow, values_of
@@ -308,7 +308,7 @@ def _is_compiled(facts: Facts, function: ast.FunctionDef | ast.AsyncFunctionDef)
     scope = facts.names.scopes[function]
     calls = (call for each in facts.names.scopes for call in facts.names.calls.get(each, ()) if call.args)
     return any(is_jit_decorator(facts.names, each, scope) for each in function.decorator_list) or any(
-        facts.names.resolve(call.func, scope) in COMPILERS and dotted_name(call.args[0]) == function.name
+        facts.names.resolve(call.func, scope) in JIT_KINDS and dotted_name(call.args[0]) == function.name
         for call in calls
     )
 

@@ -1,4 +1,4 @@
-"""The functions that compile a step, which options each takes, and which of them an expression may be."""
+"""Which of the functions that compile an expression may be, and its options as `mjit` takes them."""
 
 from __future__ import annotations
 
@@ -7,31 +7,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mmrewrite.codemod.site import Site
-from mmrewrite.source.functions import COMPILERS, JIT
+from mmrewrite.source.jit_kinds import JIT, JIT_KINDS
 from mmrewrite.source.names import Scope
 from mmrewrite.values.flow import values_of
 from mmrewrite.values.library import PARTIALS
 from mmrewrite.values.value import CallArguments, Value
 
-CARRIED = ("donate_argnums", "donate_argnames", "static_argnums", "static_argnames")
 _LAYOUTS = ("in_shardings", "out_shardings")
-_MAPPED = ("axis_name", "in_axes", "out_axes", "axis_size", "static_broadcasted_argnums", "donate_argnums")
 
-# The options that `mjit` takes of each.
-_OPTIONS = {
-    JIT: (*CARRIED, *_LAYOUTS),
-    "flax.nnx.jit": CARRIED,
-    "equinox.filter_jit": ("donate",),
-    "equinox.filter_pmap": ("axis_name", "in_axes", "out_axes", "axis_size", "donate"),
-    "jax.pmap": _MAPPED,
-    "mmruntime.compat.pmap": _MAPPED,
-}
 # These change how XLA is called, or how objects are looked through, but no value.
 _WITHOUT_EFFECT = ("inline", "keep_unused", "graph", "graph_updates")
-# Parameters besides the function that may come by position.
-_BY_POSITION = {"jax.pmap": ("axis_name",), "mmruntime.compat.pmap": ("axis_name",)}
-# Those that, called without a function, give one that takes it.
-_CURRIED = frozenset((JIT, "flax.nnx.jit", "equinox.filter_jit", "equinox.filter_pmap"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,15 +36,15 @@ class Compiler:
     @property
     def is_curried(self) -> bool:
         """Whether `f(option=1)(step)` compiles, too."""
-        return self.kinds <= _CURRIED
+        return all(JIT_KINDS[kind].is_curried for kind in self.kinds)
 
     def options(self) -> set[str]:
         """The options that `mjit` takes for it."""
-        return {option for kind in self.kinds for option in _OPTIONS[kind]}
+        return {option for kind in self.kinds for option in JIT_KINDS[kind].options}
 
     def positional(self) -> tuple[str, ...]:
         """Names of parameters besides the function that may come by position."""
-        (first, *others) = {_BY_POSITION.get(kind, ()) for kind in self.kinds}
+        (first, *others) = {JIT_KINDS[kind].by_position for kind in self.kinds}
         return first if not others else ()
 
 
@@ -78,20 +63,20 @@ def compiler(site: Site, node: ast.expr, scope: Scope | None = None) -> Compiler
         return [call.positional[0].value]
 
     found = flow.may(
-        flow.value_in(site.facts, node), lambda value: value.outside if value.outside in COMPILERS else None, also=bound
+        flow.value_in(site.facts, node), lambda value: value.outside if value.outside in JIT_KINDS else None, also=bound
     )
     if not found.answers:
         return None
     others = [each for each in found.others if not bound(each)]
     others += [each.value for each in found.unknown if each.value is not None and not each.is_open]
     if others:
-        other = others[0]
+        other, (*known, last) = others[0], (f"`{kind.shown}`" for kind in JIT_KINDS.values() if kind.shown)
         text = f"`{other.outside}`" if other.outside is not None else "something else"
         if isinstance(other.head, ast.expr):
             text = f"`{ast.unparse(other.head)}` (line {other.line})"
         site.refuse(
-            f"`{site.text(node)}` may be {text}, which is none of `jax.jit`, `nnx.jit`, "
-            "`eqx.filter_jit`, `eqx.filter_pmap` and `jax.pmap`; let every choice be one of them",
+            f"`{site.text(node)}` may be {text}, which is none of {', '.join(known)} and {last}; let every choice be "
+            "one of them",
             node,
         )
     return Compiler(node, frozenset(found.answers), site.resolve(node, scope) == JIT)

@@ -10,7 +10,7 @@ from typing import NamedTuple, NoReturn
 
 from mmrewrite.codemod.site import Site
 from mmrewrite.directives.vocabulary import STATEMENT, kind_of
-from mmrewrite.source.functions import JIT
+from mmrewrite.source.jit_kinds import JIT
 from mmrewrite.source.names import Binding, Scope
 from mmrewrite.values.flow import ValueFlow, values_of
 from mmrewrite.values.names import reaching

@@ -11,7 +11,7 @@ from mmrewrite.analysis.steps.compilers import Compiler, compiler, curried, name
 from mmrewrite.codemod.site import Site
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.uses import ModuleUses
-from mmrewrite.source.functions import COMPILERS, compiled_in
+from mmrewrite.source.jit_kinds import JIT_KINDS, compiled_in
 from mmrewrite.values.flow import values_of
 from mmrewrite.values.value import By, Decorated, Value
 
@@ -176,7 +176,7 @@ def _made_where(site: Site) -> str:
     flow = values_of(site.project)
 
     def compiled(value: Value) -> bool | None:
-        return True if value.head in COMPILERS and [step.kind for step in value.path] == [By.CALL] else None
+        return True if value.head in JIT_KINDS and [step.kind for step in value.path] == [By.CALL] else None
 
     for call in site.calls(site.statement):
         for place in flow.may(flow.value_in(site.facts, call.func), compiled).places.values():

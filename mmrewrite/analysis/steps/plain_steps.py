@@ -10,7 +10,7 @@ from mmrewrite.directives.vocabulary import STATEMENT, kind_of
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reach, Reached, VisibleReach
-from mmrewrite.source.functions import COMPILERS, compiled_in, is_jit_decorator
+from mmrewrite.source.jit_kinds import JIT_KINDS, compiled_in, is_jit_decorator
 from mmrewrite.source.names import Scope
 from mmrewrite.source.spans import span
 from mmrewrite.values.flow import values_of
@@ -120,10 +120,10 @@ def plain_steps(project: Project, facts: Facts, hinted: set[ast.stmt], codemod: 
 def _compiles(project: Project, facts: Facts, node: ast.expr, scope: Scope) -> bool:
     """Whether what is called may be a function that compiles."""
     name = facts.names.resolve(node, scope)
-    if name in COMPILERS or not project.once("compilers that are values", lambda: _compilers_are_values(project)):
-        return name in COMPILERS
+    if name in JIT_KINDS or not project.once("compilers that are values", lambda: _compilers_are_values(project)):
+        return name in JIT_KINDS
     flow = values_of(project)
-    return bool(flow.may(flow.value_in(facts, node), lambda value: value.outside in COMPILERS or None).answers)
+    return bool(flow.may(flow.value_in(facts, node), lambda value: value.outside in JIT_KINDS or None).answers)
 
 
 def _compilers_are_values(project: Project) -> bool:
@@ -132,7 +132,7 @@ def _compilers_are_values(project: Project) -> bool:
         not (isinstance(holder, ast.Call) and holder.func is use.node)
         and use.node not in getattr(holder, "decorator_list", ())
         for module in values_of(project).modules
-        for use in module.uses(COMPILERS)
+        for use in module.uses(JIT_KINDS)
         for holder in (module.parents[use.node],)
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from mmrewrite.codemod.site import Site
 from mmrewrite.directives.arguments import whole_number
 from mmrewrite.project.facts import Facts
-from mmrewrite.source.functions import COMPILERS
+from mmrewrite.source.jit_kinds import JIT_KINDS
 from mmrewrite.source.names import Scope, all_arguments
 from mmrewrite.source.walk import walk
 from mmrewrite.values.flow import ValueFlow, values_of
@@ -187,7 +187,7 @@ def _settings(site: Site, function: Function) -> Iterator[str]:
     for call in _calls_about(site, function):
         name = site.resolve(call.func, site.facts.names.scope)
         keywords = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None}
-        if name == _PARTIAL and site.resolve(call.args[0], site.facts.names.scope) not in COMPILERS:
+        if name == _PARTIAL and site.resolve(call.args[0], site.facts.names.scope) not in JIT_KINDS:
             yield from keywords
             yield from (argument.arg for argument in positional[: len(call.args) - 1])
         for option in ("static_argnums", "static_argnames", "static_broadcasted_argnums"):

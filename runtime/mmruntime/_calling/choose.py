@@ -102,20 +102,23 @@ def convention_for(
         static: Positions of static arguments.
     """
     match kind:
-        case ("flax.nnx", _):
+        case ("flax.nnx", "jit"):
             return NnxJit(fun)
         case ("equinox", "filter_jit"):
             return FilterJit(fun)
         case ("equinox", "filter_pmap"):
             names = ("axis_name", "in_axes", "out_axes", "axis_size")
             return FilterPmap(fun, mesh, **{name: options[name] for name in names if name in options})
-        case (_, "pmap"):
+        case (("jax" | "mmruntime.compat"), "pmap"):
             names = ("axis_name", "in_axes", "out_axes", "axis_size")
             return MappedRows(
                 fun, mesh, static=tuple(static), **{name: options[name] for name in names if name in options}
             )
-    ins, outs = options.get("in_shardings"), options.get("out_shardings")
-    return Convention(fun if ins is None and outs is None else with_layouts(fun, mesh, ins, outs, frozenset(static)))
+        case ("jax", "jit"):
+            ins, outs = options.get("in_shardings"), options.get("out_shardings")
+            is_plain = ins is None and outs is None
+            return Convention(fun if is_plain else with_layouts(fun, mesh, ins, outs, frozenset(static)))
+    raise AssertionError(f"no convention for {'.'.join(kind)}")
 
 
 def donated_positions(donate: Any, count: int | None, label: str) -> tuple[int, ...]:
