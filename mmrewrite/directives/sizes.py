@@ -1,6 +1,7 @@
 """Numbers of bytes as people write and read them.
 
-What the runtime itself prints, as in `explain()`, is `mmruntime._inspect.report_text`.
+What the runtime itself prints, as in `explain()`, is `mmruntime._inspect.report_text`; bounds of programs, given in GB
+and MB, are `mmrewrite.mirror.limits`.
 """
 
 from __future__ import annotations

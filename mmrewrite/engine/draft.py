@@ -71,6 +71,7 @@ def draft_module(
 
 def _checked_edits(draft: Draft, active: Sequence[Hint], importers: HintImporters | None) -> tuple[Edit, ...]:
     """The edits of a draft, once their text is seen to say what they mean."""
+    # This writes the fragments, which know only then what `_meant` asks them.
     facts, edits = draft.facts, ordered_edits(_edits(draft))
     if not edits:
         return edits

@@ -1,5 +1,6 @@
 """Reports and timelines of a compiled step.
 
-A step comes in, values go out. A new figure is computed in `report` and printed by `report_text`; memory is `memory`,
-times are measured by `measure` and simulated by `simulate_step`, pictures are drawn by `timeline_page`.
+A step comes in, values go out. A figure that is known before a run is computed in `report` and printed by
+`report_text`; memory is `memory`. One that is measured is of the `Measurement` of `timeline`, which `measure` takes,
+`simulate_step` foretells, and `mmrewrite.plan.step_trace` prints; pictures are drawn by `timeline_page`.
 """

@@ -1,7 +1,8 @@
 """The passes between a trace and a list of instructions.
 
-A function and the types of its arguments come in, a `Program` of instructions over numbered slots goes out;
-`_step/plan.py` calls the passes, each of which changes none of its arguments. In order of processing:
+A function and the types of its arguments come in, a `Program` of instructions over numbered slots goes out. Elsewhere
+a program is a `Segment`, the equations that are compiled as one, by its `ProgramSpec`. `_step/plan.py` calls the
+passes, each of which changes none of its arguments, and has their order; the folders, in that of imports:
 
 - `tracing`: flat equations, each with its task.
 - `stacks`: arrays that hold the layers of several stages, as one array for each stage.

@@ -1,5 +1,6 @@
 """Compiled steps: `mjit`, `parallelize`, and the plan of passes.
 
-A function and the types of its arguments come in, a runner goes out. `plan` calls the passes, `mesh_function` keeps a
-plan for each `signature`; what processes compare before they run a step is in `several_processes`.
+A function and the types of its arguments come in, a runner goes out. `plan` calls the passes on a `step_state`, whose
+programs and layouts are made when they are read; `mesh_function` keeps a plan for each `signature`; what processes
+compare before they run a step is in `several_processes`.
 """

@@ -372,6 +372,7 @@ def _lay_out_alike(state: StepState) -> StepState:
 
 
 # In order: for which steps, and what is done. A pass gives the next state, the same one where there is nothing to do.
+# Reading `segments` cuts the step into programs, reading `shardings` lays them out: see `step_state`.
 PASSES: tuple[tuple[Callable[[StepState], bool], Callable[[StepState], StepState]], ...] = (
     (_in_parts, lambda at: at.changed(*recompute_residuals(at.step, at.placement, at.segments))),
     (_of_loop_on_several_devices, lambda at: at.changed(*split_by_program(at.step, at.placement, at.segments))),

@@ -1,4 +1,4 @@
-"""Shard: the layout of every value at every program's border.
+"""Shard: the layout of every value at every program's border, and the functions that are compiled in it.
 
 Shardy's propagation pass runs alone on each lowered segment, which takes milliseconds; no program is
 compiled just to learn shardings, and afterwards every border is explicit.
