@@ -270,6 +270,24 @@ def test_all_axes_of_the_hint_are_written(devices: int, logical_axes: dict[str, 
 
 
 @pytest.mark.parametrize(
+    ("fixed", "advice"),
+    [
+        ({"stages": 3, "data": 2}, "6 does not divide 8; give --devices 6, or other sizes"),
+        ({"stages": 9}, "give from 2 to 6 stages"),
+        ({"stages": 1}, "give from 2 to 6 stages"),
+        ({"stages": 2, "data": 4, "count": 3}, "give a number of devices and a --batch that divide each other"),
+    ],
+)
+def test_sizes_that_no_mesh_has_are_told_with_what_to_give(fixed: dict[str, int], advice: str) -> None:
+    choices, device = FixedChoices(**fixed), find_device("h100")
+    found = find_plans(CostModel(_layers(6, 1024), 8, device, donates=True), 8, 1, data=True, fixed=choices)
+    assert found.best is None
+    wanted = Wanted("m:step", "m:example", device, 8, fixed=choices)
+    text = as_text(Suggested(wanted, 8, 8, 6, "stage", "data", "batch", {}, {}, None, 8, found))
+    assert f"; {advice}." in text
+
+
+@pytest.mark.parametrize(
     ("text", "line"),
     [
         ("from flax import nnx\n# linen had another way\n", "nnx.remat(Layer.__call__)(layer, x)"),

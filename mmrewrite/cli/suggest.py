@@ -116,7 +116,9 @@ def suggest_and_show(wanted: Wanted, options: Mapping[str, Any], *, applies: boo
     _show(session, suggested)
     session.print_problems()
     if applies and suggested.hints is None:
-        session.say("nothing was written: no pipeline is worth it; --stages N asks for one all the same")
+        is_none = suggested.found.verdict == "nothing"
+        why = "" if is_none else ": no pipeline is worth it; --stages N asks for one all the same"
+        session.say(f"nothing was written{why}")
     elif applies:
         files = "1 file" if session.written == 1 else f"{session.written} files"
         session.say(f"{files} changed" if is_good else "nothing was written: the check has failed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
@@ -249,20 +250,31 @@ def _verdict(suggested: Suggested) -> str:
     return f"{what}: about {_seconds(found.plain.seconds)} a step (predicted, not measured){best}."
 
 
+def _fitting(suggested: Suggested) -> str:
+    """What to give instead of sizes that no mesh of a plan has."""
+    fixed = suggested.wanted.fixed
+    held = math.prod(suggested.held.values())
+    product = held * math.prod(each for each in (fixed.stages, fixed.data, fixed.model) if each is not None)
+    if fixed.model is not None and suggested.model_axis is None:
+        return "no dimension of a layer that a model axis may cut has a place for a hint; leave --model out"
+    if fixed.stages is not None and not 1 < fixed.stages <= suggested.layers:
+        return f"give from 2 to {suggested.layers} stages"
+    if suggested.devices % product:
+        return f"{product} does not divide {suggested.devices}; give --devices {product}, or other sizes"
+    if suggested.data_axis is None:
+        return "no value is seen to have the rows of a batch, so all devices are stages; give as many as stages"
+    return "give a number of devices and a --batch that divide each other"
+
+
 def _nothing(suggested: Suggested) -> str:
     found, room = suggested.found, suggested.wanted.device.room
     fixed = suggested.wanted.fixed.said()
     least = min(found.others, key=lambda each: each.memory, default=None)
     if least is None:
         beside = f" with {fixed}" if fixed else ""
-        advice = "give a number of devices and a --batch that divide each other"
-        if suggested.data_axis is None:
-            advice = "no value is seen to have the rows of a batch, so all devices are stages; give as many as stages"
-        if suggested.wanted.fixed.model is not None and suggested.model_axis is None:
-            advice = "no dimension of a layer that a model axis may cut has a place for a hint; leave --model out"
         return (
             f"No pipeline of {suggested.layers} layers and {suggested.batch} rows has a mesh of {suggested.devices} "
-            f"devices{beside}; {advice}."
+            f"devices{beside}; {_fitting(suggested)}."
         )
     parts = dict(least.parts or {})
     largest = max(parts, key=lambda each: parts[each])
