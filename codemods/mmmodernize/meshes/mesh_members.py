@@ -15,7 +15,6 @@ from mmmodernize.meshes.partition_specs import (
     has_spec,
     is_alias,
     needs_mesh,
-    new_keyword,
     specs_of,
 )
 from mmmodernize.names.shared_names import CONSTRAINTS, ENVIRONMENTS, PJIT, XMAPS
@@ -42,6 +41,9 @@ _LOOK_FOR_A_MESH = (
     *("flax.nnx.with_partitioning", "flax.nnx.with_sharding_constraint", "flax.partitioning", "haliax", "levanter"),
     *("paxml", "praxis", "t5x"),
 )
+# The kinds of sites that are given specs. `jax.jit` has taken them in no release under `with mesh:`, but under
+# `jax.set_mesh`: where a mesh context reaches it, it means that mesh, or raises.
+TAKE_SPECS = ("pjit", "jit", "constraint")
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +79,8 @@ class Member:
     @property
     def depends_on_a_mesh(self) -> bool:
         """Whether this does something else, or fails, where another mesh or none is in context."""
+        if self.kind == "jit":
+            return False
         return self.is_resolved_late or self.needs_mesh or self.kind in ("guard", "shim", "xmap")
 
     @property
@@ -125,10 +129,9 @@ def find_members(module: ModuleUses, mesh_contexts: MeshContexts) -> Iterator[Me
             continue
         yield Member(module, use.node, kind, specs=specs_of(module, use) if kind in ("pjit", "constraint") else None)
     for use in module.uses(("jax.jit",)):
-        holder = module.parents[use.node]
-        keywords = holder.keywords if isinstance(holder, ast.Call) else []
-        if any(new_keyword(keyword.arg) and has_spec(module, keyword.value) for keyword in keywords):
-            yield Member(module, use.node, "jit")
+        specs = specs_of(module, use)
+        if any(has_spec(module, value) for value in specs.values):
+            yield Member(module, use.node, "jit", specs=specs)
     yield from _shims(module, kinds)
     for kind, names in (("hint", _HINTS), ("library", _LOOK_FOR_A_MESH)):
         for use in module.uses(module.names_below(names)):

@@ -30,7 +30,7 @@ from mmmodernize.meshes.meshless_calls import MeshlessCalls
 from mmmodernize.meshes.plain_constraints import PlainConstraints
 from mmmodernize.meshes.plain_sites import PlainSites
 from mmmodernize.meshes.uncompiled_code import UncompiledCode, suspension
-from mmmodernize.names.shared_names import PJIT
+from mmmodernize.names.shared_names import PJIT, SET_A_MESH
 from mmmodernize.sites.site import ModernizeContext, SharedFlow
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.uses import ModuleUses
@@ -86,6 +86,9 @@ class MeshRegions:
         self._hidden: dict[MeshContext, str | None] = {}
         self._contexts = context.analysis(MeshContexts)
         found = [member for module in context.modules.values() for member in find_members(module, self._contexts)]
+        if self._sets_a_mesh is not None:
+            # There `jax.jit` may find a mesh for its specs.
+            found = [member for member in found if member.kind != "jit"]
         self._sure = [member.context for member in found if member.context is not None and member.context.is_sure]
         inside = [(context.module, context.body) for context in self._sure]
         self._outside = OutsideReach(self._reach, inside)
@@ -120,6 +123,12 @@ class MeshRegions:
     def contexts(self) -> Iterator[MeshContext]:
         """Every mesh context of the project."""
         return (member.context for member in self._members if member.context is not None)
+
+    def compiled_with_specs(self, module: ModuleUses) -> Iterator[ast.AST]:
+        """Each `jax.jit` of a module that is given specs, and that a mesh context reaches."""
+        for region in self._regions:
+            found = (member for member in region.of("jit") if member.module is module)
+            yield from (member.node for member in found if region.contexts[member])
 
     def group(self, node: ast.AST) -> int | None:
         """The number of the region that a site belongs to."""
@@ -273,13 +282,9 @@ class MeshRegions:
 
     def _why_not_compat(self, region: _MeshRegion) -> str | None:
         """What `compat.mesh_context` would change, in words for a message, else None."""
-        for kind, what in (
-            ("library", "looks for the mesh in context"),
-            ("jit", "gives `jax.jit` a spec of the mesh in context"),
-        ):
-            for member in region.of(kind):
-                if self._runs_uncompiled(region, member):
-                    return f"{member.place} {what}"
+        for member in region.of("library"):
+            if self._runs_uncompiled(region, member):
+                return f"{member.place} looks for the mesh in context"
         for context in region.own_contexts:
             if context.kind == ENVIRONMENT and self._uncompiled_code.environment_mesh(context) is None:
                 return "only `ResourceEnv(mesh, ...)` can be put in context; write `with mesh:`"
@@ -303,7 +308,12 @@ class MeshRegions:
             self._handed,
         )
         constraints = PlainConstraints(
-            self._modules, self._meshless_calls, region.contexts, self._uncompiled_code.run_by, found
+            self._modules,
+            self._sets_a_mesh,
+            self._meshless_calls,
+            region.contexts,
+            self._uncompiled_code.run_by,
+            found,
         )
         for member in region.members:
             if member in found.named:
@@ -320,9 +330,17 @@ class MeshRegions:
                 self._plans[member.node] = SitePlan(COMPAT, name, why_compat=found.reasons[member])
 
     @cached_property
+    def _sets_a_mesh(self) -> str | None:
+        """A place of the project that sets a mesh as today's JAX does."""
+        uses = ((module, use) for module in self._modules.values() for use in module.uses(SET_A_MESH))
+        return next((f"{module.facts.path}:{getattr(use.node, 'lineno', 1)}" for module, use in uses), None)
+
+    @cached_property
     def _orphan(self) -> Member | None:
         """A site that needs the mesh in context, and that no context in view reaches."""
-        dependent = (member for member in self._members if member.needs_mesh or member.kind == "guard")
+        # What `jax.jit` is given has its mesh from `jax.set_mesh`.
+        named = (member for member in self._members if member.needs_mesh and member.kind != "jit")
+        dependent = (*named, *(member for member in self._members if member.kind == "guard"))
         return next((member for member in dependent if self._is_orphan[member]), None)
 
     def _why_context_stays(self, context: MeshContext) -> str | None:
@@ -369,7 +387,6 @@ class MeshRegions:
             ("guard", "asks for the mesh in context"),
             ("hint", "looks for the mesh in context"),
             ("library", "looks for the mesh in context"),
-            ("jit", "gives `jax.jit` a spec of the mesh in context"),
         ):
             for member in region.of(kind):
                 return f"{member.place} {what}"

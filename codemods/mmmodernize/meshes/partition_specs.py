@@ -81,8 +81,12 @@ def needs_mesh(module: ModuleUses, spec: ast.expr) -> bool:
 
 
 def has_spec(module: ModuleUses, spec: ast.expr) -> bool:
-    """Whether a partition spec is written in a tree of specs, rather than a sharding."""
+    """Whether a partition spec is written in a tree of specs, which a name may hold, rather than a sharding."""
     kind = kind_of(module, spec)
+    if kind == "unknown" and isinstance(spec, ast.Name):
+        binding = module.facts.names.binding(spec.id, module.scope_of(spec))
+        value = binding.value if binding is not None and binding.kind != "parameter" else None
+        return isinstance(value, ast.Tuple | ast.List | ast.Dict) and has_spec(module, value)
     return any(has_spec(module, part) for part in parts_of(spec)) if kind == "tree" else kind == "spec"
 
 
@@ -130,16 +134,16 @@ def kind_of(module: ModuleUses, spec: ast.expr) -> str:
     return "unknown"
 
 
-def make_explicit(site: OldNameSite, spec: ast.expr, mesh: str | None) -> None:
+def make_explicit(site: OldNameSite, spec: ast.expr, mesh: str | None, *, keeps_none: bool = False) -> None:
     """Rewrite a spec to say what it meant under a mesh: `None` is replicated, and with `mesh` every spec names it.
 
-    To `pjit`, `None` meant replicated; to `jax.jit` it means that nothing is specified.
+    To `pjit`, `None` meant replicated; to `jax.jit` it means that nothing is specified, and `keeps_none`.
     """
     kind = kind_of(site.module, spec)
     if kind == "tree":
         for part in parts_of(spec):
-            make_explicit(site, part, mesh)
-    elif kind == "none":
+            make_explicit(site, part, mesh, keeps_none=keeps_none)
+    elif kind == "none" and not keeps_none:
         replicated = f"{site.spell(_SPEC)}()"
         site.replace(spec, f"{site.spell('jax.sharding.NamedSharding')}({mesh}, {replicated})" if mesh else replicated)
     elif kind == "spec" and mesh:
@@ -147,10 +151,10 @@ def make_explicit(site: OldNameSite, spec: ast.expr, mesh: str | None) -> None:
     elif kind == "gone":
         _refuse_gone(site, spec)
     elif kind == "unknown" and not _is_explicit_already(site, spec):
-        _make_explicit_later(site, spec, mesh)
+        _make_explicit_later(site, spec, mesh, keeps_none=keeps_none)
 
 
-def _make_explicit_later(site: OldNameSite, spec: ast.expr, mesh: str | None) -> None:
+def _make_explicit_later(site: OldNameSite, spec: ast.expr, mesh: str | None, *, keeps_none: bool) -> None:
     """Have a tree of specs that is made at run time say what it means, leaf by leaf."""
     made, tree_map = site.spell(_SPEC), site.spell("jax.tree.map")
     leaf = next(name for name in numbered("s") if name not in (mesh, made))
@@ -162,6 +166,10 @@ def _make_explicit_later(site: OldNameSite, spec: ast.expr, mesh: str | None) ->
     sharding = site.spell("jax.sharding.NamedSharding")
     if _holds_specs_only(site.module, spec):
         site.wrap(spec, f"{tree_map}(lambda {leaf}: {sharding}({mesh}, {leaf}), ", ")")
+        return
+    if keeps_none:
+        each = f"{sharding}({mesh}, {leaf}) if isinstance({leaf}, {made}) else {leaf}"
+        site.wrap(spec, f"{tree_map}(lambda {leaf}: {each}, ", ")")
         return
     each = f"{sharding}({mesh}, {leaf} or {made}()) if {leaf} is None or isinstance({leaf}, {made}) else {leaf}"
     site.wrap(spec, f"{tree_map}(lambda {leaf}: {each}, ", f", {_stop_at_none(leaf)})")

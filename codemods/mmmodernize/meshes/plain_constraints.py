@@ -19,10 +19,6 @@ from mmmodernize.meshes.plain_sites import PlainSites
 from mmmodernize.names.shared_names import OLD_CONSTRAINTS
 from mmrewrite.project.uses import ModuleUses
 
-_SET_A_MESH = (
-    *("jax.set_mesh", "jax.use_mesh", "jax.sharding.set_mesh", "jax.sharding.use_abstract_mesh"),
-    "jax.sharding.use_mesh",
-)
 _OLD_KEYWORD = "axis_resources"
 
 
@@ -31,6 +27,7 @@ class PlainConstraints:
 
     Args:
         modules: The modules of the project that may change.
+        sets_a_mesh: A place of the project that sets a mesh as today's JAX does.
         meshless_calls: Which sites may run without a mesh.
         reached_by: The contexts that reach each member.
         run_by: What a context that becomes `jax.set_mesh` runs outside of compiled functions.
@@ -40,12 +37,13 @@ class PlainConstraints:
     def __init__(
         self,
         modules: Mapping[str, ModuleUses],
+        sets_a_mesh: str | None,
         meshless_calls: MeshlessCalls,
         reached_by: Mapping[Member, Sequence[MeshContext]],
         run_by: Callable[[MeshContext], Set[ast.AST]],
         found: PlainSites,
     ) -> None:
-        self._modules, self._meshless_calls = modules, meshless_calls
+        self._modules, self._sets_a_mesh, self._meshless_calls = modules, sets_a_mesh, meshless_calls
         self._reached_by, self._run_by, self._found = reached_by, run_by, found
 
     def why_compat(self, member: Member) -> str | None:
@@ -68,12 +66,6 @@ class PlainConstraints:
         if not isinstance(member.node, ast.expr):
             return True
         return member.module.facts.names.resolve(member.node, member.module.scope_of(member.node)) in OLD_CONSTRAINTS
-
-    @cached_property
-    def _sets_a_mesh(self) -> str | None:
-        """A place of the project that sets a mesh as today's JAX does."""
-        uses = ((module, use) for module in self._modules.values() for use in module.uses(_SET_A_MESH))
-        return next((f"{module.facts.path}:{getattr(use.node, 'lineno', 1)}" for module, use in uses), None)
 
     def _may_have_the_old_keyword(self, member: Member) -> bool:
         call, is_partial = member.call

@@ -17,7 +17,7 @@ from mmmodernize.calls.call_forms import hides_arguments
 from mmmodernize.calls.handed_functions import HandedFunctions, Place, call_with
 from mmmodernize.meshes.code_in_view import CodeInView
 from mmmodernize.meshes.mesh_contexts import CALLED, ENTERED, ENVIRONMENT, LEFT, STATEMENT, WITH, MeshContext
-from mmmodernize.meshes.mesh_members import Member
+from mmmodernize.meshes.mesh_members import TAKE_SPECS, Member
 from mmmodernize.meshes.mesh_names import MeshName, UnnamedMesh, mesh_name
 from mmmodernize.names.shared_names import OLD_MESHES
 from mmrewrite.project.project import Project
@@ -72,7 +72,7 @@ class PlainSites:
     def __post_init__(self) -> None:
         self._entered = {member: self._runs_in(member) for member in self.members}
         for member in self.members:
-            if member.kind in ("pjit", "constraint"):
+            if member.kind in TAKE_SPECS:
                 found = self._text_for(member)
                 if isinstance(found, MeshText):
                     self.named[member] = found
@@ -130,7 +130,7 @@ class PlainSites:
         call, is_partial = member.call
         if member.kind == "constraint":
             return [(member.module, call)] if call is not None and not is_partial else None
-        if member.kind != "pjit":
+        if member.kind not in ("pjit", "jit"):
             return None
         module, value = member.module, call if call is not None else member.node
         holder = module.parents[value]
@@ -382,7 +382,7 @@ class PlainSites:
                 named = self.named.items()
                 self.named = {other: found for other, found in named if found.given_by is not context}
         for member in self.members:
-            if member.kind in ("pjit", "constraint") and member not in self.named:
+            if member.kind in TAKE_SPECS and member not in self.named:
                 is_set = self._entered[member] and self.ambient.issuperset(self._entered[member])
                 if is_set and self._why_unplain(member) is None:
                     self.in_ambient.add(member)
@@ -392,7 +392,7 @@ class PlainSites:
         if member.kind in ("shim", "xmap"):
             # It stays, and looks for the mesh of `with mesh:` alone.
             return False
-        if member.kind in ("pjit", "constraint") and not member.needs_mesh and not member.has_no_spec:
+        if member.kind in TAKE_SPECS and not member.needs_mesh and not member.has_no_spec:
             return False
         if member not in self.named:
             return True

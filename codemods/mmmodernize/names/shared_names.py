@@ -26,6 +26,11 @@ ENVIRONMENTS = frozenset(
 RESOURCE_ENVS = frozenset(
     f"{module}.ResourceEnv" for module in ("jax.experimental.maps", "jax.interpreters.pxla", "jax._src.mesh")
 )
+# What puts a mesh in context as today's JAX does.
+SET_A_MESH = (
+    *("jax.set_mesh", "jax.use_mesh", "jax.sharding.set_mesh", "jax.sharding.use_abstract_mesh"),
+    "jax.sharding.use_mesh",
+)
 # Names that codemods replace although importing them works, today, on every JAX from 0.10 on.
 STILL_THERE = frozenset(
     (

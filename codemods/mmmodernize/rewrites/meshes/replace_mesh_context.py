@@ -16,8 +16,8 @@ Otherwise it becomes `with compat.mesh_context(mesh):`, which moves no arrays; `
 
 To check: code that is called inside of the context from places that are not in view.
 
-Refused: contexts that reach code that chooses by the version of JAX, or specs of `jax.jit` and libraries that look only
-for the mesh of `jax.set_mesh`; environments other than `ResourceEnv(mesh, ...)`; call chains of an `xmap`.
+Refused: contexts that reach code that chooses by the version of JAX, or libraries that look only for the mesh of
+`jax.set_mesh`; environments other than `ResourceEnv(mesh, ...)`; call chains of an `xmap`.
 See https://docs.jax.dev/en/latest/_autosummary/jax.set_mesh.html for `jax.set_mesh`.
 """
 

@@ -15,6 +15,8 @@ If neither is exact at this site, or no mesh context is in view, `pjit` becomes 
 arguments, also by `**`, and looks up the mesh in context when it is called. Without specs and without a mesh context in
 view it is `jax.jit`.
 
+A spec that `jax.jit` is given there, which raised, names the mesh where that has a name, and is refused elsewhere.
+
 A `pjit` that stays, because others of its region do, is given `in_shardings` for `in_axis_resources`, which it takes in
 the same meaning in a mesh context.
 
@@ -34,7 +36,8 @@ from collections.abc import Iterator
 from mmmodernize.calls.call_forms import call_of
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import make_positional, name_argument, remove_keyword
-from mmmodernize.meshes.mesh_regions import COMPAT, MeshRegions
+from mmmodernize.meshes.mesh_contexts import MeshContexts
+from mmmodernize.meshes.mesh_regions import COMPAT, NAMED, MeshRegions, SitePlan
 from mmmodernize.meshes.partition_specs import (
     is_alias,
     make_explicit,
@@ -61,6 +64,10 @@ class ReplacePjit(ModernizeCodemod):
         """Uses of `pjit`, and the `lower` calls with an argument that only it took."""
         found = list(super().find(module, context))
         yield from found
+        compiled = [*module.uses(("jax.jit",))]
+        if compiled and any(context.analysis(MeshContexts).of(each) for each in context.modules.values()):
+            given = {*context.analysis(MeshRegions).compiled_with_specs(module)}
+            yield from (Location(module, use.node, use) for use in compiled if use.node in given)
         for node in module.nodes_of(ast.Call) if found else ():
             if isinstance(node.func, ast.Attribute) and node.func.attr == "lower":
                 yield from (Location(module, keyword) for keyword in node.keywords if keyword.arg == "_global_avals")
@@ -74,6 +81,9 @@ class ReplacePjit(ModernizeCodemod):
         plan = site.context.analysis(MeshRegions).plan(site.node)
         if plan.reason is not None:
             self.refuse(plan.reason)
+        if self.use.name not in PJIT:
+            self._name_mesh(plan)
+            return
         call, is_partial = call_of(site.module, self.use.node)
         if plan.style == COMPAT:
             site.needs("0.10", "`mmruntime.compat`")
@@ -89,6 +99,16 @@ class ReplacePjit(ModernizeCodemod):
             is_compat = plan.style == COMPAT
             new = site.spell_compat("pjit", plan.why_compat) if is_compat else site.spell("jax.jit")
             site.replace(self.use.node, new)
+
+    def _name_mesh(self, plan: SitePlan) -> None:
+        """Have `jax.jit` name the mesh, which it asks `jax.set_mesh` for, and never asked `with mesh:` for."""
+        if plan.style == COMPAT:
+            self.refuse(
+                "`jax.jit` takes a spec under `jax.set_mesh` alone, in every release; write `NamedSharding(mesh, ...)` "
+                "with the mesh"
+            )
+        for spec in specs_of(self.site.module, self.use).values if plan.style == NAMED else ():
+            make_explicit(self.site, spec, plan.mesh, keeps_none=True)
 
     def rewrite_left(self) -> None:
         """Write the names of today for specs, which today's `pjit` takes in the same meaning under `with mesh:`."""
