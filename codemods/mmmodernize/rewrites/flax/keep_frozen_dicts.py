@@ -76,7 +76,7 @@ class KeepFrozenDicts(ModernizeCodemod):
                 f"call `flax.core.{call.func.attr}` with it"
             )
         start, _ = site.span(call)
-        *_, dot, _ = tokens_between(site.source, *site.span(call.func))
+        *_, dot, _ = (each for each in tokens_between(site.source, *site.span(call.func)) if each.is_code)
         function = site.spell(f"flax.core.{call.func.attr}")
         brackets, held = call_brackets(site.source, call), call.func.value
         # `(variables.pop)("params")` loses its parentheses.
