@@ -309,7 +309,9 @@ def _of_enumerate(site: Site, loop: ast.For, call: ast.Call, total_of: Callable[
 
 
 def _total_of_zip(site: Site, call: ast.Call) -> str:
-    totals = list(dict.fromkeys(_total(site, argument) for argument in call.args))
+    found = (_total(site, argument) for argument in call.args)
+    # The same total may be written with other line breaks and comments.
+    totals = [*{ast.dump(ast.parse(f"({total}\n)")): total for total in found}.values()]
     strict = any(isinstance(keyword.value, ast.Constant) and keyword.value.value is True for keyword in call.keywords)
     return totals[0] if strict or len(totals) == 1 else f"min({', '.join(totals)})"
 
