@@ -8,6 +8,8 @@ from functools import cached_property
 from mmmodernize.sites.site import ModernizeContext, SharedFlow
 from mmmodernize.types.value_classes import ValueClasses
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.source.branches import branches
+from mmrewrite.source.names import Scope, dotted_name
 from mmrewrite.values.flow import ValueFlow
 from mmrewrite.values.value import By, Decorated, Value
 
@@ -126,11 +128,28 @@ _MEMBERS = frozenset(("value", "raw_value", "get_metadata", "set_metadata"))
 
 
 def _is_used_as_one(module: ModuleUses, node: ast.expr) -> bool:
-    """Whether a name is one of which a variable's members are read somewhere in its scope: `param.value.shape`."""
-    if not isinstance(node, ast.Name) or (owner := module.scope_of(node).owner(node.id)) is None:
+    """Whether a variable's members are read of an expression in its scope, or of a name for it: `param.value.shape`."""
+    text, scope = dotted_name(node), module.scope_of(node)
+    if text is None:
         return False
-    holders = map(module.parents.get, module.heads_of(node.id, owner))
-    return any(isinstance(holder, ast.Attribute) and holder.attr in _MEMBERS for holder in holders)
+    names = [
+        name
+        for name, found in scope.bindings.items()
+        if any(dotted_name(each) == text for binding in found for each in branches(binding.value))
+    ]
+    return any(_has_members(module, each, scope) for each in (text, *names))
+
+
+def _has_members(module: ModuleUses, text: str, scope: Scope) -> bool:
+    first = text.partition(".")[0]
+    owner = scope.owner(first)
+    for head in module.heads_of(first, owner) if owner is not None else ():
+        holder: ast.AST | None = head
+        for _ in text.split("."):
+            holder = module.parents.get(holder) if holder is not None else None
+        if isinstance(holder, ast.Attribute) and holder.attr in _MEMBERS and dotted_name(holder.value) == text:
+            return True
+    return False
 
 
 def _is_in_place(value: Value) -> bool:
