@@ -148,7 +148,8 @@ def _lines(suggested: Suggested, *, patch: bool = True) -> Iterator[str]:
     if hints is not None:
         wanted = suggested.wanted
         where = " ".join(suggested.paths)
-        checks = "" if wanted.runs else f"; mmrewrite verify {where} --entry {wanted.entry} --args {wanted.arguments}"
+        arguments = "MODULE:FUNCTION (it returns the arguments of a step)" if wanted.runs else wanted.arguments
+        checks = f"; mmrewrite verify {where} --entry {wanted.entry} --args {arguments}"
         apply = "" if hints.is_written else "--apply, or --format patch | git apply; "
         yield f"Next: {apply}mmrewrite diff {where}{checks}"
 
