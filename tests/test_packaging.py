@@ -229,3 +229,6 @@ def test_both_wheels_need_the_same_versions() -> None:
     extras = whole["optional-dependencies"]
     assert runtime["dependencies"] == extras["runtime"]
     assert ["mmrewrite[runtime]", *runtime["optional-dependencies"]["flax"]] == extras["flax"]
+    tests = re.findall(r"^    (tests/[^\s:]+)", (ROOT / ".ci" / "lowest").read_text(encoding="utf-8"), re.MULTILINE)
+    assert tests
+    assert [test for test in tests if not (ROOT / test).is_file()] == []
