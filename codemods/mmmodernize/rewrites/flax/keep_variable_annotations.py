@@ -35,6 +35,13 @@ _TODAY = frozenset(("out_sharding", "sharding_names", "eager_sharding", "use_eag
 _SETTABLE = frozenset(("value", "raw_value"))
 _METADATA = {False: "set by `{}.set_metadata({}=...)`", True: 'deleted by `{}.del_metadata("{}")`'}
 _SETTERS = frozenset(("builtins.setattr", "builtins.delattr"))
+_GETTERS = frozenset(("builtins.getattr", "builtins.hasattr"))
+# Methods of variables that are given the name of an annotation.
+_NAMED = frozenset(("get_metadata", "has_metadata", "set_metadata", "del_metadata"))
+_MEANS_ANOTHER = (
+    "since Flax 0.12 `sharding` of a variable is the sharding of its array; if its annotation is meant, write "
+    "`out_sharding`"
+)
 
 
 class KeepVariableAnnotations(ModernizeCodemod):
@@ -55,6 +62,10 @@ class KeepVariableAnnotations(ModernizeCodemod):
                 yield Location(module, call.func, uses.get(call.func))
             elif _changes(module, call) is not None and variables.has(module, call.args[0]) is not False:
                 yield Location(module, call)
+        for named in (*module.strings, *module.nodes_of(ast.keyword)) if not is_of_today else ():
+            owner = _annotated(module, named)
+            if owner is not None and variables.has(module, owner, annotated=True) is not False:
+                yield Location(module, named)
         statements = module.nodes_of(ast.AugAssign)
         changed = dict.fromkeys(target for each in statements if (target := _changed(each)) is not None)
         yield from (Location(module, node) for node in changed if variables.has(module, node) is not False)
@@ -72,6 +83,14 @@ class KeepVariableAnnotations(ModernizeCodemod):
     def rewrite(self) -> None:
         """Rewrite one call or one read."""
         node, variables = self.site.node, self.site.context.analysis(NnxVariables)
+        owner = _annotated(self.site.module, node)
+        if owner is not None:
+            self._check_read(owner)
+            if isinstance(node, ast.keyword):
+                self.site.rename_keyword(node, "out_sharding")
+            else:
+                self.site.replace(node, self.site.text(node).replace("sharding", "out_sharding"))
+            return
         assert isinstance(node, ast.expr)
         call = self.site.module.parents.get(node)
         keyword = _keyword(call) if isinstance(call, ast.Call) and call.func is node else None
@@ -93,13 +112,14 @@ class KeepVariableAnnotations(ModernizeCodemod):
                 self.site.leave(f"{advice}, if this is one")
             self.refuse(advice)
         assert isinstance(node, ast.Attribute)
-        if variables.has(self.site.module, node.value, annotated=True) is None:
-            self.site.leave(
-                "since Flax 0.12 `sharding` of a variable is the sharding of its array; if its annotation is meant, "
-                "write `out_sharding`"
-            )
-        self.site.needs_package("flax", "0.12", "`out_sharding`", jax="0.10")
+        self._check_read(node.value)
         self.site.rename_attribute(node, "out_sharding")
+
+    def _check_read(self, owner: ast.expr) -> None:
+        """Leave what only may be the annotation of a variable."""
+        if self.site.context.analysis(NnxVariables).has(self.site.module, owner, annotated=True) is None:
+            self.site.leave(_MEANS_ANOTHER)
+        self.site.needs_package("flax", "0.12", "`out_sharding`", jax="0.10")
 
     def _change_in_place(self, target: ast.expr) -> None:
         text = self.site.text(target)
@@ -149,6 +169,27 @@ def _changes(module: ModuleUses, node: ast.expr) -> str | None:
         ):
             text = key.value if isinstance(key, ast.Constant) else ""
             return None if text in _SETTABLE else str(text)
+        case _:
+            return None
+
+
+def _annotated(module: ModuleUses, name: ast.AST) -> ast.expr | None:
+    """What has the annotation that a text or a keyword names: `w` of `w.get_metadata()["sharding"]`."""
+    if getattr(name, "value" if isinstance(name, ast.Constant) else "arg", None) != "sharding":
+        return None
+    match module.parents.get(name):
+        case ast.Call(func=function, args=[owner, key, *_]) if (
+            key is name and module.facts.names.resolve(function, module.scope_of(function)) in _GETTERS
+        ):
+            return owner
+        case ast.Call(func=ast.Attribute(value=owner, attr=method)) if method in _NAMED:
+            return owner
+        case (
+            ast.Subscript(value=ast.Call(func=ast.Attribute(value=owner, attr="get_metadata")))
+            | ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Attribute(value=owner, attr="get_metadata"))))
+            | ast.Compare(comparators=[ast.Call(func=ast.Attribute(value=owner, attr="get_metadata"))])
+        ):
+            return owner
         case _:
             return None
 
