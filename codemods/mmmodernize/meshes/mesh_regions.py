@@ -300,7 +300,7 @@ class MeshRegions:
             self._modules,
             region.members,
             region.contexts,
-            self._meshless_calls.why,
+            self._why_not_of_contexts,
             self._why_context_stays,
             self._why_not_ambient,
             self._orphan,
@@ -334,6 +334,12 @@ class MeshRegions:
         """A place of the project that sets a mesh as today's JAX does."""
         uses = ((module, use) for module in self._modules.values() for use in module.uses(SET_A_MESH))
         return next((f"{module.facts.path}:{getattr(use.node, 'lineno', 1)}" for module, use in uses), None)
+
+    def _why_not_of_contexts(self, member: Member) -> str | None:
+        """Why a site may run in the mesh of none of the contexts that reach it, in words for a message, else None."""
+        if member.kind == "constraint" and self._sets_a_mesh is not None:
+            return f"may find the mesh that {self._sets_a_mesh} sets"
+        return self._meshless_calls.why(member)
 
     @cached_property
     def _orphan(self) -> Member | None:
@@ -417,6 +423,9 @@ class MeshRegions:
                 reason = name.hidden_at(member.module, member.node)
                 if reason:
                     return f"{member.place}: {reason}"
+                reason = self._why_not_of_contexts(member)
+                if reason:
+                    return f"{member.place} {reason}"
                 plans[member.node] = SitePlan(NAMED, name.text_at(member.module, member.node))
             else:
                 plans[member.node] = SitePlan(NAMED)

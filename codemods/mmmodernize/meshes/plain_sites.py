@@ -45,7 +45,7 @@ class PlainSites:
         modules: Its modules that may change.
         members: The members of one region.
         reached_by: The contexts that reach each member.
-        may_run_without: Why a member may run without a mesh, in words for a message, else None.
+        not_of_contexts: Why a member may run in the mesh of none of them, in words for a message, else None.
         not_removable: Why a context must stay whatever it leads to, in words for a message, else None.
         not_set: Why `jax.set_mesh` in place of a context would not be the same, in words for a message, else None.
         orphan: A site of the project that needs a mesh, and that no context in view reaches.
@@ -57,7 +57,7 @@ class PlainSites:
     modules: Mapping[str, ModuleUses]
     members: Sequence[Member]
     reached_by: Mapping[Member, Sequence[MeshContext]]
-    may_run_without: Callable[[Member], str | None]
+    not_of_contexts: Callable[[Member], str | None]
     not_removable: Callable[[MeshContext], str | None]
     not_set: Callable[[MeshContext], str | None]
     orphan: Member | None
@@ -220,7 +220,7 @@ class PlainSites:
         if not member.needs_mesh:
             return f"{place} has no specs, so only the context says on which devices it runs"
         if not self.is_seen_inside(member):
-            reason = self.may_run_without(member)
+            reason = self.not_of_contexts(member)
             if reason is not None:
                 return f"{place} {reason}"
         if not self._entered[member]:
