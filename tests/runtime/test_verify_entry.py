@@ -336,6 +336,26 @@ def test_a_mistake_in_mixed_precision_is_one():
     assert "in float64 throughout the largest difference is 0.0" in " ".join(result.stdout.split())
 
 
+# The gradient of a bias of keys is zero in exact arithmetic.
+ATTENTION = """\
+import jax
+import jax.numpy as jnp
+from mmruntime._commands.verify import prepare
+
+prepare(None, bits=64, throughout=True)
+query, key, value = jax.random.normal(jax.random.key(0), (3, 2, 8, 2, 4), jnp.float32)
+attend = lambda bias: jax.nn.dot_product_attention(query, key + bias[None, None], value, is_causal=True)
+gradient = jax.grad(lambda bias: (attend(bias) ** 2).sum())(jnp.zeros((2, 4)))
+assert gradient.dtype == "float64" and abs(gradient).max() < 1e-13, gradient
+"""
+
+
+@pytest.mark.slow
+def test_attention_of_jax_is_float64_throughout():
+    wide = os.environ | {"JAX_ENABLE_X64": "1"}
+    subprocess.run([sys.executable, "-c", ATTENTION], env=wide, check=True)
+
+
 # What is right, and mistakes that the rewritten program makes, one by one: elsewhere than on one device, and some only
 # in types of less than 32 bits.
 PLANTED = """\

@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
+from mmruntime import _compat
 from mmruntime._commands.compare import CHANGED, Recorded, load, spacing
 from mmruntime._commands.entry_point import (
     BY_POSITION,
@@ -202,7 +203,7 @@ def _widen_types() -> None:
     """Make every shorter float or complex type of `jax.numpy`, and its name in text, the longest.
 
     It is done before the program is imported. Models in mixed precision name the types that they compute in, whatever
-    their arguments are. JAX itself does not read these names.
+    their arguments are. JAX itself does not read these names, but for one function.
     """
     for name, value in list(vars(jnp).items()):
         if isinstance(value, type(jnp.float32)) and jnp.issubdtype(value, jnp.inexact):
@@ -212,6 +213,7 @@ def _widen_types() -> None:
         longest = np.complex128 if jnp.issubdtype(value, jnp.complexfloating) else np.float64
         if jnp.issubdtype(value, jnp.inexact) and np.dtype(value).itemsize < np.dtype(longest).itemsize:
             np.sctypeDict[name] = longest
+    _compat.widen_attention()
 
 
 def _draw_as_float32() -> None:

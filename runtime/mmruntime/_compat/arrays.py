@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -164,3 +165,15 @@ def key_shape(dtype: Any) -> tuple[int, ...]:
 def is_host_array(value: Any) -> bool:
     """Whether a constant of a jaxpr is numbers that lowering writes into the program."""
     return type(value) in (np.ndarray, literals.TypedNdArray) and not value.dtype.hasobject
+
+
+def widen_attention() -> None:
+    """Make `jax.nn.dot_product_attention` compute all of it in float64, for the whole process.
+
+    It names NumPy's float32 for its softmax, whatever its arguments are.
+    """
+    from jax._src.nn import functions  # noqa: PLC0415  (private: what computes the softmax)
+
+    wide = ModuleType(np.__name__)
+    wide.__dict__.update(vars(np), float32=np.float64)
+    vars(functions)["np"] = wide
