@@ -111,6 +111,12 @@ def repository(folder: Path) -> Iterator[Path]:
     yield folder
 
 
+def test_a_patch_has_a_function_below_its_decorator_as_what_stays() -> None:
+    step = "@jax.jit  # mm: mjit\ndef f(x):\n    return abs(x)  # mm: task(stage=0)\n"
+    put("a.py", f"import jax\n\n# mm: mesh(stage=2)\n\n\n{step}")
+    assert [line for line in run("diff").stdout.splitlines() if "def f" in line] == [" def f(x):"]
+
+
 class TestPatchAgainstGit:
     """`git apply` of the patch gives the bytes that `apply` writes."""
 

@@ -130,7 +130,7 @@ def changes_of(source: SourceText, edits: Sequence[Edit]) -> list[Change]:
         if group:
             found.extend(_change(source, lines, starts, begin, stop, tuple(group)))
 
-    for edit in edits:
+    for edit in (_narrowed(source, edit) for edit in edits):
         first = _line_of(starts, edit.start)
         last = _line_of(starts, max(edit.start, edit.end - 1)) + 1
         if edit.start == edit.end and edit.start == starts[first]:
@@ -144,6 +144,16 @@ def changes_of(source: SourceText, edits: Sequence[Edit]) -> list[Change]:
             group, begin, stop = [edit], first, last
     close()
     return found
+
+
+def _narrowed(source: SourceText, edit: Edit) -> Edit:
+    """The edit without its last lines that stay, as the `def` below a decorator that is replaced."""
+    old, new = split_lines(source.text[edit.start : edit.end]), split_lines(edit.text)
+    stays = 0
+    while len(old) > 1 and len(new) > 1 and old[-1] == new[-1]:
+        stays += len(old.pop())
+        new.pop()
+    return replace(edit, end=edit.end - stays, text=edit.text[: len(edit.text) - stays])
 
 
 def _line_of(starts: Sequence[int], offset: int) -> int:
