@@ -207,6 +207,52 @@ class TestSince:
         assert "--since needs git, which does not start" in run("diff", "--since", "HEAD").stderr
 
 
+STEP = """\
+import jax
+
+# mm: mesh(stage=2)
+
+
+@jax.jit  # mm: mjit; verify(args=example)
+def step(x):
+    return abs(x)  # mm: task(stage=0)
+"""
+EXAMPLE = "\n\ndef example():\n    return (1.0,)\n"
+
+
+class TestWhatToRunNext:
+    VERIFY = "next: mmrewrite verify src --since HEAD --entry train:step --args train:example"
+    ONE_DEVICE = "where the mesh's devices are missing, MMRUNTIME_ONE_DEVICE_FALLBACK=1 runs it on one"
+
+    @pytest.mark.parametrize(
+        ("committed", "said"),
+        [
+            (
+                STEP.partition("# mm: mjit")[0] + "\ndef step(x):\n    return x\n" + EXAMPLE,
+                ["next: git diff", VERIFY, ONE_DEVICE],
+            ),
+            (STEP, ["next: git diff", ONE_DEVICE]),
+            (None, [ONE_DEVICE]),
+        ],
+    )
+    def test_of_what_git_has(self, repository: Path, committed: str | None, said: list[str]) -> None:
+        if committed is not None:
+            put("src/train.py", committed)
+            git("add", ".")
+            git("commit", "-qm", "one")
+        put("src/train.py", STEP + EXAMPLE)
+        assert run("apply", "src").stderr.splitlines() == ["1 file changed", *said]
+
+    def test_nothing_where_nothing_was_written_or_no_person_reads(self, repository: Path) -> None:
+        for arguments in ([], ["--format", "json"], ["-q"]):
+            put("train.py", STEP + EXAMPLE if arguments else "x = 1\n")
+            assert "next" not in run("apply", *arguments).stderr
+        put("train.py", NEW.replace("jax.tree.map", "jax.tree_map"))
+        git("add", ".")
+        git("commit", "-qm", "one")
+        assert run("modernize").stderr == "1 file changed\nnext: git diff\n"
+
+
 class TestStandardInput:
     def test_apply_gives_the_result(self) -> None:
         put("pkg/a.py", "what is on disk does not count\n")

@@ -16,6 +16,7 @@ from mmmodernize.settings import DEFAULT_TARGET, ModernizeSettings
 from mmmodernize.upgrade import Newer, is_gone, upgrade_of
 from mmrewrite.cli.cache import Watched, cached
 from mmrewrite.cli.config import VERSION
+from mmrewrite.cli.next_steps import after_writing
 from mmrewrite.cli.reports import formats_of
 from mmrewrite.cli.reports._review import paragraphs
 from mmrewrite.cli.session import Session
@@ -47,6 +48,7 @@ def run_modernize(
     session.show_rewrites("modernize", shows_patch=mode != "write")
     if mode == "write":
         session.print_messages("changed", session.written)
+        session.print_next(after_writing(session))
     else:
         session.print_messages("would change")
     if explain_compat:

@@ -27,6 +27,8 @@ from mmrewrite.cli.terminal.progress import StatusLine
 
 HERE = Path(__file__).resolve().parent
 TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
+# One for all that is run, so that no silence between two of them is longer than within.
+STATUS = StatusLine()
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Run:
 def mmrewrite(*arguments: str) -> str:
     """Run the command-line tool and return what it prints."""
     command = [sys.executable, "-m", "mmrewrite", *arguments]
-    with StatusLine().phase(f"mmrewrite {arguments[0]}"):
+    with STATUS.phase(f"mmrewrite {arguments[0]}"):
         finished = subprocess.run(command, capture_output=True, text=True, check=False)
     if finished.returncode:
         raise SystemExit(f"mmrewrite {arguments[0]} failed:\n{finished.stdout}{finished.stderr}")
@@ -69,7 +71,7 @@ def run(script: Path, arguments: Sequence[str], *, devices: int) -> Run:
         start = time.perf_counter()
         command, said = [sys.executable, str(script), "--record", str(path), *arguments], []
         with (
-            StatusLine().phase("original program" if devices == 1 else "rewritten program") as tell,
+            STATUS.phase("original program" if devices == 1 else "rewritten program") as tell,
             subprocess.Popen(
                 command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
             ) as process,

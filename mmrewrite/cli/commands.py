@@ -148,12 +148,15 @@ def diff(exit_code: bool, **options: Any) -> None:
 @stdin_option
 def apply(**options: Any) -> None:
     """Rewrite the files in place."""
+    from mmrewrite.cli.next_steps import after_apply
+
     session = _session(options)
     if session.reads_stdin:
         session.write_to_stdout()
     session.write_in_place()
     session.show_rewrites("apply", shows_patch=False)
     session.print_messages("changed", session.written)
+    session.print_next(after_apply(session))
     session.exit()
 
 

@@ -491,6 +491,12 @@ class Session:
         for line in self._summary(verb, len(self.changed) if number is None else number):
             self.say(line)
 
+    def print_next(self, steps: Iterable[str]) -> None:
+        """What to run next, unless a program reads what is printed."""
+        if not self.options.quiet and self.options.output_format == DEFAULT_FORMAT:
+            for step in steps:
+                self.say(step)
+
     def print_findings(self) -> None:
         """Refusals; with --verbose, the reasons of what was rewritten as well."""
         for result in self.results:

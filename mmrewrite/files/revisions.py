@@ -99,6 +99,16 @@ def checked_out(revision: str, paths: Collection[str], folder: str) -> dict[str,
     return dict(sorted(tops.items(), key=lambda item: -len(item[0])))
 
 
+def content_of(revision: str, path: str, top: str) -> bytes | None:
+    """What a revision of the repository at the real path `top` has of a file; None if it has no such file."""
+    folder, name = os.path.split(os.path.realpath(path))
+    if _repository_of(os.path.join(folder, name)) != top:
+        return None
+    with contextlib.suppress(NoRevision):
+        return _git(["cat-file", "blob", f"{revision}:./{name}"], folder, is_here=False)
+    return None
+
+
 def _commit_of(top: str, revision: str, here: str | None) -> str:
     """The commit of a repository that a revision means; that of a submodule is what the one around it has."""
     if top == here or here is None or not _is_below(top, here):

@@ -16,6 +16,7 @@ from mmrewrite.launch.watchman import temporary_folder
 from mmrewrite.mirror.child_process import NotRun
 from mmrewrite.project.facts import Facts, read_facts
 from mmrewrite.project.verify_entries import Entry, hinted_entries
+from mmrewrite.results import Rewrite
 from mmrewrite.source.names import last_name
 
 
@@ -78,6 +79,26 @@ class Before:
     def reaches(self, imported: Collection[str]) -> bool:
         """Whether the original has imported any file that differs."""
         return any(os.path.realpath(self.place(path)) in imported for path in self.changed)
+
+
+def committed_entries(written: Iterable[tuple[Rewrite, bytes | None]], codemods: Collection[str]) -> Iterator[Entry]:
+    """The functions that `verify` hints named in files that were written, where a commit has them and their arguments.
+
+    Args:
+        written: Each file, and what the commit has of it.
+        codemods: The names of codemods, which hints may mention.
+    """
+    for result, committed in written:
+        now, before = (
+            read_facts(source_file(result.path, data or b""), codemods) for data in (result.original, committed)
+        )
+        if isinstance(now, Facts) and isinstance(before, Facts):
+            known = before.names.scope.bindings
+            yield from (
+                entry
+                for entry in hinted_entries([now])
+                if all(name.rpartition(":")[2].partition(".")[0] in known for name in (entry.step, entry.arguments))
+            )
 
 
 def _is_in(path: str, folder: str) -> bool:

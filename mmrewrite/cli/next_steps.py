@@ -1,0 +1,55 @@
+"""What to run once files were written, as lines that say so: each command runs as it is printed."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from mmrewrite.codemod.registry import Registry
+from mmrewrite.files.revisions import content_of
+from mmrewrite.mirror.child_process import ONE_DEVICE_FALLBACK
+from mmrewrite.results import Rewrite
+from mmrewrite.verify.before import committed_entries
+
+if TYPE_CHECKING:
+    from mmrewrite.cli.session import Session
+
+_HEAD = "HEAD"
+
+
+def after_apply(session: Session) -> Iterator[str]:
+    """After `apply`: what shows the change, what compares it with the program before, and where it runs."""
+    if not session.written or session.unwritten:
+        return
+    yield from after_writing(session)
+    hinted = [result for result in session.changed if b"verify" in result.original]
+    committed = [_committed(session, result) for result in hinted]
+    for entry in committed_entries(zip(hinted, committed, strict=True), tuple(Registry())):
+        yield _next(session, "verify", "--since", _HEAD, "--entry", entry.step, "--args", entry.arguments)
+    if any(b"MultiMesh(" in result.result for result in session.changed):
+        yield f"where the mesh's devices are missing, {ONE_DEVICE_FALLBACK}=1 runs it on one"
+
+
+def after_writing(session: Session) -> Iterator[str]:
+    """After files were rewritten in place: what shows the change, where git knows them."""
+    if session.written and any(_committed(session, result) is not None for result in session.changed):
+        yield "next: git diff"
+
+
+def after_suggest(session: Session, entry: str, arguments: str | None) -> Iterator[str]:
+    """After `suggest --apply`: what shows the rewrite that the hints ask for, and what proves it; None for `--run`."""
+    yield _next(session, "diff")
+    if arguments is not None:
+        yield _next(session, "verify", "--entry", entry, "--args", arguments)
+
+
+def _next(session: Session, command: str, *options: str) -> str:
+    config = ("--config", session.options.config) if session.options.config else ()
+    return f"next: {shlex.join(['mmrewrite', command, *session.options.paths, *config, *options])}"
+
+
+def _committed(session: Session, result: Rewrite) -> bytes | None:
+    """What the last commit of the repository of this folder has of a file."""
+    return content_of(_HEAD, result.path, os.path.realpath(session.top))
