@@ -40,7 +40,7 @@ _OPERATORS = {
 }
 _SPACE = frozenset((cst.SimpleWhitespace, cst.ParenthesizedWhitespace, cst.Comment))
 # Their spaces are part of a value, or of a list of targets.
-_AS_WRITTEN = frozenset((cst.FormattedString, cst.TemplatedString, cst.Del))
+_AS_WRITTEN = frozenset((cst.FormattedString, getattr(cst, "TemplatedString", cst.FormattedString), cst.Del))
 
 _ADVICE = "write the statement more plainly"
 
