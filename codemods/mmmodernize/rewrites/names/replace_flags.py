@@ -27,6 +27,7 @@ from mmmodernize.edits.statements import remove_statement
 from mmmodernize.names.name_index import TITLES
 from mmmodernize.names.part_index import old_flags
 from mmmodernize.sites.site import Location, ModernizeContext
+from mmmodernize.types.libraries import library_name
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.results import Change
 
@@ -48,7 +49,7 @@ class ReplaceFlags(ModernizeCodemod):
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
-        """Strings and attributes of configurations that name a flag."""
+        """Strings, attributes of configurations and keywords of JAX's functions that name a flag."""
         for node in module.strings:
             if str(node.value).lower().removeprefix("--") in old_flags() and not _is_docstring(module, node):
                 yield Location(module, node, part=str(node.value).lower().removeprefix("--"))
@@ -57,6 +58,10 @@ class ReplaceFlags(ModernizeCodemod):
                 home = module.facts.names.resolve(other.value, module.scope_of(other))
                 if home in _CONFIGS:
                     yield Location(module, other, part=other.attr)
+        for word in module.nodes_of(ast.keyword):
+            call = module.parents[word] if word.arg in old_flags() else None
+            if isinstance(call, ast.Call) and (library_name(module, call.func) or "").startswith("jax."):
+                yield Location(module, word, part=word.arg or "")
 
     @classmethod
     def change_of(cls, name: str) -> tuple[str, str, Change] | None:
@@ -67,6 +72,9 @@ class ReplaceFlags(ModernizeCodemod):
     def rewrite(self) -> None:
         """Remove one statement, or report the use."""
         site, node = self.site, self.site.node
+        if isinstance(node, ast.keyword):
+            self._settle(node.arg or "", None)
+            return
         if isinstance(node, ast.Attribute):
             assignment = site.module.parents[node]
             is_set = isinstance(assignment, ast.Assign) and assignment.targets == [node]
