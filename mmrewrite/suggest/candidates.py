@@ -104,12 +104,17 @@ def step_sites(source: SourceText, name: str) -> list[HintSite]:
     return [site for _, _, statement in ordered for site in sites(source, statement, "mjit")]
 
 
-def imported_from(source: SourceText, name: str) -> str | None:
-    """The module that a module takes a name from; None if it does not import it by `from`."""
+def imported_as(source: SourceText, name: str) -> Iterator[tuple[str, str]]:
+    """The modules that a name may come from, with dots where it is a part of what is imported, and its names there."""
     for node in ast.walk(_tree(source.text)):
-        if isinstance(node, ast.ImportFrom) and any((alias.asname or alias.name) == name for alias in node.names):
-            return node.module
-    return None
+        module = f"{node.module or ''}." if isinstance(node, ast.ImportFrom) else ""
+        for alias in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
+            head, part = alias.asname or alias.name, ""
+            if name.startswith(f"{head}."):
+                part = name[len(head) :]
+                yield f"{module}{alias.name}".lstrip("."), part[1:]
+            if module.strip(".") and (part or name == head):
+                yield module[:-1], f"{alias.name}{part}"
 
 
 def statements_of(source: SourceText) -> Iterator[ast.stmt]:
@@ -124,10 +129,11 @@ def statements_at(source: SourceText, line: int) -> list[ast.stmt]:
 
 
 def compiled_at(source: SourceText, line: int) -> Iterator[HintSite]:
-    """Where the hint may stand about the definition or the simple statement that a line compiles something in."""
+    """Where the hint may stand that compiles the function defined on a line, or what a simple statement there does."""
     for statement in statements_of(source):
         if isinstance(statement, ast.FunctionDef) and first_line(statement) <= line <= statement.lineno:
-            yield HintSite(first_line(statement))
+            compiled = [HintSite(first_line(statement))] if statement.decorator_list else []
+            yield from compiled or step_sites(source, statement.name)
             return
     for statement in statements_at(source, line):
         yield from sites(source, statement, "mjit")
