@@ -24,7 +24,7 @@ from mmrewrite.source.file import SourceFile
 from mmrewrite.suggest.devices import Accelerator, find_device, read_cluster
 from mmrewrite.suggest.hinted import HintedProject
 from mmrewrite.suggest.kept import KIND, keep_suggestion
-from mmrewrite.suggest.output import faster_plan
+from mmrewrite.suggest.output import faster_plan, verdict_sentence
 from mmrewrite.suggest.places import NoPlace
 from mmrewrite.suggest.traced import Suggested, Wanted, suggest
 from mmrewrite.suggest.unhinted import suggest_hints
@@ -116,16 +116,18 @@ def suggest_and_show(wanted: Wanted, options: Mapping[str, Any], *, applies: boo
         suggested = dataclasses.replace(suggested, hints=dataclasses.replace(suggested.hints, is_written=True))
     _show(session, suggested)
     session.print_problems()
+    fits = suggested.found.verdict != "nothing"
+    if suggested.hints is None and session.options.output_format == "patch":
+        session.say(verdict_sentence(suggested))
     if applies and suggested.hints is None:
-        is_none = suggested.found.verdict == "nothing"
-        why = "" if is_none else ": no pipeline is worth it; --stages N asks for one all the same"
+        why = ": no pipeline is worth it; --stages N asks for one all the same" if fits else ""
         session.say(f"nothing was written{why}")
     elif applies:
         files = "1 file" if session.written == 1 else f"{session.written} files"
         session.say(f"{files} changed" if is_good else "nothing was written: the check has failed")
         if is_good:
             session.print_next(after_suggest(session, wanted.entry, None if wanted.runs else wanted.arguments))
-    session.exit(found=suggested.found.verdict == "nothing" or not is_good)
+    session.exit(found=not (fits and is_good))
 
 
 def _files(session: Session) -> dict[str, SourceFile]:
@@ -154,14 +156,16 @@ def _failing(session: Session) -> Iterator[None]:
 
 def _checked(session: Session, suggested: Suggested, project: HintedProject) -> tuple[bool, str]:
     """Whether the program with its hints computes the same on virtual devices and fits, and what to say of it."""
-    from mmrewrite.plan.plan import PlanRequest, make_plan
+    from mmrewrite.plan.fit import fit
     from mmrewrite.verify.verify import NotVerified, VerifyRequest, verify
 
     hints, wanted, codemods = suggested.hints, suggested.wanted, tuple(Registry())
     assert hints is not None
     files = tuple(dataclasses.replace(project.files[each.path], data=each.result) for each in hints.comments)
     selection = dataclasses.replace(session.selection, files=files)
-    request = VerifyRequest(wanted.entry, wanted.arguments, suggested.devices, False, None, None, wanted.limits)
+    request = VerifyRequest(
+        wanted.entry, wanted.arguments, suggested.devices, False, None, None, wanted.limits, planned=True
+    )
     try:
         verified = verify(
             session.paths,
@@ -178,10 +182,6 @@ def _checked(session: Session, suggested: Suggested, project: HintedProject) -> 
     (check,) = verified.checks
     if check.status != "equal":
         return False, f"not so: `verify` finds it {check.status}{f', {check.problem}' if check.problem else ''}"
-    room = int(wanted.device.room)
-    planning = PlanRequest(None, wanted.entry, wanted.arguments, suggested.devices, False, wanted.limits, room)
-    with session.progress.phase(f"plan: {wanted.entry}") as tell:
-        planned = make_plan(session.paths, session.rules, hints.results, codemods, planning, tell=tell)
-    fits = planned.fit is not None and planned.fit.fits
-    sentence = planned.fit.sentences[0] if planned.fit is not None else ""
-    return fits, f"computes the same on {suggested.devices} virtual devices; {sentence}"
+    assert check.plan is not None, "an entry of `suggest` is a step"
+    fitting = fit(check.plan, int(wanted.device.room))
+    return fitting.fits, f"computes the same on {suggested.devices} virtual devices; {fitting.sentences[0]}"

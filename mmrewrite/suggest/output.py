@@ -27,7 +27,7 @@ def values(suggested: Suggested) -> dict[str, Any]:
     found, hints, device = suggested.found, suggested.hints, suggested.wanted.device
     return {
         "verdict": found.verdict,
-        "summary": _verdict(suggested),
+        "summary": verdict_sentence(suggested),
         "predicted": True,
         "verified": None if hints is None else hints.verified,
         "devices": suggested.devices,
@@ -114,7 +114,7 @@ def _patch(suggested: Suggested) -> str:
 def _lines(suggested: Suggested, *, patch: bool = True) -> Iterator[str]:
     found, device, hints = suggested.found, suggested.wanted.device, suggested.hints
     best, plain, today = found.best, found.plain, suggested.today
-    yield _verdict(suggested)
+    yield verdict_sentence(suggested)
     if best is not None and (hints is not None or suggested.places is None):
         yield from _sizes(suggested, best)
     if found.verdict in ("one", "plain") and plain is not None and plain.devices > 1:
@@ -232,7 +232,8 @@ def _with_plain_jit(suggested: Suggested, plain: Plain) -> Iterator[str]:
         yield f"  gradients: jax.lax.scan over {plain.count} pieces of the batch, added up"
 
 
-def _verdict(suggested: Suggested) -> str:
+def verdict_sentence(suggested: Suggested) -> str:
+    """What to choose, or why nothing can be chosen, in a sentence."""
     found = suggested.found
     if found.verdict == "nothing":
         return _nothing(suggested)

@@ -33,6 +33,7 @@ class Checked:
             alone; as "tolerated" that nothing could be shown, and its type allows as much.
         notes: Remarks about what was compared.
         warnings: What the rewritten program has warned of, with its lines.
+        plan: The plan that its step ran by, as `plan` has it, if that is wanted.
         problem: Why the function could not be compared, or how the rewritten program failed.
         details: The traceback that belongs to `problem`.
         reference: What the results were compared with: those of the original, or those of the same microbatches with
@@ -48,6 +49,7 @@ class Checked:
     details: str = ""
     reference: Reference = "original"
     warnings: tuple[str, ...] = ()
+    plan: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class ProgramSettings:
         own: The things that each microbatch has of its own, such as random numbers, so that the whole batch gives other
             values.
         before: What the original is, if that is not the source; None if it is.
+        planned: Whether the plan that a rewritten step runs by is wanted too.
     """
 
     devices: int | None
@@ -70,6 +73,7 @@ class ProgramSettings:
     limits: ProgramLimits
     own: tuple[str, ...]
     before: Before | None = None
+    planned: bool = False
 
 
 _NOTHING = (
@@ -92,7 +96,7 @@ def check_programs(entry: Entry, mirror: Mirror, settings: ProgramSettings, phas
         try:
             first = runs.original()
             runs.check_original(first)
-            second = runs.rewritten()
+            second = runs.rewritten(planned=settings.planned)
             found = judged(runs, first, second)
         except ProgramFailed as failed:
             return Checked(entry, failed.status, "", problem=failed.problem, details=failed.details)
@@ -108,7 +112,8 @@ def check_programs(entry: Entry, mirror: Mirror, settings: ProgramSettings, phas
     )
     notes = (*_remarks(entry, second.document), *found.notes)
     warnings = tuple(map(mirror.told, second.document.get("warnings", ())))
-    return Checked(entry, status, where, found.rows, notes, reference=found.reference, warnings=warnings)
+    plan = second.document.get("plan")
+    return Checked(entry, status, where, found.rows, notes, reference=found.reference, warnings=warnings, plan=plan)
 
 
 @dataclass(frozen=True)
@@ -206,11 +211,12 @@ class ProgramRuns:
         throughout: bool = False,
         saved: ProgramRun | None = None,
         on_one_device: bool = False,
+        planned: bool = False,
     ) -> ProgramRun:
         """The rewritten program on its mesh, or as plain JAX on one device."""
         told = self._mirror.told
         how = " on one device" if on_one_device else ""
-        options = ["--on-one-device"] if on_one_device else []
+        options = ["--on-one-device"] * on_one_device + ["--plan"] * planned
         try:
             variables = environment(self.settings.devices)
             run = self._run("rewritten", how, self._rewritten, variables, bits, kept, throughout, saved, options)

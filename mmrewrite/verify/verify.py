@@ -45,6 +45,7 @@ class VerifyRequest:
         atol: Absolute tolerance; None for the default of each type.
         limits: Bounds of each program's time, memory and output.
         since: The revision that the original is; None if it is the source.
+        planned: Whether the plans that rewritten steps run by are wanted too.
     """
 
     step: str | None
@@ -55,6 +56,7 @@ class VerifyRequest:
     atol: float | None
     limits: ProgramLimits = USUAL
     since: str | None = None
+    planned: bool = False
 
 
 @dataclass(frozen=True)
@@ -210,7 +212,8 @@ def _check(
         return Checked(entry, "not run", "", problem=sentence)
     if before is None and not coverage.is_rewritten(entry):
         return Checked(entry, "not rewritten", "")
-    settings = ProgramSettings(devices, request.rtol, request.atol, request.limits, coverage.own(entry), before)
+    own = coverage.own(entry)
+    settings = ProgramSettings(devices, request.rtol, request.atol, request.limits, own, before, request.planned)
     return check_programs(entry, mirror, settings, phase)
 
 

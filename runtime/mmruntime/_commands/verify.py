@@ -37,6 +37,7 @@ from mmruntime._commands.entry_point import (
     parser_for,
     print_document,
 )
+from mmruntime._commands.plan import document
 from mmruntime._core import progress
 from mmruntime._step.mesh_function import MeshFunction
 
@@ -52,6 +53,7 @@ def run(
     kept: str | None = None,
     saved: Saved = MappingProxyType({}),
     on_one_device: bool = False,
+    planned: bool = False,
 ) -> dict[str, Any]:
     """Call the function once and save its arguments and results in `folder`.
 
@@ -65,6 +67,7 @@ def run(
         saved: The arrays of an earlier run's arguments, which are taken.
         on_one_device: Whether a compiled step runs as the function that it is, operation by operation: with its
             microbatches and their random numbers, and without a mesh.
+        planned: Whether the plan that a compiled step runs by is wanted too, as `plan` has it.
 
     Returns:
         Which devices it ran on, where its arguments belong, and the spacing at one of the shortest float that steps for
@@ -84,6 +87,9 @@ def run(
         return result
 
     try:
+        # What is traced and compiled for it is what runs then.
+        is_step = isinstance(step, MeshFunction) and planned
+        plan = document(step, step.plan(*given), None) if is_step else None
         example, kept, result = _called(call, given, bits, kept)
     except Exception as error:
         raise BadEntryPoint(
@@ -91,8 +97,9 @@ def run(
         ) from error
     finally:
         MeshFunction.watch = None
-    types = {dtype for plan in plans for dtype in plan.step.float_types()}
+    types = {dtype for each in plans for dtype in each.step.float_types()}
     return {
+        "plan": plan,
         "kept": kept,
         "epsilon": max(map(spacing, types), default=0.0),
         # A function that makes steps and calls them shows as much as one of these would.
@@ -419,6 +426,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kept", help="the attribute below which floats stay what they are")
     parser.add_argument("--throughout", action="store_true", help="make shorter floats of `jax.numpy` float64, too")
     parser.add_argument("--saved", help="the folder of a run whose arguments are taken")
+    parser.add_argument("--plan", action="store_true", help="print the plan that a compiled step runs by, too")
     parser.add_argument("--on-one-device", action="store_true", help="run a compiled step as the function that it is")
     options = parser.parse_args(arguments)
     saved = prepare(options.saved, bits=options.bits, throughout=options.throughout)
@@ -432,6 +440,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             kept=options.kept,
             saved=saved,
             on_one_device=options.on_one_device,
+            planned=options.plan,
         ),
     )
 
