@@ -17,6 +17,7 @@ from mmrewrite.source.file import SourceFile
 from mmrewrite.source.text import SourceText
 from mmrewrite.suggest.candidates import (
     LineOperations,
+    imported_as,
     layer_candidates,
     mapped_sites,
     parameter_hints,
@@ -31,6 +32,7 @@ from mmrewrite.suggest.search import named
 from mmrewrite.suggest.shard_places import ShardPlace, shard_places
 from mmruntime import schedules
 from tests.command import put, run
+from tests.fixture_files import hint_cases
 from tests.test_formats import SCHEMAS, validate
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -488,6 +490,37 @@ def test_a_step_of_another_file_is_told_to_need_the_mesh() -> None:
     assert [(each.path, each.line) for each in trial.remarks] == [("evaluate.py", 5)]
 
 
+# The step of a program with hints: what the hint `mjit` stands at.
+STEP_OF = re.compile(r"# mm:[^\n]*\bmjit\b[^\n]*\n(?:\s*@[^\n]*\n)*\s*(?:def (\w+)|([\w.]+) = )")
+STEP_BESIDE = re.compile(
+    r"(?:def (\w+)|([\w.]+) =|@)[^\n]*# mm:[^\n]*\bmjit\b[^\n]*(?:\n(?:\s*@[^\n]*\n)*\s*def (\w+))?"
+)
+HINTED_STEPS = {
+    f"{folder.parent.name}/{folder.name}": (text, next(filter(None, (step[1], step[2], *step.groups()[2:]))))
+    for folder in hint_cases("before.py")
+    if folder.parents[1].name == "hints"
+    and (step := STEP_OF.search(text := (folder / "before.py").read_text()) or STEP_BESIDE.search(text)) is not None
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HINTED_STEPS)
+def test_a_program_whose_hints_are_deleted_gets_a_patch_that_is_taken_or_a_reason(name: str) -> None:
+    text, step = HINTED_STEPS[name]
+    bare = HINT.sub("", text)
+    file = put("program.py", bare)
+    asked = ("--entry", f"program:{step}", "--run", "--devices", "8", "--device", "h100", "--stages", "2", "--no-cache")
+    result = run("suggest", "program.py", *asked, "--format", "patch", "--apply")
+    if result.exit_code == 0:
+        assert HINT.sub("", file.read_text()) == bare
+        strict = run("diff", "--strict")
+        assert strict.exit_code == 0, strict.output
+    else:
+        assert result.exit_code == 1, result.output
+        assert re.search(r"^No pipeline\b.+", result.stderr), result.output
+        assert file.read_text() == bare
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("library", ["equinox", "linen", "nnx"])
 def test_both_parameters_of_a_pair_are_cut(library: str) -> None:
@@ -518,6 +551,25 @@ def test_both_parameters_of_a_pair_are_cut(library: str) -> None:
 def test_what_may_compile_a_step_is_found(text: str, expected: list[int | str]) -> None:
     found = step_sites(SourceText(text, "utf-8", has_bom=False), "step")
     assert [each.line if each.around is None else text[slice(*each.around)] for each in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("imports", "name", "expected"),
+    [
+        ("from a.b import step", "step", [("a.b", "step")]),
+        ("from .b import f as step", "step", [("b", "f")]),
+        ("from a import Trainer as T", "T.step", [("a.Trainer", "step"), ("a", "Trainer.step")]),
+        ("from . import train", "train.step", [("train", "step")]),
+        ("import a.b", "a.b.step", [("a.b", "step")]),
+        ("import a.b as t", "t.step", [("a.b", "step")]),
+        ("import step", "step", []),
+        ("import a", "step", []),
+    ],
+)
+def test_a_step_is_looked_for_where_it_is_imported_from(
+    imports: str, name: str, expected: list[tuple[str, str]]
+) -> None:
+    assert list(imported_as(SourceText(imports, "utf-8", has_bom=False), name)) == expected
 
 
 def test_loops_are_ranked_by_their_operations() -> None:

@@ -16,7 +16,7 @@ from mmrewrite.suggest.candidates import (
     LayerCandidate,
     LineOperations,
     compiled_at,
-    imported_from,
+    imported_as,
     is_in_loop,
     layer_candidates,
     mapped_sites,
@@ -58,6 +58,7 @@ class HintPlaces:
         batch: What is said of the gradient's arguments.
         remarks: What the codemods say of other places, a sentence each.
         shards: Where a model axis cuts layers.
+        own_axes: Axes of meshes of the program's own, by which its layouts name dimensions.
     """
 
     mesh: NewHint
@@ -69,6 +70,7 @@ class HintPlaces:
     batch: str
     remarks: tuple[str, ...]
     shards: tuple[ShardPlace, ...] = ()
+    own_axes: tuple[str, ...] = ()
 
     def hints(
         self, mesh: str, count: str, schedule: str, stages: str, *, data: bool, model: int = 1
@@ -100,54 +102,74 @@ class HintPlaces:
     def to_trace(self, shards: Sequence[ShardPlace] = ()) -> tuple[NewHint, ...]:
         """The hints with which costs are traced, perhaps with some that cut layers: sizes do not matter there."""
         data = self.rows is not None
-        axes = [f"{STAGE}=1", *([f"{DATA}=1"] if data else []), *([f"{MODEL}=1"] if shards else [])]
-        names = [f'{ROWS}="{DATA}"'] if data else []
+        axes = [STAGE, *([DATA] if data else []), *([MODEL] if shards else [])]
+        names = [f"{name}=None" for name in self.own_axes if name not in axes]
+        names += [f'{ROWS}="{DATA}"'] if data else []
         names += [f'{CUT}{number}="{MODEL}"' for number in range(len(shards))]
-        mesh = f"mesh({', '.join(axes)})" + (f"; axes({', '.join(names)})" if names else "")
+        mesh = f"mesh({', '.join(f'{axis}=1' for axis in axes)})" + (f"; axes({', '.join(names)})" if names else "")
         hints = self.hints(mesh, "count=1", "", "stages", data=data)
         return *hints, *(each.hint(f"{CUT}{k}", ROWS if data else None) for k, each in enumerate(shards))
 
 
 @dataclass(frozen=True)
 class CompiledPlace:
-    """The compiled step: its file and its hints, which the program runs with."""
+    """The compiled step: its file, its hints, which the program runs with, and axes of meshes of the program's own."""
 
     path: str
     hints: tuple[NewHint, ...]
     trial: HintTrial
+    own_axes: tuple[str, ...] = ()
+
+    def with_axis(self, project: HintedProject, name: str) -> CompiledPlace:
+        """The step where layouts name an axis of a mesh of the program's own."""
+        own = (*self.own_axes, name)
+        axes = ", ".join(f"{each}=None" for each in own)
+        mesh, *others = self.hints
+        hints = replace(mesh, text=f"mesh({STAGE}=1); axes({axes})"), *others
+        return replace(self, hints=hints, trial=project.tried(hints), own_axes=own)
 
 
-def find_step(project: HintedProject, entry: str, *, anywhere: bool = False) -> CompiledPlace:
-    """The step of an entry, as one of a mesh of one device; with `anywhere`, in other files too if not in its own.
+def find_steps(project: HintedProject, entry: str, *, anywhere: bool = False) -> Iterator[CompiledPlace]:
+    """The step of an entry, as one of a mesh of one device; with `anywhere`, then those of other files, too.
 
     Raises:
         NoPlace: If nothing compiles it, or the codemod refuses each place.
     """
     module, _, name = entry.partition(":")
-    last = name.rpartition(".")[2]
     own = _file_of(project, module)
     refused: list[str] = []
-    # A script may call a method of what it imports.
-    others = sorted(project.files.keys() - {own}, key=lambda each: (each.count("/"), each)) if anywhere else []
-    left, seen = [own, *others], set[str]()
+    left, seen, is_found = [(own, name)], set[str](), False
+    if anywhere:
+        # A script may call a method of what it imports, where gradients are taken rather than where they are not.
+        files = sorted(
+            project.files.values(), key=lambda each: (b"grad(" not in each.data, each.path.count("/"), each.path)
+        )
+        left += [(each.path, name) for each in files]
     while left:
-        path = left.pop(0)
+        path, there = left.pop(0)
+        if path in seen:
+            continue
         seen.add(path)
         source = project.text(path)
-        for site in step_sites(source, last):
+        for site in step_sites(source, there.rpartition(".")[2]):
             mesh = NewHint(path, top_line(source, site.line), f"mesh({STAGE}=1)")
             hints = mesh, _at(path, site, "mjit")
             trial = project.tried(hints)
             if trial.accepted:
-                return CompiledPlace(path, hints, trial)
+                is_found = True
+                yield CompiledPlace(path, hints, trial)
             refused += trial.refused
-        origin = imported_from(source, last)
-        if origin is not None and (path == own or not anywhere):
-            left.insert(0, _file_of(project, origin))
-        left = [each for each in left if each not in seen]
-    if refused:
+        if path == own or not anywhere:
+            origins = list(imported_as(source, there))
+            given = [(file, part) for origin, part in origins if (file := _find_file(project, origin)) is not None]
+            if origins and not given and not is_found:
+                _file_of(project, origins[-1][0])
+            left[:0] = given
+    last = name.rpartition(".")[2]
+    if refused and not is_found:
         raise NoPlace("\n".join((f"the step `{last}` cannot be compiled for a mesh", *refused[:_MOST_NAMED])))
-    raise NoPlace(f"{own}: no statement compiles `{last}`; write `@jax.jit` above it, and name it in --entry")
+    if not is_found:
+        raise NoPlace(f"{own}: no statement compiles `{last}`; write `@jax.jit` above it, and name it in --entry")
 
 
 def _at(path: str, site: HintSite, text: str) -> NewHint:
@@ -155,12 +177,17 @@ def _at(path: str, site: HintSite, text: str) -> NewHint:
 
 
 def _file_of(project: HintedProject, module: str) -> str:
+    found = _find_file(project, module)
+    if found is None:
+        raise NoPlace(f"none of the files given is the module `{module}`; give its file or folder as PATH")
+    return found
+
+
+def _find_file(project: HintedProject, module: str) -> str | None:
     place = module.replace(".", "/")
     tails = (f"/{place}.py", f"/{place}/__init__.py")
     fitting = [path for path in project.files if f"/{path}".endswith(tails)]
-    if not fitting:
-        raise NoPlace(f"none of the files given is the module `{module}`; give its file or folder as PATH")
-    return min(fitting, key=lambda path: (path.count("/"), path))
+    return min(fitting, key=lambda path: (path.count("/"), path), default=None)
 
 
 def places(
@@ -197,7 +224,15 @@ def places(
             continue
         accepted += 1
         found = HintPlaces(
-            step.hints[0], step.hints[1:], replace(gradient, text=_own(text)), layers, None, candidate, said, ()
+            step.hints[0],
+            step.hints[1:],
+            replace(gradient, text=_own(text)),
+            layers,
+            None,
+            candidate,
+            said,
+            (),
+            own_axes=step.own_axes,
         )
         yield _with_the_rest(project, found, operations, batch)
         if accepted == _MOST_ACCEPTED:

@@ -52,6 +52,7 @@ class Wanted:
         batch: Rows of a batch; None for those of the arguments.
         fixed: What a plan must have.
         calibrates: Whether to time a layer's programs on this machine's accelerator, in place of published figures.
+        seen: How many devices a program without hints sees until it calls its step.
     """
 
     entry: str
@@ -62,6 +63,7 @@ class Wanted:
     batch: int | None = None
     fixed: FixedChoices = FREE
     calibrates: bool = False
+    seen: int = 1
 
     @property
     def runs(self) -> bool:
@@ -369,8 +371,7 @@ def _document(
     named = [text.partition(":")[0] for text in (wanted.entry, wanted.arguments)]
     roots = [root for each in named if (root := mirror.root(each)) is not None]
     what = f"--entry {wanted.entry}: the process that {'traces it' if module == 'suggest' else 'times a layer'}"
-    # A program without hints has been run on one device.
-    arguments = [wanted.entry, wanted.arguments, *flags, *(["--one-device"] if files else [])]
+    arguments = [wanted.entry, wanted.arguments, *flags, *(["--devices", str(wanted.seen)] if files else [])]
     document, details = run_module(
         f"_commands.{module}", arguments, roots, variables or environment(_VIRTUAL), what, wanted.limits, tell
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ from mmrewrite.files.select import Rules
 from mmrewrite.suggest.costs import name_divides
 from mmrewrite.suggest.hint_texts import mesh_hint, microbatch_arguments, stages_hint
 from mmrewrite.suggest.hinted import HintedProject, HintTrial, NewHint
-from mmrewrite.suggest.places import CUT, MODEL, HintPlaces, NoPlace, find_step, places
+from mmrewrite.suggest.places import CUT, DATA, MODEL, CompiledPlace, HintPlaces, NoPlace, find_steps, places
 from mmrewrite.suggest.savings import again_line
 from mmrewrite.suggest.shard_places import ShardPlace, shard_places, uncut_sentences
 from mmrewrite.suggest.traced import (
@@ -26,7 +27,7 @@ from mmrewrite.suggest.traced import (
     time_layer,
     trace_layers,
 )
-from mmrewrite.tracking import Phase
+from mmrewrite.tracking import Phase, Tell
 
 # What the runtime advises about steps that have hints.
 _ADVICE = "; see what `plan --entry` says"
@@ -38,6 +39,9 @@ _OWN_MESH = (
     "the program sets a mesh of its own by `jax.set_mesh`; where code outside of the step computes with its results, "
     "set that of the steps, `jax.set_mesh(mesh)`"
 )
+
+# A layout of the program's own names an axis that the mesh of its steps has not.
+_NO_AXIS = re.compile(r"\bhas no axis '(\w+)'")
 
 _KEYS = re.compile(r"nothing says how each microbatch gets numbers of its own\. Write rng=(\d+|\([\d, ]+\))\.")
 
@@ -59,9 +63,12 @@ def suggest_hints(
         NoPlace: If no hint may stand anywhere.
         NotRun: If the program cannot be built, imported or traced.
     """
-    step = find_step(project, wanted.entry, anywhere=wanted.runs)
+    steps = find_steps(project, wanted.entry, anywhere=wanted.runs)
     with phase(f"{wanted.entry}: where hints belong") as tell:
-        name, operations, gradients, left_out = computed(wanted, paths, rules, step.trial.results, project.files, tell)
+        # A script may call a step by that name of another file.
+        first = itertools.islice(steps, None if wanted.runs else 1)
+        wanted, step, seen = _computed(wanted, first, paths, rules, project, tell)
+    name, operations, gradients, left_out = seen
     # A script may compile a function under another name.
     tracing = replace(wanted, entry=f"{wanted.entry.partition(':')[0]}:{name}") if wanted.runs else wanted
     problems: list[str] = []
@@ -120,6 +127,32 @@ def suggest_hints(
     raise NoPlace("\n".join(("the layers are found, and cannot be traced as stages", *dict.fromkeys(problems))))
 
 
+def _computed(
+    wanted: Wanted,
+    steps: Iterator[CompiledPlace],
+    paths: Sequence[str],
+    rules: Rules,
+    project: HintedProject,
+    tell: Tell,
+) -> tuple[Wanted, CompiledPlace, Any]:
+    """The first step that a program gets to, with as many devices as it needs for that, and what it computes."""
+    problems: list[NotTraced] = []
+    # A program without hints has been run on one device, if it is not written for several.
+    left = [(step, seen) for step in steps for seen in dict.fromkeys((wanted.seen, wanted.devices or 1))]
+    while left:
+        step, seen = left.pop(0)
+        own = replace(wanted, seen=seen)
+        try:
+            return own, step, computed(own, paths, rules, step.trial.results, project.files, tell)
+        except NotTraced as problem:
+            missing = _NO_AXIS.search(str(problem))
+            if missing is not None and missing[1] not in step.own_axes:
+                left.insert(0, (step.with_axis(project, missing[1]), seen))
+            else:
+                problems.append(problem)
+    raise problems[0]
+
+
 def _or_left_out(
     found: Iterator[tuple[HintPlaces, tuple[NewHint, ...]]], left_out: str | None
 ) -> Iterator[tuple[HintPlaces, tuple[NewHint, ...]]]:
@@ -171,7 +204,7 @@ def _with_keys(found: HintPlaces, problem: str) -> HintPlaces | None:
     if keys is None or "rng=" in found.gradient.text:
         return None
     text = ", ".join(filter(None, (found.gradient.text, f"rng={keys[1]}")))
-    batch = f"{found.batch.rstrip('.')}; random streams: argument {keys[1].strip('()')}"
+    batch = f"{found.batch.rstrip('.')}; random streams: argument {keys[1].strip('()')}, each microbatch its own"
     return replace(found, gradient=replace(found.gradient, text=text), batch=batch)
 
 
@@ -188,7 +221,10 @@ def _with_hints(
     choice = best.choice
     count, schedule = microbatch_arguments(choice)
     with_data = choice.data > 1
-    mesh = mesh_hint(suggested if with_data else replace(suggested, logical_axes={}), choice)
+    logical = {name: axis for name, axis in suggested.logical_axes.items() if with_data and name not in found.own_axes}
+    wide = {DATA: with_data, MODEL: choice.model > 1}
+    logical |= {name: None for name in found.own_axes if not wide.get(name)}
+    mesh = mesh_hint(replace(suggested, logical_axes=logical), choice)
     hints = found.hints(mesh, count, schedule, stages_hint(choice), data=with_data, model=choice.model)
     trial = project.tried(hints)
     if not trial.accepted:

@@ -23,7 +23,7 @@ from mmruntime._step.signature import Call
 
 
 def calibrate(
-    entry: FunctionName, arguments: FunctionName, counts: Sequence[int], *, one_device: bool = False
+    entry: FunctionName, arguments: FunctionName, counts: Sequence[int], *, devices: int | None = None
 ) -> dict[str, Any]:
     """What the first device does: its kind, seconds of a launch, and of a layer's passes for each size.
 
@@ -31,7 +31,7 @@ def calibrate(
         entry: The step.
         arguments: The function of its arguments, or `-`.
         counts: How many microbatches a batch is cut into.
-        one_device: Whether the program has one device until it calls the step.
+        devices: How many devices the program sees until it calls the step; None for all.
 
     Raises:
         BadEntryPoint: If the step cannot be traced, or its layer does not run here.
@@ -53,16 +53,16 @@ def calibrate(
         kind, platform = device.device_kind, device.platform
         return {"kind": kind, "platform": platform, "launch": launch, "layer": layer, "sizes": sizes}
 
-    return looked_at(entry, arguments, take, one_device=one_device)
+    return looked_at(entry, arguments, take, devices=devices)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the document, or `{"error": sentence, "traceback": text}`, and return the exit status."""
     parser = parser_for("mmruntime._commands.calibrate", __doc__)
     parser.add_argument("--counts", type=int, nargs="+", required=True, help="how many microbatches")
-    parser.add_argument("--one-device", action="store_true", help="what the program has until it calls the step")
+    parser.add_argument("--devices", type=int, help="how many devices the program sees until it calls the step")
     options = parser.parse_args(arguments)
-    make = functools.partial(calibrate, counts=options.counts, one_device=options.one_device)
+    make = functools.partial(calibrate, counts=options.counts, devices=options.devices)
     return print_document(options, make)
 
 

@@ -30,7 +30,7 @@ from mmruntime._commands.entry_point import (
     print_document,
 )
 from mmruntime._commands.gradient_calls import recorded_gradients
-from mmruntime._compat.processes import hide_other_devices
+from mmruntime._compat.processes import hide_devices_behind
 from mmruntime._core import progress
 from mmruntime._core.layer_trial import LayerTrial, trying_layers
 from mmruntime._core.multimesh import MultiMesh
@@ -61,18 +61,18 @@ def looked_at(
     take: Callable[..., dict[str, Any]],
     *,
     alone: bool = False,
-    one_device: bool = False,
+    devices: int | None = None,
 ) -> dict[str, Any]:
     """What `take` makes of the step's function, its call, its mesh and what it is given up, within a call of the step.
 
-    With `alone`, the step is the only one of a module that is run, whatever its name. With `one_device`, the program
-    has one until then, as it makes meshes and batches of their number.
+    With `alone`, the step is the only one of a module that is run, whatever its name. With `devices`, the program
+    sees so many until then, as it makes meshes and batches of their number.
 
     Raises:
         BadEntryPoint: If the step cannot be imported, called or traced.
     """
     name = entry.name.rpartition(".")[2]
-    show = hide_other_devices() if one_device else None
+    show = None if devices is None else hide_devices_behind(devices)
 
     def look(fun: Callable[..., Any], call: Call, mesh: MultiMesh, donate: frozenset[int]) -> None:
         if arguments.text == RUN and not alone and function_name(fun) != name:
@@ -126,7 +126,7 @@ def _run(entry: FunctionName) -> None:
         sys.argv = arguments
 
 
-def operations(entry: FunctionName, arguments: FunctionName, *, one_device: bool = False) -> dict[str, Any]:
+def operations(entry: FunctionName, arguments: FunctionName, *, devices: int | None = None) -> dict[str, Any]:
     """What a step without places computes on which lines, and its calls of gradients, as JSON values.
 
     Raises:
@@ -140,7 +140,7 @@ def operations(entry: FunctionName, arguments: FunctionName, *, one_device: bool
             groups = [asdict(group) for group in operation_groups(step.ops())]
             return {"name": function_name(fun), "groups": groups, "gradients": list(calls)}
 
-        return looked_at(entry, arguments, take, alone=True, one_device=one_device)
+        return looked_at(entry, arguments, take, alone=True, devices=devices)
 
 
 def costs(
@@ -149,7 +149,7 @@ def costs(
     *,
     platform: str = "gpu",
     once: bool = False,
-    one_device: bool = False,
+    devices: int | None = None,
 ) -> dict[str, Any]:
     """What each layer of a step costs, for two numbers of rows if there are, as JSON values.
 
@@ -166,7 +166,7 @@ def costs(
     def take(fun: Callable[..., Any], call: Call, mesh: MultiMesh, donate: frozenset[int]) -> dict[str, Any]:
         return _costs(entry, fun, call, mesh, donate, platform, 1 if once else 2)
 
-    return looked_at(entry, arguments, take, one_device=one_device)
+    return looked_at(entry, arguments, take, devices=devices)
 
 
 def layers_of(
@@ -276,11 +276,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--operations", action="store_true", help="what is computed on which lines, not what it costs")
     parser.add_argument("--once", action="store_true", help="costs of one number of rows alone")
     parser.add_argument("--platform", default="gpu", help="gpu, tpu or cpu: what the step would run on")
-    parser.add_argument("--one-device", action="store_true", help="what the program has until it calls the step")
+    parser.add_argument("--devices", type=int, help="how many devices the program sees until it calls the step")
     options = parser.parse_args(arguments)
     priced = functools.partial(costs, platform=options.platform, once=options.once)
     look = operations if options.operations else priced
-    return print_document(options, functools.partial(look, one_device=options.one_device))
+    return print_document(options, functools.partial(look, devices=options.devices))
 
 
 if __name__ == "__main__":

@@ -26,8 +26,8 @@ def backends_started() -> bool:
     return bool(xla_bridge.backends_are_initialized())
 
 
-def hide_other_devices() -> Callable[[], None]:
-    """Have the program see one device, however many there are; what is returned shows all of them again."""
+def hide_devices_behind(count: int) -> Callable[[], None]:
+    """Have the program see so many devices, however many there are; what is returned shows all of them again."""
     from jax._src import xla_bridge  # noqa: PLC0415  (it may not be imported before the backends' settings are made)
 
     known = [(module, name, getattr(module, name)) for module in (jax, xla_bridge) for name in _DEVICE_FUNCTIONS]
@@ -35,7 +35,7 @@ def hide_other_devices() -> Callable[[], None]:
 
         def shown(*args: Any, _original: Callable[..., Any] = original, **kwargs: Any) -> Any:
             found = _original(*args, **kwargs)
-            return min(found, 1) if isinstance(found, int) else found[:1]
+            return min(found, count) if isinstance(found, int) else found[:count]
 
         setattr(module, name, shown)
 
