@@ -260,7 +260,7 @@ class ImportEdits:
         prefix = f"{item.name}."
         below = [head for head, chain in self.module.chains if f"{dotted_text(chain[-1])}.".startswith(prefix)]
         covered = [head for head in below if self._is_covered(head)]
-        if len(covered) < len(below) or not (covered or item.name in GONE_MODULES):
+        if len(covered) < len(below) or not (covered or self._is_gone(item)):
             return None
         parts = item.name.count(".") + 1
         if any(length < parts and written.startswith(prefix) for length, written in self.draft.reached):
