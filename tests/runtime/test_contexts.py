@@ -451,6 +451,24 @@ def test_leaks_are_those_of_the_program(reduce, is_leak) -> None:
     assert ("Leaked trace" in found) == is_leak == bool(found)
 
 
+def test_names_of_settings_are_found_where_jax_gives_none(monkeypatch) -> None:
+    """As before jaxlib 0.10.2, with which `.ci/lowest` runs steps."""
+    values = _compat.settings()
+    names = dict(zip(_compat.setting_names(), values, strict=True))
+    monkeypatch.setattr(
+        _compat.configuration.config, "trace_context_names", lambda: (_ for _ in ()).throw(NotImplementedError)
+    )
+    _compat.configuration._settings_of_steps.cache_clear()
+    try:
+        found = dict(zip(_compat.setting_names(), _compat.settings(), strict=True))
+    finally:
+        _compat.configuration._settings_of_steps.cache_clear()
+    assert {name: value for name, value in found.items() if not name.isdigit()}.items() <= names.items()
+    assert {name for name in names if name.startswith("jax_")} <= found.keys()
+    monkeypatch.undo()
+    assert _compat.settings() == values
+
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
 # The table of the page: patterns of names, and what is said of them.
 SECTION = PAGE.read_text(encoding="utf-8").partition("## Settings of JAX")[2].partition("\n## ")[0]

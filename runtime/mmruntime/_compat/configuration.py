@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import jax
-from jax._src import config
+from jax._src import config, core
 
 # The implementation of random keys. Of all settings that change a trace it alone is not in `jax.jit`'s own cache key,
 # so that our dispatch has to compare it at every call. Reading it here is cheaper than
@@ -51,9 +51,26 @@ def _settings_of_steps(count: int) -> tuple[tuple[str, ...], Callable[[Any], tup
     Args:
         count: How many there are; a module that is imported later may add some at the end.
     """
-    names: list[str] = list(config.trace_context_names())[:count]
+    try:
+        names: list[str] = list(config.trace_context_names())[:count]
+    except (AttributeError, NotImplementedError):
+        # Before jaxlib 0.10.2.
+        names = _tried_names(count)
     kept = [k for k, name in enumerate(names) if name not in _NOT_OF_STEPS and k not in _not_of_steps]
     return tuple([names[position] for position in kept]), operator.itemgetter(*kept)
+
+
+def _tried_names(count: int) -> list[str]:
+    """The names of the values of JAX's context, by which of them a setting changes; numbers of those that none does."""
+    names = [str(position) for position in range(count)]
+    for setting in (core.axis_env_state, *jax.config._value_holders.values(), *vars(config).values()):
+        if isinstance(setting, type(core.axis_env_state)):
+            mark = object()
+            before = setting.swap_local(mark)
+            values = config.trace_context()
+            setting.set_local(before)
+            names = [setting.name if value is mark else name for name, value in zip(names, values, strict=False)]
+    return names
 
 
 def settings() -> tuple[Any, ...]:
