@@ -27,7 +27,9 @@ def after_apply(session: Session) -> Iterator[str]:
     hinted = [result for result in session.changed if b"verify" in result.original]
     committed = [_committed(session, result) for result in hinted]
     for entry in committed_entries(zip(hinted, committed, strict=True), tuple(Registry())):
-        yield _next(session, "verify", "--since", _HEAD, "--entry", entry.step, "--args", entry.arguments)
+        config = ("--config", session.options.config) if session.options.config else ()
+        command = ["mmrewrite", "verify", *session.options.paths, *config, "--since", _HEAD]
+        yield f"next: {shlex.join([*command, '--entry', entry.step, '--args', entry.arguments])}"
     if any(b"MultiMesh(" in result.result for result in session.changed):
         yield f"where the mesh's devices are missing, {ONE_DEVICE_FALLBACK}=1 runs it on one"
 
@@ -36,18 +38,6 @@ def after_writing(session: Session) -> Iterator[str]:
     """After files were rewritten in place: what shows the change, where git knows them."""
     if session.written and any(_committed(session, result) is not None for result in session.changed):
         yield "next: git diff"
-
-
-def after_suggest(session: Session, entry: str, arguments: str | None) -> Iterator[str]:
-    """After `suggest --apply`: what shows the rewrite that the hints ask for, and what proves it; None for `--run`."""
-    yield _next(session, "diff")
-    if arguments is not None:
-        yield _next(session, "verify", "--entry", entry, "--args", arguments)
-
-
-def _next(session: Session, command: str, *options: str) -> str:
-    config = ("--config", session.options.config) if session.options.config else ()
-    return f"next: {shlex.join(['mmrewrite', command, *session.options.paths, *config, *options])}"
 
 
 def _committed(session: Session, result: Rewrite) -> bytes | None:

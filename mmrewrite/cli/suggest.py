@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 import click
 
 from mmrewrite.cli.config import ConfigError, read_config, read_toml
-from mmrewrite.cli.next_steps import after_suggest
 from mmrewrite.cli.session import CHANGES, Session
 from mmrewrite.cli.source_options import SourceOptions
 from mmrewrite.cli.terminal.output import say
@@ -125,8 +124,6 @@ def suggest_and_show(wanted: Wanted, options: Mapping[str, Any], *, applies: boo
     elif applies:
         files = "1 file" if session.written == 1 else f"{session.written} files"
         session.say(f"{files} changed" if is_good else "nothing was written: the check has failed")
-        if is_good:
-            session.print_next(after_suggest(session, wanted.entry, None if wanted.runs else wanted.arguments))
     session.exit(found=not (fits and is_good))
 
 

@@ -27,8 +27,8 @@ def stream(monkeypatch):
     progress.show_progress(None)
 
 
-def call(name="pipeline"):
-    """The first call of a step of two stages, of which the trace takes a while."""
+def step_of_two(name="pipeline"):
+    """A step of two stages, of which the trace takes a while."""
     mesh = mm.MultiMesh(axis_sizes=(2,), axis_names=("stage",))
 
     def step(x):
@@ -38,7 +38,11 @@ def call(name="pipeline"):
         return x
 
     step.__name__ = name
-    return mm.mjit(step, mesh=mesh)(jnp.ones(3))
+    return mm.mjit(step, mesh=mesh)
+
+
+def call(name="pipeline"):
+    return step_of_two(name)(jnp.ones(3))
 
 
 def test_a_long_first_call_says_what_it_does(stream):
@@ -46,6 +50,14 @@ def test_a_long_first_call_says_what_it_does(stream):
     lines = stream.getvalue().splitlines()
     assert lines and all(re.fullmatch(r"mmruntime: pipeline: .+ \(\d+ s\)", line) for line in lines)
     assert "mmruntime: pipeline: tracing (0 s)" in lines
+
+
+def test_a_later_call_that_compiles_again_says_why(stream):
+    step = step_of_two()
+    step(jnp.ones(3))
+    stream.truncate(0)
+    step(jnp.ones(4))
+    assert "mmruntime: pipeline: tracing (0 s), again as x is float32[4], and was float32[3]\n" in stream.getvalue()
 
 
 def test_a_terminal_has_one_line_that_is_gone_at_the_end(stream, monkeypatch):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import os
+import shutil
 import sys
 import threading
 import time
@@ -29,10 +30,10 @@ class _Audience:
 
 
 class _Long:
-    """A call that may take long: its name, and what it is doing now."""
+    """A call that may take long: its name, why it is long, if that is a question, and what it is doing now."""
 
-    def __init__(self, name: str) -> None:
-        self.name, self.text = name, "starting"
+    def __init__(self, name: str, why: str) -> None:
+        self.name, self.why, self.text = name, why, "starting"
 
 
 _CALL: contextvars.ContextVar[_Long | None] = contextvars.ContextVar("mmruntime_progress", default=None)
@@ -94,18 +95,19 @@ def _teller() -> Callable[[str], None]:
 
 
 @contextlib.contextmanager
-def long_call(name: str, *, shows: bool = True) -> Iterator[None]:
+def long_call(name: str, why: str = "", *, shows: bool = True) -> Iterator[None]:
     """A block of which lines tell what it does, if it takes more than three seconds.
 
     Args:
         name: The name of what is called.
+        why: Why it takes long, where nobody expects that.
         shows: Whether this process is one that shows anything; of several it is the first one.
     """
     asked = os.environ.get(VARIABLE, "").strip() != "0" if _Audience.shown is None else _Audience.shown
     if _Audience.listener is not None or not (shows and asked) or sys.stderr is None or _CALL.get() is not None:
         yield
         return
-    call, ended = _Long(name), threading.Event()
+    call, ended = _Long(name, why), threading.Event()
     token = _CALL.set(call)
     # XLA compiles, and tracing lets other threads run now and then, so a thread sees the time pass.
     watch = threading.Thread(target=_show, args=(call, ended), name="mmruntime-progress", daemon=True)
@@ -126,8 +128,8 @@ def _show(call: _Long, ended: threading.Event) -> None:
         is_drawn = False
         while not ended.wait(wait):
             seconds = time.monotonic() - began
-            line = f"mmruntime: {call.name}: {call.text} ({seconds:.0f} s)"
-            stream.write(f"\r{line}\x1b[K" if in_place else f"{line}\n")
+            line = f"mmruntime: {call.name}: {call.text} ({seconds:.0f} s){call.why}"
+            stream.write(f"\r{line[: shutil.get_terminal_size().columns - 1]}\x1b[K" if in_place else f"{line}\n")
             stream.flush()
             is_drawn, wait = True, _REDRAW if in_place else _EVERY
         if is_drawn and in_place:

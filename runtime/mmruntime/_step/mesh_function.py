@@ -352,8 +352,9 @@ class MeshFunction(Generic[P, R]):
                 self._repeat = self._direct = None
             plan = None
         if plan is None:
+            new = new_to(call, self._plans, self._arguments)
             if explain_cache_misses.value:
-                log.warning("%s is planned anew: %s.", self._name, new_to(call, self._plans, self._arguments))
+                log.warning("%s is planned anew: %s.", self._name, new)
             plan = self._plans[call.key] = make_plan(
                 self._fun,
                 call,
@@ -362,6 +363,7 @@ class MeshFunction(Generic[P, R]):
                 donate_names=self._donate_names,
                 arguments=self._arguments,
                 to_run=to_run,
+                again=new.partition("; ")[0] if self._plans else "",
             )
             if MeshFunction.watch is not None:
                 MeshFunction.watch.append(plan)

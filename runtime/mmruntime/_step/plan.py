@@ -131,6 +131,7 @@ def make_plan(
     donate_names: Container[str] = (),
     arguments: Sequence[str] = (),
     to_run: bool = False,
+    again: str = "",
 ) -> Plan:
     """Trace, place and compile a step for one input signature.
 
@@ -144,6 +145,7 @@ def make_plan(
         donate_names: Names of those that are passed as keywords.
         arguments: Names of the function's parameters, for reports.
         to_run: Whether the plan is to be run at once, so that other processes that take part make it now, too.
+        again: Where the step was planned before, what is new, for those who watch it compile.
 
     Raises:
         RuntimeError: If other processes have made another plan.
@@ -153,7 +155,7 @@ def make_plan(
     with (
         _compat.no_mesh(),
         _without_garbage_collection(),
-        progress.long_call(label, shows=jax.process_index() == 0),
+        progress.long_call(label, f", again as {again}" if again else "", shows=jax.process_index() == 0),
     ):
         # The step: flat equations, each with its task; loops opened, one body for each placement of a microbatch.
         progress.tell("tracing")

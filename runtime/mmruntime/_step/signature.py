@@ -118,7 +118,7 @@ def new_to(call: Call, earlier: Iterable[Any], arguments: Sequence[str]) -> str:
         )
         found = []
         if tree != old_tree:
-            found.append("the tree of the arguments is another")
+            found.append("the arguments differ in more than arrays, as an nnx model does after eval() or train()")
         else:
             pairs = zip(names, leaves, old_leaves, strict=True)
             found += [f"{name} is {_shown(now)}, and was {_shown(then)}" for name, now, then in pairs if now != then]
