@@ -6,6 +6,7 @@ Names are imported on first use (PEP 562), so that `mmruntime.schedules` works w
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -120,3 +121,18 @@ def _advice(name: str) -> str:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_HOMES, *_MODULES})
+
+
+# They add to the key of `jax.jit`'s caches. If the first task of a program did so in the midst of a trace, what was
+# traced until then would be traced once more, and make its objects once more.
+_OF_JIT_KEYS = (
+    "_core.mesh",
+    "_core.switches",
+    "_frontend.constraint",
+    "_frontend.python_state",
+    "_frontend.task_call",
+    "_old_jax.mesh_context",
+)
+if sys.modules.get("jax") is not None:
+    for _each in _OF_JIT_KEYS:
+        importlib.import_module(f"{__name__}.{_each}")

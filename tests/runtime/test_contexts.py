@@ -4,6 +4,8 @@ import contextlib
 import fnmatch
 import itertools
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -551,3 +553,42 @@ def test_settings_that_cannot_be_kept_are_refused_by_their_names() -> None:
             )(X)
     finally:
         jax.config.update("jax_scan3", False)
+
+
+def test_what_adds_to_the_keys_of_jit_is_imported_with_the_package():
+    folder = Path(mm.__file__).parent
+    made = (path for path in folder.rglob("*.py") if "= _compat.user_context(" in path.read_text())
+    assert sorted(".".join(path.relative_to(folder).with_suffix("").parts) for path in made) == list(mm._OF_JIT_KEYS)
+
+
+# Flax's way to make a sharded state: layouts of what is traced first, whose tree has objects that `init` makes.
+FIRST_TASK = """\
+import jax, jax.numpy as jnp
+import mmruntime as mm
+import flax.linen as nn
+import optax
+from flax.training.train_state import TrainState
+
+class Model(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        for i in range(2):
+            x = mm.task(nn.Dense(4), task=mm.stage(i, 2, axis="stage"))(x)
+        return x
+
+model = Model()
+
+def init(key, x):
+    return TrainState.create(apply_fn=model.apply, params=model.init(key, x)["params"], tx=optax.sgd(0.1))
+
+given = jax.random.key(0), jnp.ones((2, 4))
+mesh = jax.make_mesh((1,), ("data",))
+layouts = nn.get_sharding(jax.eval_shape(init, *given), mesh)
+print(jax.jit(init, out_shardings=layouts)(*given).step)
+"""
+
+
+@pytest.mark.slow
+def test_the_first_task_of_a_program_has_nothing_traced_once_more():
+    result = subprocess.run([sys.executable, "-c", FIRST_TASK], capture_output=True, text=True, check=False)
+    assert result.stdout == "0\n", result.stderr
