@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from mmrewrite.project.facts import Facts
 from mmrewrite.source.import_order import import_statements
-from mmrewrite.source.names import Binding, Scope, dotted_name, numbered
+from mmrewrite.source.names import Binding, Scope, numbered
 from mmrewrite.source.spans import first_line
 from mmrewrite.source.text import SourceText
 
@@ -47,7 +47,6 @@ class Imports:
     def __init__(self, facts: Facts, is_taken: Callable[[str], bool] = lambda name: False) -> None:
         self._facts = facts
         self._is_taken = is_taken
-        self._assigned: dict[Scope, list[tuple[str, Binding]]] = {}
         self._chosen: dict[str, str] = {}
         self.new: dict[str, NewImport] = {}
 
@@ -109,43 +108,35 @@ class Imports:
         self.new[key] = new
 
     def existing(self, qualified: str, scope: Scope, line: int, column: int = 0) -> str | None:
-        """The shortest name that means `qualified` in `scope` and is bound above a line and column, else None."""
-        names = self._facts.names
-        visible = self._visible(scope, line, column)
-        found = [each for each in visible if names.resolve_dotted(each[1], scope) == qualified]
-        return min(found)[1] if found else None
+        """The shortest name that means `qualified` in `scope` and is bound above a line and column, else None.
 
-    def _visible(self, scope: Scope, line: int, column: int = 0) -> Iterator[tuple[tuple[bool, int], str]]:
-        """The names, each with what says which comes first: one that is imported, then the shortest."""
-        for holder in scope.chain():
-            if holder not in self._assigned:
-                firsts = ((name, bindings[0]) for name, bindings in holder.bindings.items())
-                self._assigned[holder] = [
-                    (name, binding)
-                    for name, binding in firsts
-                    if binding.kind == "import" or (binding.kind == "value" and dotted_name(binding.value) is not None)
-                ]
-            for name, binding in self._assigned[holder]:
-                if binding.statement is None or isinstance(binding.node, ast.NamedExpr):
-                    # Whether an expression in a statement is evaluated hangs on the rest of it.
-                    continue
-                begin = (binding.statement.lineno, binding.statement.col_offset)
-                if scope.owner(name) is not holder or begin >= (line, column):
-                    continue
-                if not self._is_conditional(binding):
-                    yield (binding.kind != "import", len(name)), name
-        star = self._facts.names.star
-        if star is not None and (star.lineno, star.col_offset) < (line, column):
+        One that is imported comes before others.
+        """
+        names, place = self._facts.names, (line, column)
+        found = [
+            (binding.kind != "import", len(binding.name), binding.name)
+            for binding in names.other_names(qualified, scope)
+            if binding.statement is not None and _place_of(binding.statement) < place and self._is_sure(binding)
+        ]
+        if names.star is not None and _place_of(names.star) < place:
             # Only what the code reads anyway is certain to stay where it comes from.
-            yield from (((False, len(name)), name) for name in self._facts.names.read if scope.owner(name) is None)
+            found += [(False, len(name), name) for name in names.read_by_star(qualified, scope)]
+        return min(found)[-1] if found else None
 
-    def _is_conditional(self, binding: Binding) -> bool:
-        """Whether a binding may not have been made below it: a value that raises in a `try` binds nothing."""
+    def _is_sure(self, binding: Binding) -> bool:
+        """Whether a binding has been made below it: a value that raises in a `try` binds nothing.
+
+        Whether an expression in a statement is evaluated hangs on the rest of it.
+        """
         kinds: tuple[type[ast.stmt], ...] = (ast.If, ast.For, ast.While, ast.Match, ast.ClassDef)
         if binding.kind != "import":
             kinds += (ast.Try, ast.TryStar, ast.With)
         holders = self._facts.names.around(binding.statement) if binding.statement is not None else ()
-        return any(isinstance(holder, kinds) for holder in holders)
+        return not isinstance(binding.node, ast.NamedExpr) and not any(isinstance(each, kinds) for each in holders)
+
+
+def _place_of(statement: ast.stmt) -> tuple[int, int]:
+    return statement.lineno, statement.col_offset
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import itertools
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -72,6 +73,7 @@ class Draft:
     inserts: list[Insert] = field(default_factory=list)
     indices: dict[ast.stmt, str] = field(default_factory=dict)
     tasks: set[str] = field(default_factory=set)
+    tried: Counter[str] = field(default_factory=Counter)
     done: set[Hint] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
     local_names: set[tuple[Scope, str]] = field(default_factory=set)
@@ -107,7 +109,7 @@ class Draft:
 
 
 # What codemods add to a draft besides fragments and imports.
-_REGISTERED = ("inserts", "indices", "tasks", "done", "names", "local_names", "second_names", "uses_runtime")
+_REGISTERED = ("inserts", "indices", "tasks", "tried", "done", "names", "local_names", "second_names", "uses_runtime")
 
 
 class Site:
@@ -275,7 +277,8 @@ class Site:
 
     def task_name(self, name: str) -> str:
         """A task name that no other statement of the module has."""
-        for candidate in numbered(name):
+        for candidate in numbered(name, self.draft.tried[name]):
+            self.draft.tried[name] += 1
             if candidate not in self.draft.tasks:
                 self.draft.tasks.add(candidate)
                 return candidate
@@ -395,10 +398,10 @@ class Site:
         line, _ = source.position(hint.carrier_start)
         for holder in self.facts.hints.comments:
             comment = holder.comment
-            goes = any(cut.start <= comment.start < cut.end for cut in self.draft.cuts)
-            is_above = comment.own_line and comment.line < line and not goes
+            is_above = comment.own_line and comment.line < line
             if is_above and any(other.statement is hint.statement for other in holder.hints):
-                line = comment.line
+                stays = not any(cut.start <= comment.start < cut.end for cut in self.draft.cuts)
+                line = comment.line if stays else line
         return line
 
     def insert_blank_above(self, statement: ast.stmt) -> None:

@@ -189,7 +189,11 @@ def _strings_on(source: SourceText, tree: ast.Module, line: int) -> Iterator[tup
             ):
                 yield span(source, node)
                 continue
-        stack.extend(ast.iter_child_nodes(node))
+        for _, part in ast.iter_fields(node):
+            if isinstance(part, list) and part and isinstance(part[0], ast.stmt):
+                stack.extend(on_line(part, line))
+            else:
+                stack.extend(each for each in (part if isinstance(part, list) else [part]) if isinstance(each, ast.AST))
 
 
 def statement_of(source: SourceText, tree: ast.Module, comment: Comment) -> ast.stmt | Misplaced:

@@ -117,7 +117,7 @@ def _meant(draft: Draft, active: Sequence[Hint], importers: HintImporters | None
             meant.replace(unused.statement, "pass")
         elif unused.is_whole:
             meant.remove(unused.statement)
-    stays = [one.call for one in facts.hints.calls if one not in called]
+    stays = [one.call for one in facts.hints.calls if one.hint.start not in starts]
     meant.put_back_hints(facts.source, stays, [each for each in facts.hints.imports if each.alias not in gone])
     for fragment in draft.fragments.values():
         if fragment.changed is not None and fragment.codemods:
@@ -156,16 +156,18 @@ def _run(
                 rest = [other for other in site if other not in draft.done]
                 _collect(draft, [other for other in rest if other is not hint], codemods, refused, errors)
                 stopped |= together
-                if len(rest) < len(site) or errors:
+                if len(rest) < len(site):
                     # Others were decided while a part of this site was there.
                     return stopped
                 take_back()
                 continue
             if problem is not None:
                 errors.append(problem)
-                return stopped | {hint.start}
+                stopped.add(hint.start)
+                take_back()
     if stopped:
         return stopped
+    alone = set[int]()
     for hint in active:
         owner = hint.record.part_of
         if owner is not None and hint not in draft.done:
@@ -179,8 +181,8 @@ def _run(
                 refused[hint.start] = Refusal(
                     facts.path, place.line, place.column, reason, name, place, is_consequence=True
                 )
-            return {hint.start}
-    return set()
+            alone.add(hint.start)
+    return alone
 
 
 def _attempt(draft: Draft, hint: Hint, name: str, codemod: type[MeshCodemod]) -> Refusal | HintError | None:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import takewhile
+from itertools import count, takewhile
 from typing import Any
 
 from mmrewrite.source.spans import blocks_of
@@ -182,12 +182,14 @@ class Module:
     star_target: Callable[[ast.ImportFrom, str], str | None] = field(default=lambda star, name: None)
     generic: dict[ast.stmt, Scope] = field(default_factory=dict)
     _resolved: dict[tuple[Scope, str], str | None] = field(default_factory=dict, init=False, repr=False)
+    _named: dict[Scope | None, dict[str, list[str]]] = field(default_factory=dict, init=False, repr=False)
 
     def __setattr__(self, name: str, value: object) -> None:
         """Set an attribute, and forget what names resolved to by the one that it had."""
         super().__setattr__(name, value)
-        if name != "_resolved":
+        if name not in ("_resolved", "_named"):
             super().__setattr__("_resolved", {})
+            super().__setattr__("_named", {})
 
     @property
     def star(self) -> ast.ImportFrom | None:
@@ -242,6 +244,31 @@ class Module:
         full = self._canonical(f"{first}.{rest}" if rest else first)
         # A relative import that leaves its package has a full name only where it re-exports one.
         return None if full.startswith(".") else full
+
+    def other_names(self, full: str, scope: Scope) -> Iterator[Binding]:
+        """The first bindings of the names that mean a full name in `scope`, by an import or another name for it."""
+        for holder in scope.chain():
+            if holder not in self._named:
+                firsts = (bindings[0] for bindings in holder.bindings.values())
+                self._named[holder] = self._by_meaning((each.name for each in firsts if _renames(each)), holder)
+            for name in self._named[holder].get(full, ()):
+                if scope.owner(name) is holder:
+                    yield holder.bindings[name][0]
+
+    def read_by_star(self, full: str, scope: Scope) -> Iterator[str]:
+        """The names that the module reads, and that mean a full name in `scope` by a `from ... import *`."""
+        if None not in self._named:
+            unbound = (name for name in self.read if self.scope.owner(name) is None)
+            self._named[None] = self._by_meaning(unbound, self.scope)
+        return (name for name in self._named[None].get(full, ()) if scope.owner(name) is None)
+
+    def _by_meaning(self, names: Iterable[str], scope: Scope) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for name in names:
+            full = self.resolve_dotted(name, scope)
+            if full is not None:
+                found.setdefault(full, []).append(name)
+        return found
 
     def binding(self, name: str, scope: Scope) -> Binding | None:
         """The only binding of `name` that code in `scope` sees, else None."""
@@ -333,8 +360,8 @@ class Module:
         statements = [binding.statement for binding in self.scope.bindings[name]]
         begin = (star.lineno, star.col_offset)
         places = [(node.lineno, node.col_offset) for node in statements if node is not None]
-        below = [place for place in places if place >= begin]
-        if below and not any(begin < place < min(below) for place in self._reads_at_import.get(name, ())):
+        below = min((place for place in places if place >= begin), default=None)
+        if below is not None and not any(begin < place < below for place in self._reads_at_import.get(name, ())):
             return False
         return self.star_gives(star, name)
 
@@ -365,6 +392,10 @@ class Module:
     def evaluates(self, binding: Binding, owner: Scope) -> Scope:
         """The scope that reads the dotted name which a binding assigns: that of a function for a `global` of it."""
         return owner if binding.value is None else self.read_in.get(root_of(binding.value), owner)
+
+
+def _renames(binding: Binding) -> bool:
+    return binding.kind == "import" or (binding.kind == "value" and dotted_name(binding.value) is not None)
 
 
 def _only_imports(statement: ast.stmt) -> bool:
@@ -672,10 +703,6 @@ def relative_import(package: Sequence[str], module: str) -> str:
     return "." * (len(package) - common + 1) + ".".join(target[common:])
 
 
-def numbered(name: str) -> Iterator[str]:
-    """`name`, `name_1`, `name_2` and so on."""
-    yield name
-    count = 0
-    while True:
-        count += 1
-        yield f"{name}_{count}"
+def numbered(name: str, first: int = 0) -> Iterator[str]:
+    """`name`, `name_1`, `name_2` and so on, from that with the number `first` on."""
+    return (f"{name}_{number}" if number else name for number in count(first))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import bisect
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 
 from mmmodernize.edits.import_names import one_line, parts_that_go
 from mmmodernize.names.name_index import ONCE_MODULES, ONCE_MODULES_OF_THEMSELVES, old_names, row_around
@@ -47,16 +49,30 @@ class ImportEdits:
         """The module whose imports these are."""
         return self.draft.module
 
+    @cached_property
+    def _of_statements(self) -> Mapping[ast.Import | ast.ImportFrom, Sequence[ImportedName]]:
+        found: dict[ast.Import | ast.ImportFrom, list[ImportedName]] = {}
+        for item in self.module.imported:
+            found.setdefault(item.statement, []).append(item)
+        return found
+
+    @cached_property
+    def _by_local(self) -> Mapping[str, Sequence[ImportedName]]:
+        found: dict[str, list[ImportedName]] = {}
+        for item in self.module.imported:
+            found.setdefault(item.local, []).append(item)
+        return found
+
     def edits(self) -> Iterator[Edit]:
         """Edits of import statements, and of the places where new ones go."""
-        for statement in dict.fromkeys(item.statement for item in self.module.imported):
+        for statement in self._of_statements:
             if guard_of(self.module, statement) is None:
                 yield from self._statement(statement)
         yield from self._added()
 
     def _statement(self, statement: ast.Import | ast.ImportFrom) -> Iterator[Edit]:
         """Edits of one import statement, as far as its names go away or move."""
-        items = [item for item in self.module.imported if item.statement is statement]
+        items = self._of_statements[statement]
         instead = {item: lines for item in items if (lines := self._instead(item)) is not None}
         gone = [*instead]
         if not gone:
@@ -163,12 +179,11 @@ class ImportEdits:
         text = source.text[begin:start].rstrip(" \t")
         before = [
             other
-            for other in dict.fromkeys(item.statement for item in self.module.imported)
+            for other in self._of_statements
             if other is not statement and other.end_lineno == statement.lineno and span(source, other)[1] <= start
         ]
-        is_beside_a_change = any(
-            self._instead(item) is not None for item in self.module.imported if item.statement in before[-1:]
-        )
+        beside = (item for other in before[-1:] for item in self._of_statements[other])
+        is_beside_a_change = any(self._instead(item) is not None for item in beside)
         return begin + len(text[:-1].rstrip(" \t")) if text.endswith(";") and not is_beside_a_change else None
 
     def _instead(self, item: ImportedName) -> tuple[str, ...] | None:
@@ -199,20 +214,17 @@ class ImportEdits:
         home, _, name = item.alias.name.rpartition(".")
         if item.alias.asname is not None:
             return (f"from {home} import {name} as {item.alias.asname}",)
-        others = any(
-            other.local == item.local and other is not item and other.alias.name not in ONCE_MODULES
-            for other in self.module.imported
-        )
+        others = any(other is not item and other.alias.name not in ONCE_MODULES for other in self._by_local[item.local])
         return () if others else (f"import {home}",)
 
     def _is_imported_twice(self, item: ImportedName) -> bool:
         """Whether another import already binds the name of one that moves to its new home."""
         scopes = self.module.facts.names.scopes
         return any(
-            (other.local, other.name) == (item.local, self.context.moved[item.name])
+            other.name == self.context.moved[item.name]
             and scopes[other.statement] is scopes[item.statement]
             and guard_of(self.module, other.statement) is None
-            for other in self.module.imported
+            for other in self._by_local[item.local]
         )
 
     def _is_gone(self, item: ImportedName) -> bool:
@@ -270,23 +282,26 @@ class ImportEdits:
     def _is_bound_above(self, item: ImportedName) -> bool:
         """Whether another import that stays, or leaves `import jax` behind, binds the name of this one above it."""
         names = self.module.facts.names
-        around = list(names.scopes[item.statement].chain())
+        around, others = list(names.scopes[item.statement].chain()), self._by_local[item.local]
         return any(
-            other.local == item.local
-            and other.statement is not item.statement
+            other.statement is not item.statement
             and other.statement.lineno <= item.statement.lineno
             and names.scopes[other.statement] in around
             and self._instead(other) != ()
-            for other in self.module.imported[: self.module.imported.index(item)]
+            for other in others[: others.index(item)]
         )
 
     @cached_property
-    def _replaced(self) -> list[tuple[int, int]]:
-        return [(edit.start, edit.end) for edit in self.draft.edits if edit.start < edit.end]
+    def _replaced(self) -> tuple[list[int], list[int]]:
+        """Where text that edits replace begins, in order, and where the longest of it ends that begins up to there."""
+        replaced = sorted((edit.start, edit.end) for edit in self.draft.edits if edit.start < edit.end)
+        return [start for start, _ in replaced], list(accumulate((end for _, end in replaced), max))
 
     def _is_covered(self, node: ast.expr) -> bool:
         start, end = span(self.module.facts.source, node)
-        return any(first <= start and end <= last for first, last in self._replaced)
+        starts, ends = self._replaced
+        before = bisect.bisect_right(starts, start)
+        return before > 0 and end <= ends[before - 1]
 
     def _is_member(self, item: ImportedName) -> bool:
         """Whether an import binds an attribute of a class, which is read in ways that are not seen."""
@@ -333,7 +348,7 @@ class ImportEdits:
         by_star = (other for other, home in self.context.importing("*") if id(other.facts) in giving)
         if any(other is not self.module and _takes_by_star(other, local, self.context) for other in by_star):
             return True
-        is_gone = any(self._is_gone(item) for item in self.module.imported if item.local == local)
+        is_gone = any(map(self._is_gone, self._by_local.get(local, ())))
         if any(
             other is not self.module
             and self._is_module(other, node, giving)
@@ -417,7 +432,7 @@ class ImportEdits:
         return block[-1] is statement and all(map(self._goes, block[:-1]))
 
     def _goes(self, statement: ast.stmt) -> bool:
-        items = [item for item in self.module.imported if item.statement is statement]
+        items = self._of_statements.get(statement, ())  # type: ignore[call-overload]
         return bool(items) and all(self._instead(item) == () for item in items)
 
     def _added(self) -> Iterator[Edit]:
