@@ -29,7 +29,7 @@ WRAPPERS = frozenset(
     (
         *(f"jax.{name}" for name in ("checkpoint", "grad", "hessian", "jacfwd", "jacrev", "jit", "named_call", "pmap")),
         *("jax.remat", "jax.value_and_grad", "jax.vmap", "functools.cache", "functools.lru_cache", "jax.custom_jvp"),
-        *("jax.custom_vjp", "jax.experimental.pjit.pjit"),
+        *("jax.custom_vjp", "jax.experimental.pjit.pjit", "mmruntime.compat.pjit", "mmruntime.compat.pmap"),
         *(f"flax.nnx.{name}" for name in ("grad", "jit", "pmap", "remat", "value_and_grad", "vmap")),
         *(f"equinox.filter_{name}" for name in ("checkpoint", "grad", "jit", "pmap", "value_and_grad", "vmap")),
         *("builtins.staticmethod", "builtins.classmethod", "contextlib.contextmanager"),

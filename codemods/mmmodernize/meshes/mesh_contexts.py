@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from mmmodernize.meshes.mesh_values import MeshValues, is_used_as_another
-from mmmodernize.names.shared_names import ENVIRONMENTS
+from mmmodernize.names.shared_names import ENVIRONMENTS, SET_A_MESH
 from mmmodernize.sites.site import ModernizeContext, SharedFlow
 from mmrewrite.project.uses import ModuleUses
 
+_ENTERED = frozenset((*SET_A_MESH, "mmruntime.compat.mesh_context"))
 _HAVE_MULTIMESH = frozenset(("mmruntime", "multimesh", "legate"))
 
 WITH, ENTERED, DECORATOR, ENVIRONMENT = "with", "entered", "decorator", "environment"
@@ -88,6 +89,7 @@ class MeshContexts:
 
     def __init__(self, context: ModernizeContext) -> None:
         self.values = MeshValues(context.analysis(SharedFlow))
+        self._todays = _TodaysContexts(context.analysis(SharedFlow))
         self._found: dict[ModuleUses, tuple[MeshContext, ...]] = {}
 
     def of(self, module: ModuleUses) -> tuple[MeshContext, ...]:
@@ -95,6 +97,22 @@ class MeshContexts:
         if module not in self._found:
             self._found[module] = tuple(_find_contexts(module, self.values))
         return self._found[module]
+
+    def of_today(self, module: ModuleUses) -> Iterator[MeshContext]:
+        """Every place in a module where one is entered as today's JAX has it, or as `modernize` writes it."""
+        return _find_contexts(module, self._todays)
+
+
+class _TodaysContexts(MeshValues):
+    """Takes what `compat.mesh_context(mesh)` and `jax.set_mesh(mesh)` give for what is entered, in place of meshes."""
+
+    def is_mesh(self, module: ModuleUses, node: ast.expr) -> bool:
+        """Whether an expression is such a call."""
+        return isinstance(node, ast.Call) and self.flow.full_name(module, node.func) in _ENTERED
+
+    def is_certain(self, module: ModuleUses, node: ast.expr) -> bool:
+        """The same: what is entered is never called a mesh by its name alone."""
+        return self.is_mesh(module, node)
 
 
 def _find_contexts(module: ModuleUses, values: MeshValues) -> Iterator[MeshContext]:

@@ -90,7 +90,8 @@ class MeshRegions:
             # There `jax.jit` may find a mesh for its specs.
             found = [member for member in found if member.kind != "jit"]
         self._sure = [member.context for member in found if member.context is not None and member.context.is_sure]
-        inside = [(context.module, context.body) for context in self._sure]
+        todays = (each for module in context.modules.values() for each in self._contexts.of_today(module))
+        inside = [(each.module, each.body) for each in (*self._sure, *todays)]
         self._outside = OutsideReach(self._reach, inside)
         if not any(member.depends_on_a_mesh for member in found):
             # Then nothing hangs on what only may be a mesh context, and code is not followed from there.
