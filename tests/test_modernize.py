@@ -152,6 +152,72 @@ def test_second_run_changes_nothing(case: Case) -> None:
     assert [path for path, result in modernize(case.after, case.settings).items() if result.changed] == []
 
 
+@pytest.mark.family
+@pytest.mark.parametrize("ending", ["\r\n", "\r"])
+def test_line_endings_change_nothing_else(case: Case, ending: str) -> None:
+    """Not even a carriage return alone, which Python reads as the end of a line wherever it stands."""
+    if not all(path.endswith(".py") for path in case.before) or any(b"\r" in data for data in case.before.values()):
+        pytest.skip("notebooks, and files with such endings")
+    before = {path: data.replace(b"\n", ending.encode()) for path, data in case.before.items()}
+    results = modernize(before, case.settings)
+    assert {path: result.result.replace(ending.encode(), b"\n") for path, result in results.items()} == case.after
+    assert [item.replace(ending, "\n") for item in shown(case, results, "refusals", "reason")] == list(case.refusals)
+    assert shown(case, results, "left", "reason") == list(case.left)
+
+
+AFTER_A_BACKSLASH = """\
+from jax.experimental.maps import Mesh; import\\
+  jax\\
+   # why
+
+x = jax.tree_map(f, y)
+"""
+INNER_MESH = """\
+import jax
+from jax.sharding import Mesh, PartitionSpec as P
+
+def constrain(x):
+    return jax.lax.with_sharding_constraint(x + 1, P("d"))
+
+def run(x):
+    with open(x) as (a, b), y:
+        with Mesh(jax.devices(), ("d",)):
+            return constrain(x)
+"""
+POSSIBLE_MESH = """\
+import jax
+from jax.experimental.pjit import pjit, with_sharding_constraint
+from jax.sharding import Mesh, PartitionSpec as P
+
+def constrain(x):
+    with x:
+        return with_sharding_constraint(x + 1, P("z"))
+
+f = pjit(constrain, in_axis_resources=None)
+with Mesh(jax.devices(), ("x",)):
+    y = f(jax.numpy.arange(8.0))
+"""
+CONTINUED = """\
+import jax
+def f(x, rows, y):
+    x = jax.ops \\
+  .index_min(x=x + 1, idx=# why
+(rows, 1), y=y)
+    return jax.ops.index_update(x, rows, y)
+"""
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize(
+    "source",
+    [AFTER_A_BACKSLASH, INNER_MESH, POSSIBLE_MESH, CONTINUED],
+    ids=["backslash", "inner mesh", "possible mesh", "continued"],
+)
+def test_found_by_generated_programs(source: str, ending: str) -> None:
+    (result,) = modernize({"a.py": source.replace("\n", ending).encode()}, ModernizeSettings()).values()
+    assert result.failure is None
+
+
 class BreakSyntax(ModernizeCodemod):
     names = ("jax.old",)
 

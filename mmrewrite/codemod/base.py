@@ -18,6 +18,7 @@ from mmrewrite.project.reach import Reach
 from mmrewrite.results import Refusal
 from mmrewrite.source.brackets import bracketless_text, needs_brackets
 from mmrewrite.source.libcst_parser import parse_expression
+from mmrewrite.source.text import has_lines
 
 
 class MeshCodemod(cst.CSTTransformer):
@@ -80,7 +81,7 @@ def expression(code: cst.BaseExpression | str) -> cst.BaseExpression:
     """Parse the source text of an expression; a node is returned as it is."""
     if not isinstance(code, str):
         return code
-    if "\n" in code or "\r" in code:
+    if has_lines(code):
         parsed = parse_expression(bracketless_text(code)).visit(_LinesStay())
         assert isinstance(parsed, cst.BaseExpression)
         return parsed
@@ -106,7 +107,7 @@ class _LinesStay(cst.CSTTransformer):
 def enclosed(value: cst.BaseExpression) -> cst.BaseExpression:
     """A value from the brackets of a call, with some of its own where its lines need them."""
     code = cst.Module([]).code_for_node(value)
-    if ("\n" in code or "\r" in code) and needs_brackets(code):
+    if has_lines(code) and needs_brackets(code):
         return value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
     return value
 

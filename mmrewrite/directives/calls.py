@@ -17,7 +17,7 @@ from mmrewrite.source.brackets import call_brackets, tokens_between
 from mmrewrite.source.functions import own_expressions, placed_expressions
 from mmrewrite.source.names import Binding, Module, Scope, absolute_import, member_of
 from mmrewrite.source.spans import first_line, sign_before, span
-from mmrewrite.source.text import SourceText, parse_quietly
+from mmrewrite.source.text import SourceText, has_lines, parse_quietly
 
 MODULE = f"{PACKAGE}.hints"
 
@@ -443,7 +443,7 @@ def _holds_directly(statement: ast.stmt, node: ast.expr) -> bool:
 
 def _needs_no_brackets(text: str) -> bool:
     """Whether the lines of an expression hold together without brackets around it."""
-    if "\n" not in text and "\r" not in text:
+    if not has_lines(text):
         return True
     try:
         (statement,) = parse_quietly(text.lstrip()).body

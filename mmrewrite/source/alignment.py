@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mmrewrite.source.brackets import Token, tokens_of
-from mmrewrite.source.text import SourceText
+from mmrewrite.source.text import SourceText, has_lines
 
 # Statements with more tokens keep their lines as they are: to find the same tokens takes the square of their number.
 _MOST = 2000
@@ -50,7 +50,7 @@ class _Tokens:
 
 def aligned(old: str, new: str) -> str:
     """The new code of a statement, in which lines that stood below the text after a bracket stand below it again."""
-    if "\n" not in new or "\n" not in old or "\t" in new:
+    if not has_lines(new) or not has_lines(old) or "\t" in new:
         return new
     try:
         before, after = _Tokens.read(old), _Tokens.read(new)

@@ -58,8 +58,11 @@ class Brackets:
 
 
 def tokens(program: str) -> Iterator[tokenize.TokenInfo]:
-    """The tokens of a program, as Python gives them."""
-    return tokenize.generate_tokens(io.StringIO(program, newline="").readline)
+    """The tokens of a program, as Python gives them, with every line ending as it reads it: `\n`.
+
+    Python 3.11 takes a carriage return alone for a part of its line in some places, and for the end in others.
+    """
+    return tokenize.generate_tokens(io.StringIO(program, newline=None).readline)
 
 
 def tokens_between(source: SourceText, start: int, end: int) -> list[Token]:
@@ -75,7 +78,7 @@ def tokens_between(source: SourceText, start: int, end: int) -> list[Token]:
             break
         finish = start + stop - 1 if last == 1 else source.line_starts[line + last - 2] + stop
         is_comment = token.type == tokenize.COMMENT
-        each = Token(token.string, begin, finish, token.type not in _NO_CODE, is_comment)
+        each = Token(source.text[begin:finish], begin, finish, token.type not in _NO_CODE, is_comment)
         is_opening, is_closing = token.type in _OPENS_STRING, token.type in _CLOSES_STRING
         is_inside = depth > 0
         if is_inside or is_opening:
@@ -95,7 +98,7 @@ def tokens_of(source: SourceText) -> list[Token]:
         if row <= len(source.line_starts) and last <= len(source.line_starts):
             begin, end = source.line_starts[row - 1] + column, source.line_starts[last - 1] + stop
             is_comment = token.type == tokenize.COMMENT
-            found.append(Token(token.string, begin, end, token.type not in _NO_CODE, is_comment))
+            found.append(Token(source.text[begin:end], begin, end, token.type not in _NO_CODE, is_comment))
     return found
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import io
 import re
 import tokenize
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
-from mmrewrite.source.brackets import Brackets, brackets_of, call_brackets, text_before, tokens_between
-from mmrewrite.source.text import SourceText, parse_quietly
+from mmrewrite.source.brackets import Brackets, brackets_of, call_brackets, text_before, tokens, tokens_between
+from mmrewrite.source.text import SourceText, has_lines, parse_quietly
 
 _TAB_COLUMNS = 4
 
@@ -146,7 +145,7 @@ def _hugs(source: SourceText, brackets: _Breakable) -> bool:
     if brackets.is_around or len(brackets.items) == 1 or first == source.position(end)[0]:
         return False
     # The lines of a string are its text.
-    texts = (each for each in tokens_between(source, start, end) if "\n" in each.text and each.is_code)
+    texts = (each for each in tokens_between(source, start, end) if has_lines(each.text) and each.is_code)
     return first == source.position(brackets.start)[0] and not any(texts)
 
 
@@ -209,7 +208,7 @@ def _head(source: SourceText, brackets: _Breakable) -> int:
 def _pairs(source: SourceText) -> Iterator[tuple[int, int]]:
     """The inside of every pair of brackets as (start, end) offsets."""
     opened: list[int] = []
-    for token in tokenize.generate_tokens(io.StringIO(source.text, newline="").readline):
+    for token in tokens(source.text):
         if token.type == tokenize.OP and token.string in "([{":
             opened.append(source.line_starts[token.end[0] - 1] + token.end[1])
         elif token.type == tokenize.OP and token.string in ")]}" and opened:

@@ -75,6 +75,11 @@ def quoted(value: str) -> str:
     return '"' + "".join({'"': '\\"', "'": "'"}.get(each) or repr(each)[1:-1] for each in value) + '"'
 
 
+def has_lines(text: str) -> bool:
+    """Whether a text goes over several lines, whatever ends them."""
+    return "\n" in text or "\r" in text
+
+
 class SourceError(ValueError):
     """The bytes of a file are not text in the encoding that it declares."""
 
@@ -174,7 +179,7 @@ class SourceText:
         return [0, ""]
 
     def line_end(self, number: int) -> int:
-        """Offset just after the line ending of line `number`, and of the blank lines that a backslash makes part of it.
+        """Offset just after the line ending of line `number`, and of the lines that a backslash alone makes part of it.
 
         What is written there comes behind a statement that ends on the line.
         """
@@ -190,7 +195,7 @@ class SourceText:
         if number >= len(self.line_starts) or "\\" not in self.text[max(end - 3, 0) : end]:
             return False
         line = self.line(number)
-        return line.endswith("\\") and "#" not in line and not self.line(number + 1).strip(" \t\f\\")
+        return line.endswith("\\") and "#" not in line and self.line(number + 1).strip(" \t\f\\")[:1] in ("", "#")
 
     def offset(self, line: int, column: int) -> int:
         """Offset of a position of `ast`, whose columns count bytes of UTF-8."""

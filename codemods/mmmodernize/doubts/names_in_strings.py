@@ -6,7 +6,6 @@ Only the user knows what runs.
 from __future__ import annotations
 
 import ast
-import io
 import re
 import tokenize
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
@@ -20,6 +19,7 @@ from mmmodernize.sites.site import ModernizeContext
 from mmmodernize.text.run_text import RunTexts, code_in, has_examples, keywords_in, names_in, text_in, texts_of
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.results import LeftAlone
+from mmrewrite.source.brackets import tokens
 from mmrewrite.source.names import Scope
 from mmrewrite.source.spans import span
 from mmrewrite.source.text import SourceText
@@ -205,12 +205,12 @@ def _resolves_to_any(module: ModuleUses, dotted: str, wanted: Collection[str]) -
 def _comments(text: str) -> Iterator[tuple[int, int, str]]:
     """The line, the offset in it, and the text of each comment; with the magics of a notebook, where one may begin."""
     try:
-        tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+        found = list(tokens(text))
     except (tokenize.TokenError, SyntaxError):
         for number, line in enumerate(SourceText(text, "utf-8", False).lines, 1):
             yield from ((number, match.start(), match.group()) for match in _TYPE_COMMENT.finditer(line))
         return
-    yield from ((*token.start, token.string) for token in tokens if token.type == tokenize.COMMENT)
+    yield from ((*token.start, token.string) for token in found if token.type == tokenize.COMMENT)
 
 
 def _scope_at(module: ModuleUses, line: int) -> Scope:

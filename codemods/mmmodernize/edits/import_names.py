@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from mmrewrite.codemod.comments import is_for_tools
 from mmrewrite.source.brackets import brackets_of, own_comment, tokens_between, without_items, without_listed
 from mmrewrite.source.spans import span
-from mmrewrite.source.text import SourceText
+from mmrewrite.source.text import SourceText, has_lines
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def parts_that_go(
             comments[alias] = comment
     removed = tuple(without_items(source, brackets, gone, comments.values()))
     left = _left(source, statement, removed)
-    return ImportParts(removed if "\n" in left or "#" in left else None, comments)
+    return ImportParts(removed if has_lines(left) or "#" in left else None, comments)
 
 
 def _between(
@@ -65,9 +65,9 @@ def _between(
     """The parts to remove of names without brackets, None if one line is left."""
     gone = [index for index, alias in enumerate(statement.names) if alias in dropped]
     if len(gone) == len(statement.names):
-        return None if "\n" not in _left(source, statement, ()) else ()
+        return None if not has_lines(_left(source, statement, ())) else ()
     removed = tuple(without_listed([span(source, alias) for alias in statement.names], gone))
-    return removed if "\n" in _left(source, statement, removed) else None
+    return removed if has_lines(_left(source, statement, removed)) else None
 
 
 def _left(source: SourceText, statement: ast.Import | ast.ImportFrom, removed: Collection[tuple[int, int]]) -> str:

@@ -27,6 +27,7 @@ from mmmodernize.edits.arguments import append_argument, value_start
 from mmmodernize.names.name_index import old_names
 from mmmodernize.types.value_classes import ValueClasses
 from mmrewrite.source.brackets import arguments_of, call_brackets, needs_brackets, text_before
+from mmrewrite.source.text import has_lines
 
 _METHODS = {
     f"jax.ops.index_{name}": method
@@ -97,9 +98,9 @@ class ReplaceArrayFunctions(ModernizeCodemod):
         site.edit(start, first, before)
         site.edit(first_end, second, f"{after}.at[")
         # A call with lines of its own for its arguments keeps them.
-        has_lines = "\n" in site.source.text[site.span(call.func)[1] : first]
-        lead = text_before(site.source, third) if has_lines else ""
-        line_break = f"{site.source.newline}{lead}" if has_lines and not lead.strip() else ""
+        is_below = has_lines(site.source.text[site.span(call.func)[1] : first])
+        lead = text_before(site.source, third) if is_below else ""
+        line_break = f"{site.source.newline}{lead}" if is_below and not lead.strip() else ""
         site.edit(second_end, third, f"].{method}({line_break}")
         keywords = []
         for argument, name in zip(arguments[3:], names[3:], strict=True):
