@@ -80,14 +80,16 @@ def needs_mesh(module: ModuleUses, spec: ast.expr) -> bool:
     return kind != "sharding"
 
 
-def has_spec(module: ModuleUses, spec: ast.expr) -> bool:
-    """Whether a partition spec is written in a tree of specs, which a name may hold, rather than a sharding."""
-    kind = kind_of(module, spec)
-    if kind == "unknown" and isinstance(spec, ast.Name):
+def has_spec(module: ModuleUses, spec: ast.expr, *, by_name: bool = True) -> bool:
+    """Whether a partition spec is seen in a tree of specs, or where a name in it is bound, rather than shardings."""
+    kind, held = kind_of(module, spec), [*parts_of(spec)]
+    if kind == "unknown" and isinstance(spec, ast.Name) and by_name:
         binding = module.facts.names.binding(spec.id, module.scope_of(spec))
         value = binding.value if binding is not None and binding.kind != "parameter" else None
-        return isinstance(value, ast.Tuple | ast.List | ast.Dict) and has_spec(module, value)
-    return any(has_spec(module, part) for part in parts_of(spec)) if kind == "tree" else kind == "spec"
+        return value is not None and has_spec(module, value, by_name=False)
+    if isinstance(spec, ast.Call) and module.facts.names.resolve(spec.func, module.scope_of(spec)) == "builtins.dict":
+        held += [keyword.value for keyword in spec.keywords]
+    return _holds_specs_only(module, spec) or any(has_spec(module, part, by_name=by_name) for part in held)
 
 
 def has_leaf(spec: ast.expr) -> bool:
