@@ -123,16 +123,6 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_HOMES, *_MODULES})
 
 
-# They add to the key of `jax.jit`'s caches. If the first task of a program did so in the midst of a trace, what was
-# traced until then would be traced once more, and make its objects once more.
-_OF_JIT_KEYS = (
-    "_core.mesh",
-    "_core.switches",
-    "_frontend.constraint",
-    "_frontend.python_state",
-    "_frontend.task_call",
-    "_old_jax.mesh_context",
-)
 if sys.modules.get("jax") is not None:
-    for _each in _OF_JIT_KEYS:
-        importlib.import_module(f"{__name__}.{_each}")
+    # What adds to the key of `jax.jit`'s caches is there before anything is traced.
+    importlib.import_module(f"{__name__}._core.switches")

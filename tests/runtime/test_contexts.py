@@ -555,10 +555,11 @@ def test_settings_that_cannot_be_kept_are_refused_by_their_names() -> None:
         jax.config.update("jax_scan3", False)
 
 
-def test_what_adds_to_the_keys_of_jit_is_imported_with_the_package():
+def test_what_adds_to_the_keys_of_jit_is_made_at_once():
     folder = Path(mm.__file__).parent
-    made = (path for path in folder.rglob("*.py") if "= _compat.user_context(" in path.read_text())
-    assert sorted(".".join(path.relative_to(folder).with_suffix("").parts) for path in made) == list(mm._OF_JIT_KEYS)
+    made = [path for path in folder.rglob("*.py") if "= _compat.user_context(" in path.read_text()]
+    # Old meshes are imported at the top of a module, by `mmruntime.compat`.
+    assert {path.relative_to(folder).as_posix() for path in made} == {"_core/switches.py", "_old_jax/mesh_context.py"}
 
 
 # Flax's way to make a sharded state: layouts of what is traced first, whose tree has objects that `init` makes.

@@ -9,27 +9,25 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
-from mmruntime import _check, _compat
+from mmruntime import _check
 from mmruntime._core.layer_trial import layer_trial
+from mmruntime._core.switches import MESH_IN_USE
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from mmruntime._core.multimesh import MultiMesh
 
-# Part of every jit cache key, so a function traced for one mesh is traced again for another.
-_CURRENT = _compat.user_context(None, of_steps=False)
-
 
 def current_mesh() -> MultiMesh | None:
     """The `MultiMesh` in use: the one being compiled for, else the one in context."""
-    mesh: MultiMesh | None = _CURRENT.value
+    mesh: MultiMesh | None = MESH_IN_USE.value
     return mesh
 
 
 def using(mesh: MultiMesh) -> AbstractContextManager[None]:
     """A context in which `mesh` is the one in use."""
-    context: AbstractContextManager[None] = _CURRENT(mesh)
+    context: AbstractContextManager[None] = MESH_IN_USE(mesh)
     return context
 
 
@@ -44,7 +42,7 @@ def current_platform() -> str:
 
 def outside_of_meshes() -> AbstractContextManager[None]:
     """A context in which no `MultiMesh` is in use, so that tasks run where their arguments are."""
-    context: AbstractContextManager[None] = _CURRENT(None)
+    context: AbstractContextManager[None] = MESH_IN_USE(None)
     return context
 
 

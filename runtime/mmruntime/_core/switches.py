@@ -2,6 +2,9 @@
 
 Each is a context variable that belongs to `jax.jit`'s own cache key, so no switch needs `jax.clear_caches()`,
 and an exception inside of a context restores the state before it.
+
+The variables of other files are here, too, as all are made at once: one that the first task of a program makes, in the
+midst of a trace, would have what was traced until then traced once more, and make its objects once more.
 """
 
 from __future__ import annotations
@@ -17,6 +20,15 @@ _FAST_PATH = _compat.user_context(True)
 _IGNORED = _compat.user_context(False)
 _RECOMPUTATION = _compat.user_context(True)
 _REPLICATED_BELOW = _compat.user_context(0)
+# Part of every jit cache key, so a function traced for one mesh is traced again for another.
+MESH_IN_USE = _compat.user_context(None, of_steps=False)
+# The task in use, so that a trace for one task's submesh is not reused for another's.
+TASK_IN_USE = _compat.user_context(None, of_steps=False)
+# Whether a trace is placed afterwards, because such a trace keeps the constraints that plain `jax.jit` would apply at
+# once.
+PLACED_LATER = _compat.user_context(False, of_steps=False)
+# A trace that looks for the line of a change takes nothing from the caches of `jax.jit`: it is to run all lines again.
+LOOKED_FOR = _compat.user_context(None, of_steps=False)
 _SWITCHES = (
     "autoshard",
     "enable_fast_path",

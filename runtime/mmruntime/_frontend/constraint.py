@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from mmruntime import _check, _compat
 from mmruntime._core.logical_axes import Names, mesh_axes, spec_axes, spec_names
 from mmruntime._core.mesh import current_mesh
-from mmruntime._core.switches import autoshard_enabled, transforms_ignored
+from mmruntime._core.switches import PLACED_LATER, autoshard_enabled, transforms_ignored
 
 T = TypeVar("T")
 
@@ -50,20 +50,17 @@ constraint_p = _compat.define_identity("mm_constraint", transpose=_bind, batch=_
 
 LayOut = Callable[..., Any]
 _LAY_OUT: ContextVar[LayOut | None] = ContextVar("lay_out", default=None)
-# Whether a trace is placed afterwards. It is part of every jit cache key, because such a trace keeps the constraints
-# that plain `jax.jit` would apply at once.
-_PLACED_LATER = _compat.user_context(False, of_steps=False)
 
 
 def placed_later() -> AbstractContextManager[None]:
     """A context for traces that get their submesh afterwards: names of mesh axes are looked up then."""
-    context: AbstractContextManager[None] = _PLACED_LATER(True)
+    context: AbstractContextManager[None] = PLACED_LATER(True)
     return context
 
 
 def is_placed_later() -> bool:
     """Whether the trace at hand is one of these."""
-    return bool(_PLACED_LATER.value)
+    return bool(PLACED_LATER.value)
 
 
 @contextlib.contextmanager

@@ -36,12 +36,10 @@ import numpy as np
 from jax.core import Tracer
 
 from mmruntime import _compat
+from mmruntime._core.switches import LOOKED_FOR
 from mmruntime._frontend.labels import innermost, label_of
 
 R = TypeVar("R")
-
-# A trace that looks for the line of a change takes nothing from the caches of `jax.jit`: it is to run all lines again.
-_LOOKED_FOR = _compat.user_context(None, of_steps=False)
 
 # Of a larger program it is what is nearest to the function.
 _MOST_OBJECTS = 20_000
@@ -275,7 +273,7 @@ class PythonState:
         lines = _ChangingLines({each.holder for each in changes}, self._view, self._is_of_a_library)
         for trace in traces:
             if not all(map(lines.of, changes)):
-                with contextlib.suppress(Exception), _LOOKED_FOR(object()), lines.watched():
+                with contextlib.suppress(Exception), LOOKED_FOR(object()), lines.watched():
                     trace()
         sure = [each for each in changes if not _is_shared(each.holder.value) or lines.of(each)]
         found = ((each, lines.of(each) or (each.reader and f"of {each.reader}")) for each in sure)

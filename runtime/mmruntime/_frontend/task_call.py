@@ -19,7 +19,7 @@ from mmruntime._core.logical_axes import Names, mesh_axes, translate
 from mmruntime._core.marks import TASKS
 from mmruntime._core.mesh import TaskMesh, auto_mesh, current_mesh
 from mmruntime._core.submesh import axis_pairs, task_mesh
-from mmruntime._core.switches import transforms_ignored
+from mmruntime._core.switches import TASK_IN_USE, transforms_ignored
 from mmruntime._core.task import Task
 from mmruntime._frontend.constraint import eager_layout, placed_later
 from mmruntime._frontend.operands import by_operands, by_results
@@ -35,10 +35,6 @@ TASK_KEYWORDS = (
     *inspect.signature(Task).parameters.values(),
     *(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in ("devices", "device_axes")),
 )
-
-# The task in use. It is part of every jit cache key, so that a trace for one task's submesh is not reused for
-# another's.
-_IN_USE = _compat.user_context(None, of_steps=False)
 
 
 class _AnyTask(tuple[str, int]):
@@ -70,7 +66,7 @@ def task_in_use() -> Task | None:
 
 
 def _outermost() -> Task | None:
-    value: Task | _AnyTask | None = _IN_USE.value
+    value: Task | _AnyTask | None = TASK_IN_USE.value
     return value.task if isinstance(value, _AnyTask) else value
 
 
@@ -132,7 +128,7 @@ def _placed(fun: Callable[P, R], placed: Task, *, pure: bool) -> Callable[P, R]:
             return fun(*args, **kwargs)
         used, eager = _outermost() or placed, _compat.at_top_level()
         keeps_state = writes_state(fun, args, kwargs) or (not pure and reaches_state(fun, eager=eager))
-        with _IN_USE(used if _task_was_read else _AnyTask(used)):
+        with TASK_IN_USE(used if _task_was_read else _AnyTask(used)):
             if eager:
                 mesh = None if keeps_state else _submesh_now(placed)
                 return fun(*args, **kwargs) if mesh is None else _call_on(fun, placed, mesh, args, kwargs)
