@@ -235,6 +235,22 @@ def test_hints_stand_where_they_belong_and_can_be_taken_away(name: str) -> None:
     assert "has hints already" in again.output
 
 
+@pytest.mark.slow
+def test_a_program_with_hints_is_compared_with_what_it_has_today() -> None:
+    put("train.py", HEAD + STEP + EXAMPLE)
+    suggested("--data", "2", "--microbatches", "2", "--apply")
+    asked = ("plan", ".", "--entry", "train:step", "--args", "train:example", "--suggest", "h100", "--no-cache")
+    printed = run(*asked, "--format", "json")
+    assert printed.exit_code == 0, printed.output
+    document = json.loads(printed.stdout)
+    validate(document, SCHEMAS / "suggest.json")
+    choice = document["today"]["choice"]
+    assert (choice["stages"], choice["data"], choice["count"]) == (2, 2, 2)
+    text = run(*asked).stdout
+    assert "  today, 4 devices: stage=2, data=2, 2 microbatches" in text
+    assert "What to change in its hints" in text
+
+
 @pytest.mark.family(2)
 def test_hints_are_calls_where_no_comment_can_stand() -> None:
     file = put("train.py", ONE_LINERS)

@@ -324,7 +324,7 @@ def plan(
 )
 @click.option("--calibrate", "calibrates", is_flag=True, help="Time a layer's programs on this machine's accelerator.")
 @click.option("--apply", "applies", is_flag=True, help="Write the hints into the files.")
-@click.option("--check", "checks", is_flag=True, help="Run `verify` and `plan --memory` on virtual devices.")
+@click.option("--check", "checks", is_flag=True, help="Run `verify` on virtual devices, and see that its plan fits.")
 @limit_options
 def suggest(
     entry: str | None,

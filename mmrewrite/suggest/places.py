@@ -169,7 +169,10 @@ def find_steps(project: HintedProject, entry: str, *, anywhere: bool = False) ->
     if refused and not is_found:
         raise NoPlace("\n".join((f"the step `{last}` cannot be compiled for a mesh", *refused[:_MOST_NAMED])))
     if not is_found:
-        raise NoPlace(f"{own}: no statement compiles `{last}`; write `@jax.jit` above it, and name it in --entry")
+        raise NoPlace(
+            f"{own}: no statement compiles `{last}`; write `@jax.jit` above the function that takes the gradient, and "
+            "name that in --entry"
+        )
 
 
 def _at(path: str, site: HintSite, text: str) -> NewHint:
