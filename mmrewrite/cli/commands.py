@@ -124,7 +124,10 @@ def _session(options: Mapping[str, Any]) -> Session:
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="mmrewrite", message="%(prog)s %(version)s")
 def cli() -> None:
-    """Rewrite a one-device JAX program with hints into a multi-device one."""
+    """Rewrite a one-device JAX program with hints into a multi-device one.
+
+    In this order: `suggest` or hints by hand, `diff`, `plan`, `verify`, `apply`.
+    """
 
 
 @cli.command()
@@ -147,7 +150,7 @@ def diff(exit_code: bool, **options: Any) -> None:
 @source_options
 @stdin_option
 def apply(**options: Any) -> None:
-    """Rewrite the files in place."""
+    """Rewrite the files in place: hints are replaced by code."""
     from mmrewrite.cli.next_steps import after_apply
 
     session = _session(options)
@@ -231,10 +234,17 @@ def build(out: str | None, **options: Any) -> None:
 @click.option("--microbatches", type=click.IntRange(1), metavar="N", help="How many, if the source does not say.")
 @click.option("--entry", metavar="MODULE:FUNCTION", help="Import the rewritten program and trace this step.")
 @click.option("--args", "arguments", metavar="MODULE:FUNCTION", help="Function that returns the step's arguments.")
-@click.option("--devices", type=click.IntRange(1), metavar="N", help="Virtual devices for --entry; 8, or the mesh's.")
+@click.option(
+    "--devices",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Virtual devices for --entry; default: as many as meshes need.",
+)
 @limit_options
 @click.option("--measure", is_flag=True, help="Run the step of --entry and time each of its programs.")
-@click.option("--memory", metavar="SIZE", help="Of each device, such as 80GiB; exit with 1 if --entry does not fit.")
+@click.option(
+    "--memory", metavar="SIZE", help="Memory of a device, such as 80GiB; exit with 1 if --entry does not fit."
+)
 @click.option("--suggest", "device", metavar="DEVICE", help="Compare meshes, counts and schedules on h100, v5p, ...")
 @click.option("--html", type=click.Path(), help="Also write --format html to this file.")
 @click.option("--svg", type=click.Path(), help="Also write --format svg, the timeline alone, to this file.")
@@ -315,10 +325,10 @@ def plan(
 @click.option("--run", "runs", is_flag=True, help="In place of --args: run the module until it calls the step.")
 @device_options
 @click.option("--batch", type=click.IntRange(1), metavar="ROWS", help="Rows of a batch, where --args makes fewer.")
-@click.option("--stages", type=click.IntRange(2), metavar="N", help="Only plans with so many stages.")
-@click.option("--data", type=click.IntRange(1), metavar="N", help="Only plans with a data axis of this size.")
-@click.option("--model", type=click.IntRange(1), metavar="N", help="Only plans with a model axis of this size.")
-@click.option("--microbatches", type=click.IntRange(1), metavar="N", help="Only plans with so many microbatches.")
+@click.option("--stages", type=click.IntRange(2), metavar="N", help="Only plans with N stages.")
+@click.option("--data", type=click.IntRange(1), metavar="N", help="Only plans with a data axis of N devices.")
+@click.option("--model", type=click.IntRange(1), metavar="N", help="Only plans with a model axis of N devices.")
+@click.option("--microbatches", type=click.IntRange(1), metavar="N", help="Only plans with N microbatches.")
 @click.option(
     "--schedule", type=click.Choice(SCHEDULES), metavar="NAME", help="Only plans with this schedule, or auto."
 )
@@ -406,7 +416,12 @@ def modernize(
 @click.option("--since", metavar="REV", help="After `apply`: the original is this git revision, of the same files.")
 @click.option("--entry", metavar="MODULE:FUNCTION", help="The function to call; default: those with a `verify` hint.")
 @click.option("--args", "arguments", metavar="MODULE:FUNCTION", help="Function that returns its arguments, a tuple.")
-@click.option("--devices", type=click.IntRange(1), metavar="N", help="Virtual devices; 8, or as many as meshes need.")
+@click.option(
+    "--devices",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Virtual devices; default: as many as meshes need, 8 at least.",
+)
 @click.option("--real-devices", "real", is_flag=True, help="Run on this machine's own devices, as they are set up.")
 @limit_options
 @click.option("--rtol", type=Number(0), help="Relative tolerance; 1e-4 for float32, none for shorter types.")

@@ -178,27 +178,31 @@ evidence_option = click.option(
     "--evidence",
     type=click.Path(exists=True, dir_okay=False),
     metavar="FILE",
-    help="With --format markdown or html: show this output of `verify --format json`, if it is about these bytes.",
+    help="With --format markdown or html: show this output of `verify --format json`, if it is about the same patch.",
 )
 # What stands in place of a value of a device's record: the option, its form and what it is.
 _DEVICE_VALUES = (
     ("memory", "SIZE", "Memory of a device, such as 80GiB."),
     ("flops", "RATE", "Operations per second of dense products, such as 989TFLOP/s."),
-    ("bandwidth", "RATE", "Of its memory, such as 3.35TB/s."),
-    ("near", "RATE", "Of its link within a host, in one direction, such as 450GB/s."),
-    ("far", "RATE", "Of its link between hosts."),
-    ("launch", "TIME", "To issue a program, such as 60us."),
+    ("bandwidth", "RATE", "Bandwidth of its memory, such as 3.35TB/s."),
+    ("near", "RATE", "Bandwidth within a host, in one direction, such as 450GB/s."),
+    ("far", "RATE", "Bandwidth between hosts, in one direction."),
+    ("launch", "TIME", "Time to issue a program, such as 60us."),
 )
 
 
 # `--devices`, `--device` and what changes its record.
 device_options = _all_of(
     click.option("--devices", type=click.IntRange(1), metavar="N", help="How many accelerators."),
-    click.option("--device", metavar="NAME", help="Its record: h100, b200, mi300x, v5p, cpu, ..."),
-    click.option("--cluster", type=click.Path(exists=True, dir_okay=False), help="Devices and links as TOML, instead."),
+    click.option("--device", metavar="NAME", help="Their kind: h100, b200, mi300x, v5p, cpu, ..."),
+    click.option(
+        "--cluster",
+        type=click.Path(exists=True, dir_okay=False),
+        help="In place of --device: a TOML file about devices and links.",
+    ),
     click.option("--per-host", "host", type=click.IntRange(1), metavar="N", help="Devices that share a near link."),
     *(click.option(f"--{name}", metavar=form, help=what) for name, form, what in _DEVICE_VALUES),
     click.option(
-        "--efficiency", type=Number(0, 1, min_open=True), metavar="PART", help="Part of --flops that products run at."
+        "--efficiency", type=Number(0, 1, min_open=True), metavar="PART", help="Share of --flops that products reach."
     ),
 )
