@@ -66,6 +66,7 @@ MAY_IMPORT = {
     "mmmodernize.names.gate": ".names.markers",
     "mmmodernize.names.reexports": ".names.gate",
     "mmmodernize.names": ".names.advice .names.markers .names.gate .names.reexports",
+    "mmmodernize.garbage": "",
     "mmmodernize.settings": "mmrewrite.engine",
     "mmmodernize.sites": (
         "mmrewrite.results mmrewrite.source mmrewrite.project mmrewrite.values mmrewrite.codemod .names .settings"
@@ -96,7 +97,7 @@ MAY_IMPORT = {
     ),
     "mmmodernize.rewrite": (
         "mmrewrite.results mmrewrite.source mmrewrite.project mmrewrite.engine .names.gate .names.reexports .names "
-        ".settings .codemod .decide"
+        ".garbage .settings .codemod .decide"
     ),
     "mmmodernize.registry": "mmrewrite.codemod .codemod",
     "mmmodernize.marking": ".names.markers .names .doubts .registry",
@@ -112,7 +113,8 @@ MAY_IMPORT = {
     "mmmodernize": "",
     "mmmodernize.rewrites": (
         "mmrewrite.results mmrewrite.source mmrewrite.project mmrewrite.values .names.advice .names.gate .names .sites "
-        ".codemod .meshes.partition_specs .meshes.mesh_contexts .calls .modules .types .meshes .text .edits .doubts"
+        ".codemod .meshes.partition_specs .types.libraries .meshes.mesh_contexts .calls .modules .types .meshes .text "
+        ".edits .doubts"
     ),
     # A path of before, for codemods of others.
     "mmrewrite.modernize": "mmmodernize.codemod",

@@ -24,7 +24,8 @@ A module that the body makes for a call below, `block = Block(config)`, is made 
 A value that the body keeps in a local list or dictionary (`seen.append(x)`, `seen[i] = x`) is a further result, which
 the loop keeps.
 
-To check: the call in the loop is one layer, and layers cost about the same, since each stage gets as many of them.
+To check: the call in the loop is one layer, and layers cost about the same: each stage gets equally
+many.
 
 Refused: a loop of unknown length, `while` loops, fewer layers than slices where both are written out, layers that
 share a list or dictionary which the loop changes, such as a cache, and bodies that cannot become a function: they

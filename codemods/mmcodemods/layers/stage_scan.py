@@ -7,7 +7,7 @@ The same for a module or a function under `nn.scan` or `nnx.scan`, and with `mm.
 `Sequential` of Flax, Haiku or Equinox, whose layers are then the tasks of their stages. Each stage scans its slice of a
 stack, and has these layers' parameters and optimizer state; the stack stays one array, with its name and shape.
 
-To check: the layers of the stack cost about the same, since each stage gets as many of them. If the stages do not
+To check: the layers of the stack cost about the same: each stage gets equally many. If the stages do not
 divide their number, the stack lies on one submesh, which the runtime warns of.
 
 Refused: `functools.reduce` and comprehensions, because the text has no call of the layer; a `Sequential` that code out
