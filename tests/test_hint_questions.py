@@ -124,7 +124,7 @@ def _lines(source: SourceText, start: int, end: int) -> range:
 
 
 # In these the program may enter a mesh of its own, in which a spec means what it meant.
-WITH_MESHES = {"spec": {"with", "__enter__"}}
+WITH_MESHES = {"spec": {"with", "__enter__", "__aenter__", "apply async", "pool starmap", "submit args"}}
 
 
 @pytest.mark.family(8)

@@ -62,7 +62,14 @@ QUESTIONS = {
 
 
 # What else the text may be in these, in which more is unknown than what other code gives, could not be told in words.
-NOT_TOLD = {"relative path": {"contextvar", "contextvar set", "dict self update", "singledispatch"}}
+NOT_TOLD = {
+    "relative path": {
+        *("contextvar", "contextvar set", "contextvar token", "singledispatch", "singledispatchmethod"),
+        *("singledispatch register", "send", "queue", "exception args", "partial keywords", "make dataclass"),
+        *("metaclass attribute", "metaclass property", "descriptor set", "getattr default", "singleton new"),
+        *("abstract", "dict zip", "__iadd__", "__reversed__"),
+    }
+}
 # Questions whose edits stand where the value is made.
 AT_VALUE = {"optimizer", "sharding", "function of pjit"}
 

@@ -1,13 +1,15 @@
 """What values may be, and what they certainly are: forms of Python, programs that pass something else off, circles.
 
-The programs are in `value_forms.txt`, each of which hands a mesh, `V`, to `ask` in another form, in
-`value_attacks.txt`, of which none certainly does, and in `value_certain.txt`.
+The programs are in `value_forms.txt` and `value_more_forms.txt`, each of which hands a mesh, `V`, to `ask` in another
+form, in `value_attacks.txt`, of which none certainly does, and in `value_certain.txt`. All questions are asked in the
+forms of the first.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,7 +33,13 @@ def programs(name: str) -> dict[str, str]:
     return {title.strip() or f"{place}: {code.splitlines()[-1]}": code for place, (title, _, code) in enumerate(parts)}
 
 
-FORMS, ATTACKS, CERTAIN = (programs(f"value_{name}.txt") for name in ("forms", "attacks", "certain"))
+FORMS, MORE_FORMS, ATTACKS, CERTAIN = (
+    programs(f"value_{name}.txt") for name in ("forms", "more_forms", "attacks", "certain")
+)
+GENERICS = {
+    "generic function": "def f[T](m: T) -> T:\n    return m\nask(f(V))\n",
+    "generic class": "class Box[T]:\n    def __init__(self, m: T):\n        self.m = m\nask(Box[int](V).m)\n",
+}
 
 
 def read(code: str) -> tuple[ValueFlow, Value]:
@@ -58,8 +66,15 @@ def is_mesh(value: Value) -> bool | None:
     return True if value.outside == "jax.sharding.Mesh()" else None
 
 
-@pytest.mark.parametrize("code", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("code", (FORMS | MORE_FORMS).values(), ids=FORMS | MORE_FORMS)
 def test_a_form_is_seen(code: str) -> None:
+    flow, value = read(code)
+    assert flow.may(value, is_mesh).answers
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="syntax of Python 3.12")
+@pytest.mark.parametrize("code", GENERICS.values(), ids=GENERICS)
+def test_a_form_of_newer_syntax_is_seen(code: str) -> None:
     flow, value = read(code)
     assert flow.may(value, is_mesh).answers
 

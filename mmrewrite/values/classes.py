@@ -12,6 +12,8 @@ from mmrewrite.source.names import Binding
 from mmrewrite.values.containers import put_into
 from mmrewrite.values.names import of_bound
 from mmrewrite.values.value import (
+    AWAITED,
+    ELEMENT,
     Access,
     By,
     CallArguments,
@@ -33,21 +35,26 @@ _Found = Iterator[Value | Unknown]
 Definition = tuple[ModuleUses, ast.ClassDef]
 # The methods that Python calls for what is done to an object, and what is done to what they give.
 _METHODS = {
-    By.ITEM: ("__getitem__",),
+    By.ITEM: ("__getitem__", "__missing__"),
     By.REST: ("__getitem__",),
     By.ELEMENT: ("__iter__", "__next__", "__getitem__"),
     By.ENTERED: ("__enter__", "__aenter__"),
     By.AWAITED: ("__await__",),
 }
-_GIVE_ELEMENTS = frozenset(("__iter__",))
+# What is done to what they give.
+_INNER = {"__iter__": ELEMENT, "__aenter__": AWAITED, "__await__": AWAITED}
 
 
 class Bases(NamedTuple):
-    """A class and all that it derives from: those of the project, full names of others, and whether all are seen."""
+    """A class and all that it derives from: those of the project, full names of others, and whether all are seen.
+
+    `metaclasses` are those of the project.
+    """
 
     classes: Sequence[Definition]
     outside: Sequence[str]
     is_whole: bool
+    metaclasses: Sequence[Definition]
 
 
 def bases_of(flow: ValueFlow, module: ModuleUses, definition: ast.ClassDef) -> Bases:
@@ -55,8 +62,10 @@ def bases_of(flow: ValueFlow, module: ModuleUses, definition: ast.ClassDef) -> B
     classes: list[Definition] = [(module, definition)]
     outside: list[str] = []
     is_whole = True
+    metaclasses: list[Definition] = []
     for home, each in classes:
         made_by = [keyword.value for keyword in each.keywords if keyword.arg in ("metaclass", None)]
+        metaclasses += filter(None, (flow.class_at(home, made) for made in made_by))
         is_whole &= all(flow.full_name(home, made) in _PLAIN_METACLASSES for made in made_by)
         for base in each.bases:
             node = base.value if isinstance(base, ast.Subscript) else base
@@ -69,7 +78,7 @@ def bases_of(flow: ValueFlow, module: ModuleUses, definition: ast.ClassDef) -> B
                 outside.append(name)
             else:
                 is_whole = False
-    return Bases(classes, [name for name in outside if name not in _PLAIN_BASES], is_whole)
+    return Bases(classes, [name for name in outside if name not in _PLAIN_BASES], is_whole, metaclasses)
 
 
 _ENUMS = frozenset(f"enum.{name}" for name in ("Enum", "IntEnum", "StrEnum", "Flag", "IntFlag"))
@@ -90,6 +99,8 @@ def of_class(flow: ValueFlow, value: Value) -> _Found:
             yield from _attribute(
                 flow, value, (module, definition), None, name, tuple(rest), is_class=True, is_exact=True
             )
+        case [Access(By.ITEM | By.ELEMENT) as step, *rest]:
+            yield from _taken_of_class(flow, value, definition, step, tuple(rest))
         case [Access(By.BOUND), *rest]:
             yield Value(module, definition, tuple(rest), frame)
         case [Access(By.CALL), Access(By.ATTRIBUTE, "__class__"), *rest]:
@@ -116,6 +127,40 @@ def of_class(flow: ValueFlow, value: Value) -> _Found:
                 yield Value(home, method, (Access(By.CALL, flow.merged(Value(module, definition), call)),))
         case _:
             pass
+
+
+def _taken_of_class(flow: ValueFlow, value: Value, definition: ast.ClassDef, step: Access, rest: Path) -> _Found:
+    """`Kind["a"]` of an enumeration, `Box[int]`, and what methods for it give."""
+    bases = flow.bases(value.module, definition)
+    members = _members(bases)
+    if members:
+        key = step.what.text if step.kind is By.ITEM and step.what is not None else None
+        for name in [key] if key in members else members:
+            yield value._replace(path=(attribute(name), *rest))
+    elif step.kind is By.ITEM and (found := _first_with(bases.classes, "__class_getitem__")):
+        called = Access(By.CALL, flow.call_with(Value(*found[0])))
+        yield Value(value.module, value.head, (attribute("__class_getitem__"), called, *rest))
+    elif bases.metaclasses:
+        yield from (_made(flow, each).done(step, *rest) for each in bases.metaclasses)
+    elif step.kind is By.ITEM:
+        # A generic class with what its parameters stand for.
+        yield value._replace(path=rest)
+
+
+def _members(bases: Bases) -> dict[str, list[Value]]:
+    """What the members of an enumeration may be made of, by name; none of another class."""
+    found: dict[str, list[Value]] = {}
+    for module, each in bases.classes if not _ENUMS.isdisjoint(bases.outside) else ():
+        for name, bindings in module.facts.names.inner[each].bindings.items():
+            values = [Value(module, binding.value) for binding in bindings if binding.value is not None]
+            if values and not name.startswith("_"):
+                found.setdefault(name, values)
+    return found
+
+
+def _made(flow: ValueFlow, definition: Definition) -> Value:
+    """An object of a class."""
+    return Value(*definition, (Access(By.CALL, flow.no_arguments),))
 
 
 def of_own(flow: ValueFlow, value: Value) -> _Found:
@@ -158,13 +203,13 @@ def _by_method(flow: ValueFlow, owner: Value, step: Access, rest: Path) -> _Foun
     is_found = False
     for name in _METHODS.get(step.kind, ()):
         if any(home.facts.names.inner[each].bindings.get(name) for home, each in bases.classes):
-            is_found = True
-            inner = (step,) if name in _GIVE_ELEMENTS else ()
+            # What a mapping does not have, another method gives.
+            is_found |= name != "__missing__"
+            inner = (_INNER[name],) if name in _INNER else ()
             yield owner.done(attribute(name), Access(By.CALL, flow.no_arguments), *inner, *rest)
-    fields = _fields(flow, owner.module, definition)
-    if step.kind in (By.ITEM, By.ELEMENT) and fields is not None and not is_found:
-        # A tuple with names.
-        names = [*fields]
+    names = _match_args(bases) or [*(_fields(flow, owner.module, definition) or ())]
+    if step.kind in (By.ITEM, By.ELEMENT) and names and not is_found:
+        # A tuple with names, or a pattern.
         key = step.what.text if step.kind is By.ITEM and step.what is not None else None
         chosen = [names[key]] if isinstance(key, int) and -len(names) <= key < len(names) else names
         yield from (owner.done(attribute(name), *rest) for name in chosen)
@@ -194,14 +239,35 @@ def _attribute(
     module, definition = of
     bases = flow.bases(module, definition)
     owner = Value(module, value.head, value.path[: -1 - len(rest)], value.frame)
+    members = _members(bases)
     match name, rest:
         case "__dict__", [Access(By.ITEM, Key(text=str(key))), *more] if not is_class:
             yield owner.done(attribute(key), *more)
             return
-        case _, [Access(By.ATTRIBUTE, "value" | "_value_"), *more] if not _ENUMS.isdisjoint(bases.outside):
+        case _, [Access(By.ATTRIBUTE, "value" | "_value_" as word), *more] if members and not _first_with(
+            bases.classes, word
+        ):
             rest = tuple(more)
             if any(_binds(*each, "__new__") for each in bases.classes):
                 yield Unknown(f"`{definition.name}` says itself what the values of its members are", value)
+        case _, [Access(By.ATTRIBUTE), *_] if is_class and name in members:
+            # A member is made of what is assigned to it.
+            for member in members[name]:
+                by_parts = flow.call_with(member, is_starred=isinstance(member.head, ast.Tuple))
+                yield Value(module, definition, (Access(By.CALL, by_parts), *rest))
+            return
+        case "value" | "_value_", _ if members and not is_class and not _first_with(bases.classes, name):
+            yield from (each.done(*rest) for values in members.values() for each in values)
+            if any(_binds(*each, "__new__") for each in bases.classes):
+                yield Unknown(f"`{definition.name}` says itself what the values of its members are", value)
+            return
+        case "_replace" | "replace" | "_asdict" | "_make", [Access(By.CALL), *_] if not _first_with(
+            bases.classes, name
+        ) and _takes_fields(flow, module, definition):
+            yield from of_record_method(flow, owner, (attribute(name), *rest))
+            if bases.outside or not bases.is_whole:
+                yield Unknown(f"a base of `{definition.name}` may have `{name}`", value)
+            return
         case _:
             pass
     below = () if is_exact else flow.below(definition)
@@ -236,18 +302,28 @@ def _attribute(
     for word in ("__setattr__", "__getattribute__"):
         if any(_binds(home, each, word) for home, each in family):
             yield Unknown(f"`{definition.name}` has `{word}`", value, is_open=is_found)
-    for store in flow.stores.computed:
-        if store.holder in holders or (store.holder is None and flow.may_be(store, definition)):
-            if store.words is not None:
-                yield Value(store.module, store.words, (item(name), *rest), frame)
-            line = getattr(store.node, "lineno", 1)
-            told = f"line {line} of {store.module.facts.path} sets attributes by computed names"
-            yield Unknown(told, value, is_open=is_found or store.words is not None)
-            break
+    computed = [
+        each
+        for each in flow.stores.computed
+        if each.holder in holders or (each.holder is None and flow.may_be(each, definition))
+    ]
+    for store in computed:
+        if store.words is not None:
+            yield Value(store.module, store.words, (item(name), *rest), frame)
+        elif store.value is not None and store.holder is not None:
+            # `setattr(self, name, value)`
+            yield from flow.stored(store, rest, frame)
+    is_given = is_found or any(each.words or (each.value and each.holder) for each in computed)
+    for store in computed[:1]:
+        line = getattr(store.node, "lineno", 1)
+        told = f"line {line} of {store.module.facts.path} sets attributes by computed names"
+        yield Unknown(told, value, is_open=is_given)
     if not bases.is_whole:
         yield Unknown(f"a base of `{definition.name}` is not in view", value)
     if is_found:
         return
+    for metaclass in bases.metaclasses if is_class else ():
+        yield _made(flow, metaclass).done(attribute(name), *rest)
     looked = [(home, each) for home, each in bases.classes if _binds(home, each, "__getattr__")]
     for home, each in looked[:1]:
         given = CallArguments([flow.argument(module, ast.Constant(name))])
@@ -256,13 +332,35 @@ def _attribute(
     for outside in bases.outside if not looked else filter(lambda base: _may_have(base, name), bases.outside):
         made = () if is_class else (Access(By.CALL, call or flow.no_arguments),)
         yield flow.outside(module, outside, (*made, attribute(name), *rest))
-    if not looked and not bases.outside:
+    if not looked and not bases.outside and not is_given:
         yield Unknown(f"nothing in view sets `{name}` of `{definition.name}`", value)
 
 
 def _may_have(base: str, name: str) -> bool:
     """Whether a class of a library may have an attribute: of one of Python's own that is known."""
     return not base.startswith("builtins.") or hasattr(getattr(builtins, base.removeprefix("builtins."), None), name)
+
+
+def of_record_method(flow: ValueFlow, owner: Value, path: Path) -> _Found:
+    """What methods give that classes with fields have of the library that makes them."""
+    match path:
+        case [Access(By.ATTRIBUTE, "_replace" | "replace"), Access(By.CALL, call), *rest]:
+            yield flow.outside(owner.module, "dataclasses.replace", (Access(By.CALL, flow.merged(owner, call)), *rest))
+        case [Access(By.ATTRIBUTE, "_asdict"), Access(By.CALL), *rest]:
+            yield flow.outside(owner.module, "dataclasses.asdict", (Access(By.CALL, flow.call_with(owner)), *rest))
+        case [Access(By.ATTRIBUTE, "_make"), Access(By.CALL, call), *rest] if (first := call.first()) is not None:
+            yield owner.done(Access(By.CALL, flow.call_with(first, is_starred=True)), *rest)
+        case _:
+            pass
+
+
+def _match_args(bases: Bases) -> list[str]:
+    """The attributes that patterns of a class name by place, where it says so itself."""
+    for module, each in _first_with(bases.classes, "__match_args__"):
+        for binding in module.facts.names.inner[each].bindings["__match_args__"]:
+            if isinstance(binding.value, ast.Tuple):
+                return [str(part.value) for part in binding.value.elts if isinstance(part, ast.Constant)]
+    return []
 
 
 def _binds(module: ModuleUses, definition: ast.ClassDef, name: str) -> bool:

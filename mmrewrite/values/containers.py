@@ -28,9 +28,16 @@ _Found = Iterator[Value | Unknown]
 _MUTABLE = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
 # What keeps a container, or gives it to others, but for names and attributes.
 _KEEP_IT = (ast.Tuple, ast.List, ast.Dict, ast.Return, ast.Yield)
-_MAKE_CONTAINERS = ("builtins.list", "builtins.dict", "builtins.set", "collections.")
+_MAKE_CONTAINERS = (
+    *("builtins.list", "builtins.dict", "builtins.set", "collections.", "copy."),
+    *("queue.", "asyncio.Queue", "multiprocessing.Queue", "weakref."),
+)
+_COPIES = frozenset(("copy", "_asdict"))
 # Methods that put their last argument, or the elements of it, into a container.
-_PUT_ONE = frozenset(("add", "append", "appendleft", "insert", "setdefault", "__setitem__", "put"))
+PUT_ONE = frozenset(("add", "append", "appendleft", "insert", "setdefault", "__setitem__", "put", "put_nowait"))
+# Functions that put their last argument into the first.
+_PUT_LAST = frozenset(("heapq.heappush", "heapq.heappushpop", "heapq.heapreplace", "bisect.insort", "operator.setitem"))
+_GIVE_PART = frozenset(("get", "setdefault"))
 _PUT_ALL = frozenset(("extend", "extendleft", "update"))
 _TAKE_OUT = frozenset(("pop", "popleft", "popitem"))
 _REORDER = frozenset(("reverse", "rotate", "sort", "remove", "clear", *_TAKE_OUT))
@@ -73,7 +80,7 @@ def parts_of(value: Value) -> Iterator[Value]:
 def of_display(flow: ValueFlow, value: Value, display: Display) -> _Found:
     """What is taken of values side by side."""
     holder = value.module.parents.get(value.head) if isinstance(value.head, _MUTABLE) else None
-    if isinstance(holder, _KEEP_IT):
+    if isinstance(holder, _KEEP_IT) or (isinstance(holder, ast.Assign) and len(holder.targets) > 1):
         yield Unknown("a container may be changed where it is kept", value)
     for path, default in paths_of_items(value.path):
         if default is not None:
@@ -140,7 +147,7 @@ def paths_of_items(path: Path) -> Iterator[tuple[Path, Value | None]]:
         case [Access(By.ITEM | By.ELEMENT | By.REST), *_]:
             yield path, None
         case [
-            Access(By.ATTRIBUTE, "get" | "pop" | "setdefault" | "__getitem__" as name),
+            Access(By.ATTRIBUTE, "get" | "get_nowait" | "pop" | "setdefault" | "__getitem__" as name),
             Access(By.CALL, call),
             *rest,
         ]:
@@ -202,11 +209,14 @@ def put_into(
 ) -> _Found:
     """What is put into a container of some values at the places that name it, as far as a path asks for it."""
     asked = [each for each, _ in paths_of_items(path)]
-    if not asked or not any(_is_container(flow, *each) for each in values):
+    if not asked:
         return
     step, rest = asked[0][0], asked[0][1:]
+    # What a library gives may be no container at all.
+    is_container = any(_is_container(flow, *each) for each in values)
     for home, place in places:
-        yield from _put_at(flow, home, place, step, rest)
+        found = _put_at(flow, home, place, step, rest)
+        yield from (each for each in found if is_container or isinstance(each, Value))
 
 
 def _is_container(flow: ValueFlow, module: ModuleUses, value: ast.expr | None) -> bool:
@@ -214,31 +224,45 @@ def _is_container(flow: ValueFlow, module: ModuleUses, value: ast.expr | None) -
         # A parameter, or a part of something.
         return True
     if isinstance(value, ast.Call):
-        return (flow.full_name(module, value.func) or "").startswith(_MAKE_CONTAINERS)
-    return isinstance(value, _MUTABLE)
+        name = flow.full_name(module, value.func)
+        if name is None:
+            return isinstance(value.func, ast.Attribute) and value.func.attr in _COPIES
+        return name.startswith(_MAKE_CONTAINERS) or flow.project.holds(name, module.facts)
+    is_slice = isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice)
+    return is_slice or isinstance(value, (*_MUTABLE, ast.BinOp, ast.IfExp, ast.BoolOp))
 
 
 def _put_at(flow: ValueFlow, module: ModuleUses, place: ast.expr, step: Access, rest: Path) -> _Found:
     holder = module.parents[place]
     match holder:
         case ast.Subscript(value=value, ctx=ast.Store()) if value is place:
-            if _may_be_same(subscript_step(holder.slice), step):
+            key = subscript_step(flow.written(module, holder.slice))
+            if _may_be_same(key, step):
                 taken = of_target(module, holder)
                 if taken is None:
                     yield Unknown("what is put into a container cannot be seen", Value(module, holder))
                 else:
-                    yield Value(module, taken.source, (*taken.path, *rest))
+                    inner = (ELEMENT,) if key.kind is By.REST else ()
+                    yield Value(module, taken.source, (*taken.path, *inner, *rest))
+        case ast.Subscript(value=value, slice=key, ctx=ast.Load()) if value is place:
+            # Something is put into what is in it.
+            if _may_be_same(subscript_step(flow.written(module, key)), step):
+                yield from _put_inside(flow, module, holder, rest)
         case ast.Subscript(value=value, ctx=ast.Del()) if value is place:
             yield Unknown("a container loses some of its items", Value(module, holder))
         case ast.Attribute(attr=method):
             call = module.parents.get(holder)
             if isinstance(call, ast.Call) and call.func is holder:
                 yield from _by_method(flow, module, call, method, step, rest)
-            elif method in _PUT_ONE or method in _PUT_ALL:
+                if method in _GIVE_PART:
+                    yield from _put_inside(flow, module, call, rest)
+            elif method in PUT_ONE or method in _PUT_ALL:
                 yield Unknown("a method that changes a container is passed on", Value(module, holder))
         case ast.AugAssign(target=target, value=value) if target is place:
             yield Value(module, value, (ELEMENT if step.kind is not By.ITEM else step, *rest))
         case ast.Call() if holder.func is not place:
+            if holder.args[0] is place and flow.full_name(module, holder.func) in _PUT_LAST:
+                yield Value(module, holder.args[-1], rest)
             yield from _handed_on(flow, module, holder)
         case ast.keyword():
             call = module.parents[holder]
@@ -251,8 +275,13 @@ def _put_at(flow: ValueFlow, module: ModuleUses, place: ast.expr, step: Access, 
             pass
 
 
+def _put_inside(flow: ValueFlow, module: ModuleUses, place: ast.expr, path: Path) -> _Found:
+    for (step, *rest), _ in paths_of_items(path):
+        yield from _put_at(flow, module, place, step, (*rest,))
+
+
 def _by_method(flow: ValueFlow, module: ModuleUses, call: ast.Call, method: str, step: Access, rest: Path) -> _Found:
-    if method in _PUT_ONE and call.args:
+    if method in PUT_ONE and call.args:
         key = subscript_step(call.args[0]) if method in ("setdefault", "__setitem__") else ANY_ITEM
         if _may_be_same(key, step):
             yield Value(module, call.args[-1], rest)

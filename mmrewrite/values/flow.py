@@ -11,12 +11,11 @@ from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import Binding, Scope
-from mmrewrite.values import arguments, classes, containers, functions, library, names
+from mmrewrite.values import arguments, classes, containers, functions, library, names, operators
 from mmrewrite.values.stores import Store, Stores
-from mmrewrite.values.targets import of_target
+from mmrewrite.values.targets import of_target, written
 from mmrewrite.values.value import (
     AWAITED,
-    ELEMENT,
     Access,
     Behind,
     By,
@@ -180,9 +179,9 @@ class ValueFlow:
             )
         return self._calls[key]
 
-    def call_with(self, value: Value) -> CallArguments:
-        """A call with one argument, the same for the same one."""
-        return self._once(("with", value), lambda: CallArguments([GivenValue(value)]))
+    def call_with(self, value: Value, *, is_starred: bool = False) -> CallArguments:
+        """A call with one argument, or with the elements of one, the same for the same one."""
+        return self._once(("with", value, is_starred), lambda: CallArguments([GivenValue(value, is_starred)]))
 
     def call_of(self, values: Sequence[Value]) -> CallArguments:
         """A call with some arguments."""
@@ -369,7 +368,7 @@ class ValueFlow:
             case ast.Call(func=function):
                 yield Value(module, function, (Access(By.CALL, self.call_at(module, head, frame)), *path), frame)
             case ast.Subscript(value=inner, slice=key):
-                yield Value(module, inner, (self._subscript(module, key, frame), *path), frame)
+                yield Value(module, inner, (self._subscript(module, key), *path), frame)
             case ast.IfExp(body=first, orelse=second):
                 yield Value(module, first, path, frame)
                 yield Value(module, second, path, frame)
@@ -381,9 +380,12 @@ class ValueFlow:
             case ast.Await(value=inner):
                 yield Value(module, inner, (AWAITED, *path), frame)
             case ast.Yield():
-                yield Unknown("a generator is sent values", value)
+                yield from functions.of_sent(self, value)
             case ast.YieldFrom(value=inner):
-                yield Unknown("what a generator returns is not followed", value)
+                # As `await` does, this gives what a generator returns.
+                yield Value(module, inner, (AWAITED, *path), frame)
+            case ast.ExceptHandler():
+                yield from names.of_caught(self, value)
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
                 yield from functions.of_function(self, value)
             case ast.ClassDef():
@@ -397,16 +399,8 @@ class ValueFlow:
                     yield from containers.of_display(self, value, containers.display_of(value))
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
                 yield from containers.of_comprehension(value)
-            case ast.BinOp(left=first, right=second):
-                for inner_path, _ in containers.paths_of_items(path):
-                    step = inner_path[0] if isinstance(head.op, ast.BitOr) else ELEMENT
-                    yield Value(module, first, (step, *inner_path[1:]), frame)
-                    if not isinstance(head.op, ast.Mult):
-                        yield Value(module, second, (step, *inner_path[1:]), frame)
-            case ast.AugAssign(value=inner):
-                for inner_path, _ in containers.paths_of_items(path):
-                    step = inner_path[0] if isinstance(head.op, ast.BitOr) else ELEMENT
-                    yield Value(module, inner, (step, *inner_path[1:]), frame)
+            case ast.BinOp() | ast.AugAssign() | ast.UnaryOp():
+                yield from operators.of_operator(self, value)
             case ast.Constant():
                 if path and head.value is None:
                     return
@@ -415,13 +409,15 @@ class ValueFlow:
             case _:
                 pass
 
-    def _subscript(self, module: ModuleUses, key: ast.expr, frame: CallFrame | None) -> Access:
-        step = containers.subscript_step(key)
-        if step.kind is By.ITEM and step.what is None and isinstance(key, ast.Name):
-            binding = module.facts.names.binding(key.id, module.scope_of(key))
-            if binding is not None and isinstance(binding.value, ast.Constant):
-                return containers.subscript_step(binding.value)
-        return step
+    def _subscript(self, module: ModuleUses, key: ast.expr) -> Access:
+        return containers.subscript_step(self.written(module, key))
+
+    def written(self, module: ModuleUses, node: ast.expr) -> ast.expr:
+        """An expression, or the constant for which its name stands, if no other module sets the name."""
+        found = written(module, node)
+        stores = self.stores.of_modules(node.id) if isinstance(node, ast.Name) and found is not node else ()
+        is_set = any(self.full_name(each.module, each.target) == module.facts.names.name for each in stores)
+        return node if is_set else found
 
     # Readers
 

@@ -120,6 +120,9 @@ def _called(
             yield from (Value(value.module, each, (ELEMENT, *rest[1:]), frame) for each in results.parts)
         elif rest[:1] == (attribute("__next__"),):
             yield from (Value(value.module, each, rest[2:], frame) for each in results.yielded)
+        elif rest[:1] == (AWAITED,) and isinstance(function, ast.FunctionDef):
+            # `yield from` of it.
+            yield from (Value(value.module, each, rest[1:], frame) for each in results.returned)
         return
     if isinstance(function, ast.AsyncFunctionDef):
         if rest[:1] != (AWAITED,):
@@ -128,6 +131,17 @@ def _called(
     if results.is_stub:
         yield Unknown(f"`{getattr(function, 'name', '')}` has no body in view", value)
     yield from (Value(value.module, each, rest, frame) for each in results.returned)
+
+
+def of_sent(flow: ValueFlow, value: Value) -> _Found:
+    """What `yield` gives in a generator."""
+    for module, read in flow.stores.reads("send"):
+        match module.parents[read]:
+            case ast.Call(func=function, args=[sent]) if function is read:
+                yield Value(module, sent, value.path)
+            case _:
+                pass
+    yield Unknown("a generator is sent values", value)
 
 
 def of_decorated(flow: ValueFlow, value: Value) -> _Found:
@@ -210,7 +224,7 @@ def of_passed(flow: ValueFlow, value: Value) -> _Found:
     assert isinstance(function, Function | ast.Lambda)
     calls, reason = flow.calls_of(module, function)
     default = default_of(function, passed.parameter)
-    if reason is not None or not (calls or default):
+    if reason is not None or not calls:
         name = getattr(function, "name", "a lambda")
         why = reason or "no call is in view"
         told = f"`{passed.parameter.arg}` of `{name}` may be passed by code out of view: {why}"

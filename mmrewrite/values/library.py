@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 from mmrewrite.source.names import last_name
 from mmrewrite.values.arguments import given, joined, without_first
+from mmrewrite.values.classes import of_record_method
 from mmrewrite.values.containers import paths_of_items
 from mmrewrite.values.names import of_bound
+from mmrewrite.values.operators import WORDS, of_operands
 from mmrewrite.values.value import (
     AWAITED,
     ELEMENT,
@@ -21,6 +23,7 @@ from mmrewrite.values.value import (
     By,
     CallArguments,
     Display,
+    Function,
     Key,
     Own,
     Path,
@@ -49,16 +52,17 @@ MAPS = frozenset(("builtins.filter", "builtins.map"))
 # Calls that give their first argument, or a copy of it.
 _GIVE_FIRST = frozenset(
     (
-        *("copy.copy", "copy.deepcopy", "contextlib.closing", "contextlib.aclosing", "weakref.proxy"),
+        *("copy.copy", "copy.deepcopy", "weakref.proxy"),
         *("builtins.staticmethod", "builtins.classmethod", "functools.cache", "functools.total_ordering"),
-        *("dataclasses.replace", "atexit.register", "sys.intern", "types.coroutine", "types.MappingProxyType"),
+        *("atexit.register", "sys.intern", "types.coroutine", "types.MappingProxyType"),
         # Of `graphdef, state = nnx.split(model)` the definition stands for the module.
         *("flax.nnx.clone", "flax.nnx.merge", "flax.nnx.view", "equinox.combine", "equinox.filter"),
         *("equinox.nn.inference_mode", "equinox.tree_inference"),
     )
 )
 _COPY = frozenset(("__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__"))
-_GIVE_SECOND = frozenset(("typing.cast", "typing_extensions.cast", "typing.NewType", "equinox.tree_at"))
+_REPLACE = frozenset(("dataclasses.replace", "copy.replace", "attrs.evolve", "attr.evolve"))
+_GIVE_SECOND = frozenset(("typing.cast", "typing_extensions.cast", "equinox.tree_at"))
 # What they are called with first is gone through, and comes out in the same order, or in another one.
 _GO_THROUGH = frozenset(
     (
@@ -69,10 +73,16 @@ _GO_THROUGH = frozenset(
 _MIX_UP = frozenset(
     (
         *(f"builtins.{name}" for name in ("frozenset", "reversed", "set", "sorted")),
-        *("itertools.cycle", "itertools.islice", "random.sample", "random.choices", "heapq.merge"),
+        *("itertools.compress", "itertools.cycle", "itertools.islice", "heapq.merge"),
+        *("random.sample", "random.choices"),
     )
 )
-_GIVE_ELEMENT = frozenset(("random.choice", "builtins.max", "builtins.min", "builtins.next", "builtins.anext"))
+_GIVE_ELEMENT = frozenset(
+    (
+        *("random.choice", "builtins.max", "builtins.min", "builtins.next", "builtins.anext"),
+        *("heapq.heappop", "heapq.heappushpop", "heapq.heapreplace"),
+    )
+)
 _DICTIONARIES = frozenset(
     (
         "builtins.dict",
@@ -80,6 +90,7 @@ _DICTIONARIES = frozenset(
         "collections.ChainMap",
         "collections.UserDict",
         "types.MappingProxyType",
+        "weakref.WeakValueDictionary",
     )
 )
 _EXECUTORS = tuple(f"concurrent.futures.{name}PoolExecutor" for name in ("Thread", "Process"))
@@ -87,6 +98,7 @@ _CONTEXTS = frozenset(("contextlib.contextmanager", "contextlib.asynccontextmana
 # What is called with the arguments of the function that it is given, and gives what that gives, as far as this is no
 # array: `jax.jit(f)` itself is where a value ends.
 _WRAP = frozenset(("functools.lru_cache", "functools.cache"))
+_OPERATORS = frozenset((*WORDS.values(), "concat"))
 _PROPERTIES = frozenset(("builtins.property", "functools.cached_property"))
 
 
@@ -133,6 +145,13 @@ def _partial(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> 
             yield first.done(Access(By.CALL, flow.joined(call, later)), *more)
         case [Access(By.ATTRIBUTE, "func" | "__wrapped__"), *more]:
             yield first.done(*more)
+        case [Access(By.ATTRIBUTE, "args"), *more]:
+            places = [(None, each.value, each.is_starred) for each in without_first(call).positional]
+            yield Value(value.module, Display(places, is_mapping=False), (*more,))
+        case [Access(By.ATTRIBUTE, "keywords"), *more]:
+            words = [(word, each, word is None) for word, each in call.keywords]
+            yield Value(value.module, Display(words, is_mapping=True), (*more,))
+            yield Unknown("a container may be changed where it is kept", value)
         case [Access(By.ATTRIBUTE, str()), *_]:
             yield Unknown("an attribute of a `partial`", value)
         case _:
@@ -147,10 +166,11 @@ def _first(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _F
         yield first.done(*rest)
     if f"{value.head}".startswith("copy.") and any(not _COPY.isdisjoint(each.methods) for each in flow.modules):
         yield Unknown("a class says itself how its objects are copied", value)
-    if value.head == "dataclasses.replace" and rest and rest[0].kind is By.ATTRIBUTE:
+    if value.head in _REPLACE and rest:
+        name = rest[0].what if rest[0].kind is By.ATTRIBUTE else None
         for word, given_value in call.keywords:
-            if word in (None, rest[0].what):
-                yield given_value.done(*(() if word is not None else (item(rest[0].what),)), *rest[1:])
+            if name is None or word in (None, name):
+                yield given_value.done(*(() if word is not None else (item(name),)), *rest[1:])
 
 
 def _split(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
@@ -162,6 +182,29 @@ def _split(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _F
 def _second(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
     second = call.at(1, "val")
     yield second.done(*rest) if second is not None else Unknown("an argument is not seen", value)
+
+
+def _new_type(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    """`NewType("Name", kind)`, which gives what it is called with."""
+    if rest and rest[0].kind is By.CALL:
+        yield from _first(flow, value, rest[0].what, rest[1:])
+
+
+def _reference(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    """`weakref.ref(x)()`."""
+    if rest and rest[0].kind is By.CALL:
+        yield from _first(flow, value, call, rest[1:])
+
+
+def _as_dictionary(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    """`dataclasses.asdict(x)`, of which the items are the fields."""
+    first = call.first()
+    if call.at(1 << 30, "dict_factory") is not None:
+        yield Unknown("another function makes the dictionary", value)
+    for (step, *more), _ in paths_of_items(rest):
+        key = step.what.text if step.kind is By.ITEM and step.what is not None else None
+        if first is not None and step.kind is By.ITEM:
+            yield first.done(attribute(key) if isinstance(key, str) else step, *more)
 
 
 def _cached(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
@@ -256,12 +299,18 @@ def _elements(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) ->
 def _gone_through(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
     first = call.first()
     for path, default in paths_of_items(rest):
+        if value.head == "builtins.iter" and call.at(1) is not None and first is not None:
+            # It calls the first until that gives the second.
+            yield first.done(Access(By.CALL, flow.no_arguments), *path[1:])
+            continue
         if default is not None:
             yield default
+        if value.head == "builtins.reversed" and first is not None and flow.stores.in_classes("__reversed__"):
+            yield first.done(attribute("__reversed__"), Access(By.CALL, flow.no_arguments), ELEMENT, *path[1:])
         step = path[0]
         if first is None:
-            if call.positional:
-                yield Unknown("an argument is not seen", value)
+            empty = Value(value.module, Display((), is_mapping=False), path)
+            yield Unknown("an argument is not seen", value) if call.positional else empty
         elif value.head in _MIX_UP or step.kind is not By.ITEM:
             more = path[2:] if step.kind is By.REST and path[1:] else path[1:]
             yield first.done(ELEMENT, *more)
@@ -303,6 +352,32 @@ def _enumerate(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -
                 yield first.done(ELEMENT, *more)
         case _:
             pass
+
+
+def _grouped(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    """`pairwise(x)`, `batched(x, 2)`, and `groupby(x)`, which has the elements of `x` in second place."""
+    first = call.first()
+    match rest:
+        case [Access(By.ELEMENT | By.ITEM), Access(By.ITEM, Key(text=0)), *more] if (
+            first is not None and value.head == "itertools.groupby"
+        ):
+            key, element = call.at(1, "key"), first.done(ELEMENT)
+            yield element if key is None else key.done(Access(By.CALL, flow.call_with(element)), *more)
+        case [Access(By.ELEMENT | By.ITEM), Access(By.ITEM | By.ELEMENT), *more] if first is not None:
+            yield first.done(ELEMENT, *(more[1:] if value.head == "itertools.groupby" else more))
+        case _:
+            pass
+
+
+def _accumulated(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    first, function, start = call.first(), call.at(1, "func"), call.at(1 << 30, "initial")
+    for path, _ in paths_of_items(rest):
+        if first is None or function is None:
+            yield Unknown("elements are added up", value)
+            continue
+        pair = flow.same(flow.call_of([first.done(ELEMENT), first.done(ELEMENT)]), call, ELEMENT)
+        yield from (each.done(*path[1:]) for each in (first.done(ELEMENT), start) if each is not None)
+        yield function.done(Access(By.CALL, pair), *path[1:])
 
 
 def _zip(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
@@ -354,9 +429,32 @@ def _repeat(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _
 
 
 def _awaited(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
-    first = call.at(0, "main")
-    if first is not None:
-        yield first.done(AWAITED, *rest)
+    first = call.first() or call.at(1 << 30, "main")
+    match rest:
+        case _ if first is None:
+            pass
+        case [Access(By.AWAITED), *more] | [Access(By.ATTRIBUTE, "result"), Access(By.CALL), *more]:
+            yield first.done(AWAITED, *more)
+        case _ if value.head == "asyncio.run":
+            yield first.done(AWAITED, *rest)
+        case _:
+            pass
+
+
+def _gathered(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    match rest:
+        case [Access(By.AWAITED), Access(By.ITEM | By.ELEMENT, key), *more]:
+            place = key.text if isinstance(key, Key) and isinstance(key.text, int) and key.text >= 0 else None
+            found = call.at(place) if place is not None else None
+            for each in [found] if found is not None else given(call):
+                yield each.done(AWAITED, *more)
+        case _:
+            pass
+
+
+def _in_thread(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    if rest[:1] == (AWAITED,):
+        yield from _operator_call(flow, value, call, rest[1:])
 
 
 def _executor(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
@@ -380,6 +478,14 @@ def _executor(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) ->
 
 def _singledispatch(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
     yield from _first(flow, value, call, rest)
+    first = call.first()
+    function = first.head if first is not None else None
+    for module, read in flow.stores.reads("register"):
+        if isinstance(read, ast.Attribute) and last_name(read.value) == getattr(function, "name", ""):
+            holder = module.parents[read]
+            holder = module.parents[holder] if isinstance(holder, ast.Call) and holder.func is read else holder
+            if isinstance(holder, Function):
+                yield Value(module, holder, rest)
     yield Unknown("which function is called hangs on the type of its argument", value)
 
 
@@ -446,6 +552,14 @@ def _methodcaller(flow: ValueFlow, value: Value, call: CallArguments, rest: Path
             pass
 
 
+def _operator(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    """`operator.add(x, y)`."""
+    word = f"{value.head}".rpartition(".")[2].strip("_")
+    found = [*given(call)]
+    if len(found) in (1, 2):
+        yield from of_operands(flow, word if word in _OPERATORS else word.removeprefix("i"), found, rest)
+
+
 def _operator_call(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
     first = call.first()
     if first is not None:
@@ -476,7 +590,7 @@ def _context(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> 
 
 
 def _nullcontext(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
-    found = call.at(0, "enter_result")
+    found = call.first() or call.at(1 << 30, "enter_result")
     if rest[:1] == (ENTERED,) and found is not None:
         yield found.done(*rest[1:])
 
@@ -505,6 +619,7 @@ def _namespace(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -
                 is_found = True
                 yield each.done(*rest[1:])
             elif word is None:
+                is_found = True
                 yield each.done(item(rest[0].what), *rest[1:])
         for store in flow.stores.of(rest[0].what):
             if store.holder is None:
@@ -520,8 +635,16 @@ def _namedtuple(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) 
     if fields is not None and isinstance(fields.head, ast.Constant) and isinstance(fields.head.value, str):
         names = fields.head.value.replace(",", " ").split()
     elif fields is not None and isinstance(fields.head, ast.Tuple | ast.List) and not fields.path:
-        names = [str(each.value) for each in fields.head.elts if isinstance(each, ast.Constant)]
+        # `["a"]`, or `[("a", int)]`
+        parts = [each.elts[0] if isinstance(each, ast.Tuple) and each.elts else each for each in fields.head.elts]
+        names = [str(each.value) for each in parts if isinstance(each, ast.Constant)]
+    if value.head == "dataclasses.make_dataclass" and len(rest) > 1:
+        yield Unknown("fields may be set later", value)
     match rest:
+        case [Access(By.CALL), Access(By.ATTRIBUTE, "_replace" | "_asdict"), *_]:
+            yield from of_record_method(flow, value._replace(path=value.path[:2]), rest[1:])
+        case [Access(By.ATTRIBUTE, "_make"), *_]:
+            yield from of_record_method(flow, value._replace(path=value.path[:1]), rest)
         case [Access(By.CALL, later), Access(By.ATTRIBUTE, str(name)), *more] if name in names:
             found = later.at(names.index(name), name)
             if found is not None:
@@ -632,9 +755,13 @@ def _reduce(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _
 _Form = Callable[["ValueFlow", Value, CallArguments, Path], _Found]
 _FORMS: dict[str, _Form] = {
     **dict.fromkeys(PARTIALS, _partial),
-    **dict.fromkeys(_GIVE_FIRST, _first),
+    **dict.fromkeys((*_GIVE_FIRST, *_REPLACE), _first),
     **dict.fromkeys(_GIVE_SECOND, _second),
     **dict.fromkeys(("flax.nnx.split", "equinox.partition"), _split),
+    "typing.NewType": _new_type,
+    "weakref.ref": _reference,
+    **dict.fromkeys(("dataclasses.asdict", "attrs.asdict", "attr.asdict"), _as_dictionary),
+    **dict.fromkeys(("dataclasses.astuple", "attrs.astuple", "attr.astuple"), _first),
     **dict.fromkeys(_WRAP, _cached),
     **dict.fromkeys(_PROPERTIES, _property),
     "builtins.classmethod": _classmethod,
@@ -647,25 +774,32 @@ _FORMS: dict[str, _Form] = {
     "builtins.dict.fromkeys": _fromkeys,
     "builtins.enumerate": _enumerate,
     **dict.fromkeys(("builtins.zip", "itertools.product", "itertools.zip_longest"), _zip),
+    **dict.fromkeys(("itertools.batched", "itertools.groupby", "itertools.pairwise"), _grouped),
+    "itertools.accumulate": _accumulated,
     **dict.fromkeys(("builtins.map", "itertools.starmap"), _map),
     **dict.fromkeys(
         ("builtins.filter", "itertools.filterfalse", "itertools.takewhile", "itertools.dropwhile"), _filter
     ),
     **dict.fromkeys(("itertools.chain", "itertools.chain.from_iterable", "builtins.sum"), _chain),
     "itertools.repeat": _repeat,
-    "asyncio.run": _awaited,
+    **dict.fromkeys(
+        (f"asyncio.{name}" for name in ("run", "create_task", "ensure_future", "shield", "wait_for")), _awaited
+    ),
+    "asyncio.gather": _gathered,
+    "asyncio.to_thread": _in_thread,
     **dict.fromkeys(_EXECUTORS, _executor),
-    "functools.singledispatch": _singledispatch,
+    **dict.fromkeys(("functools.singledispatch", "functools.singledispatchmethod"), _singledispatch),
     **dict.fromkeys(("operator.attrgetter", "operator.itemgetter"), _getter),
     "operator.methodcaller": _methodcaller,
+    **{f"operator.{form}": _operator for word in _OPERATORS for form in (word, f"i{word}", f"__{word}__", f"{word}_")},
     "operator.call": _operator_call,
     "operator.getitem": _getitem,
     **dict.fromkeys(_CONTEXTS, _context),
-    "contextlib.nullcontext": _nullcontext,
+    **dict.fromkeys((f"contextlib.{name}" for name in ("nullcontext", "closing", "aclosing")), _nullcontext),
     **dict.fromkeys(("contextlib.ExitStack", "contextlib.AsyncExitStack"), _stack),
     **dict.fromkeys(("types.SimpleNamespace", "argparse.Namespace", "threading.local"), _namespace),
     "contextvars.ContextVar": _context_variable,
-    **dict.fromkeys(("collections.namedtuple", "typing.NamedTuple"), _namedtuple),
+    **dict.fromkeys(("collections.namedtuple", "typing.NamedTuple", "dataclasses.make_dataclass"), _namedtuple),
     "builtins.super": _super,
     "builtins.type": _type,
     **dict.fromkeys(("builtins.vars", "builtins.globals", "builtins.locals"), _names_by_text),

@@ -18,7 +18,9 @@ from mmrewrite.values.value import (
     CallArguments,
     CallFrame,
     Decorated,
+    Display,
     Function,
+    Own,
     Path,
     Unknown,
     Value,
@@ -87,12 +89,31 @@ def of_bound(flow: ValueFlow, module: ModuleUses, binding: Binding, path: Path, 
         isinstance(node, ast.Name) and isinstance(module.parents.get(node), ast.AnnAssign)
     ):
         return
+    elif isinstance(node, ast.ExceptHandler):
+        yield Value(module, node, path, frame)
     else:
         taken = of_binding(module, binding)
         if taken is None:
             yield Unknown(f"what `{binding.name}` is cannot be seen", Value(module, node, path, frame))
         else:
             yield Value(module, taken.source, (*taken.path, *path), frame)
+
+
+def of_caught(flow: ValueFlow, value: Value) -> _Found:
+    """What an exception that is caught may be: an object of a class of the project."""
+    handler = value.head
+    assert isinstance(handler, ast.ExceptHandler)
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    for found in (flow.class_at(value.module, each) if each is not None else None for each in kinds):
+        if found is None or isinstance(value.module.parents[handler], getattr(ast, "TryStar", ())):
+            yield Unknown(f"what `{handler.name}` is cannot be seen", value)
+        else:
+            yield Value(found[0], Own(found[1], is_class=False), value.path)
+    for module in flow.modules if value.path[:1] == (attribute("args"),) else ():
+        for node in module.nodes_of(ast.Raise):
+            if isinstance(node.exc, ast.Call):
+                made = [(None, each.value, each.is_starred) for each in flow.call_at(module, node.exc, None).positional]
+                yield Value(module, Display(made, is_mapping=False), value.path[1:])
 
 
 _OVERLOADS = frozenset(("typing.overload", "typing_extensions.overload"))

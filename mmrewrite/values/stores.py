@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import Binding
+from mmrewrite.values.targets import written
 from mmrewrite.values.value import Function
 
 
@@ -160,10 +161,12 @@ class Stores:
         computed: list[Store],
     ) -> None:
         holder = own_class(module, args[0])
-        if len(args) == 3 and isinstance(args[1], ast.Constant):
-            named[str(args[1].value)].append(Store(module, call, args[0], args[2], holder))
-        else:
-            computed.append(Store(module, call, args[0], None, holder))
+        name = written(module, args[1]) if len(args) == 3 else None
+        if isinstance(name, ast.Constant):
+            named[str(name.value)].append(Store(module, call, args[0], args[2], holder))
+        if name is None or not isinstance(args[1], ast.Constant):
+            # The name of a constant may be bound to something else.
+            computed.append(Store(module, call, args[0], args[2] if len(args) == 3 else None, holder))
 
     def _by_dictionary(
         self,
@@ -176,8 +179,9 @@ class Stores:
         """What is set by way of `vars(target)` and `target.__dict__`."""
         holder, node = own_class(module, target), module.parents[dictionary]
         if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
-            if isinstance(node.slice, ast.Constant):
-                named[str(node.slice.value)].append(Store(module, node, target, None, holder))
+            key = written(module, node.slice)
+            if isinstance(key, ast.Constant):
+                named[str(key.value)].append(Store(module, node, target, None, holder))
             else:
                 computed.append(Store(module, node, target, None, holder))
         elif isinstance(node, ast.Attribute) and node.attr in ("update", "setdefault", "__setitem__"):

@@ -10,6 +10,11 @@ from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import Binding
 from mmrewrite.values.value import ANY_ITEM, ELEMENT, ENTERED, REST, Access, Path, attribute, item
 
+# In a pattern, what stands in the brackets of these is the value itself.
+_MATCH_THEMSELVES = frozenset(
+    f"builtins.{each.__name__}" for each in (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple)
+)
+
 
 class Taken(NamedTuple):
     """An expression, or a statement such as `x += y`, and the steps from its value to what a target gets."""
@@ -58,9 +63,11 @@ def of_target(module: ModuleUses, target: ast.AST) -> Taken | None:
             case ast.MatchMapping(keys=keys, patterns=patterns):
                 key = next((key for key, pattern in zip(keys, patterns, strict=True) if pattern is node), None)
                 path = (item(key.value) if isinstance(key, ast.Constant) else ANY_ITEM, *path)
-            case ast.MatchClass(kwd_attrs=names, kwd_patterns=patterns):
+            case ast.MatchClass(cls=kind, patterns=[first]) if first is node and _matches_itself(module, kind):
+                pass
+            case ast.MatchClass(patterns=places, kwd_attrs=names, kwd_patterns=patterns):
                 name = next((name for name, pattern in zip(names, patterns, strict=True) if pattern is node), None)
-                path = (attribute(name) if name is not None else ANY_ITEM, *path)
+                path = (attribute(name) if name is not None else _place(places, node), *path)
             case ast.Match(subject=source):
                 return Taken(source, path)
             case ast.MatchAs() | ast.MatchOr() | ast.match_case():
@@ -69,6 +76,17 @@ def of_target(module: ModuleUses, target: ast.AST) -> Taken | None:
                 return None
         node = holder
     return None
+
+
+def _matches_itself(module: ModuleUses, kind: ast.expr) -> bool:
+    name = module.facts.names.resolve(kind, module.scope_of(kind)) if isinstance(kind, ast.Name) else None
+    return name in _MATCH_THEMSELVES
+
+
+def written(module: ModuleUses, node: ast.expr) -> ast.expr:
+    """An expression, or the constant for which its name stands."""
+    binding = module.facts.names.binding(node.id, module.scope_of(node)) if isinstance(node, ast.Name) else None
+    return binding.value if binding is not None and isinstance(binding.value, ast.Constant) else node
 
 
 def _to_name(target: ast.expr, name: str) -> Path | None:

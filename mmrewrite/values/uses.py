@@ -11,10 +11,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from mmrewrite.project.uses import ModuleUses
-from mmrewrite.source.names import Scope
+from mmrewrite.source.names import Scope, last_name
+from mmrewrite.values.containers import PUT_ONE
 from mmrewrite.values.library import MAPS, PARTIALS
-from mmrewrite.values.stores import own_class
-from mmrewrite.values.value import ELEMENT, CallArguments, Decorated, Function, Own, Value
+from mmrewrite.values.stores import Store, own_class
+from mmrewrite.values.targets import of_target
+from mmrewrite.values.value import ELEMENT, Access, By, CallArguments, Decorated, Function, GivenValue, Own, Value
 
 if TYPE_CHECKING:
     from mmrewrite.values.flow import ValueFlow
@@ -22,8 +24,17 @@ if TYPE_CHECKING:
 _MOST_PLACES = 400
 # Methods that a call of their class runs.
 _MAKE = ("__init__", "__new__", "__post_init__")
-# Functions that call what they are given first with their other arguments.
-_CALL_IT = frozenset(("asyncio.to_thread", "atexit.register", "jax.eval_shape", "operator.call", "weakref.finalize"))
+# Functions and methods that call what they are given: with the arguments after it, with those in a tuple and a mapping
+# after it, and with elements of the arguments after it. More may be done with it.
+_CALL_IT = frozenset(
+    (
+        *("asyncio.to_thread", "atexit.register", "jax.eval_shape", "operator.call", "weakref.finalize"),
+        *("call_soon", "call_soon_threadsafe", "call_later", "call_at", "run_in_executor", "submit"),
+        *("callback", "push_async_callback"),
+    )
+)
+_CALL_WITH_PARTS = frozenset(("Thread", "Process", "Timer", "apply", "apply_async"))
+_CALL_WITH_ELEMENTS = frozenset(("map", "map_async", "imap", "imap_unordered", "starmap", "starmap_async", "tree_map"))
 # What is called with the arguments of the function that it is given first.
 WRAPPERS = frozenset(
     (
@@ -90,6 +101,12 @@ def uses_of(flow: ValueFlow, module: ModuleUses, definition: ast.AST) -> Used:
             inner = uses_of(flow, home, definition_below)
             used.calls.extend(flow.merged(made, call) for call in inner.calls)
             used.escapes.extend(inner.escapes)
+    if isinstance(holder, ast.ClassDef) and getattr(definition, "name", "") == "__init_subclass__":
+        for home, below in flow.below(holder):
+            named = [(each.arg, Value(home, each.value)) for each in below.keywords]
+            used.calls.append(CallArguments([GivenValue(Value(home, Own(below, is_class=True)))], named))
+    if isinstance(holder, ast.ClassDef) and getattr(definition, "name", "") == "__setitem__":
+        used.calls.extend(_puts(flow, holder))
     queue = [*_places_of(flow, module, definition)]
     seen = {place.node for place in queue}
     for place in queue:
@@ -101,6 +118,16 @@ def uses_of(flow: ValueFlow, module: ModuleUses, definition: ast.AST) -> Used:
                 seen.add(each.node)
                 queue.append(each)
     return used
+
+
+def _puts(flow: ValueFlow, holder: ast.ClassDef) -> Iterator[CallArguments]:
+    """The assignments to items of what may be an object of a class."""
+    for module in flow.modules:
+        for node in module.nodes_of(ast.Subscript):
+            taken = of_target(module, node) if isinstance(node.ctx, ast.Store) else None
+            if taken is not None and flow.may_be(Store(module, node, node.value, None, None), holder):
+                values = [Value(module, node.value), Value(module, node.slice), Value(module, *taken)]
+                yield flow.call_of(values)
 
 
 def _called(flow: ValueFlow, place: UsePlace, found: CallArguments, takes: bool | None) -> Iterator[CallArguments]:
@@ -146,11 +173,7 @@ def _places_of(flow: ValueFlow, module: ModuleUses, definition: ast.AST) -> Iter
     scope = module.facts.names.scopes[definition]
     name = definition.name
     for decorator in definition.decorator_list:
-        # What decorates it is given it.
-        function = flow.function_at(module, decorator)
-        parameters = [*function[1].args.posonlyargs, *function[1].args.args] if function is not None else []
-        if function is not None and parameters:
-            yield from _heads(flow, function[0], function[0].facts.names.inner[function[1]], parameters[0].arg)
+        yield from _decorating(flow, module, definition, decorator)
     if scope.kind == "class" and isinstance(scope.node, ast.ClassDef):
         for home, each in ((module, scope.node), *flow.below(scope.node)) if name == "__call__" else ():
             for place in _places_of(flow, home, each):
@@ -163,6 +186,27 @@ def _places_of(flow: ValueFlow, module: ModuleUses, definition: ast.AST) -> Iter
         if own_class(module, head) is definition:
             yield UsePlace(module, head)
     yield from _heads(flow, module, scope, name)
+
+
+def _decorating(flow: ValueFlow, module: ModuleUses, definition: ast.AST, decorator: ast.expr) -> Iterator[UsePlace]:
+    """The places that name what a decorator is given."""
+    name = flow.full_name(module, decorator.func if isinstance(decorator, ast.Call) else decorator)
+    if name is not None and not flow.project.holds(name, module.facts):
+        return
+    given = flow.call_with(Value(module, definition))
+    value = flow.at(module, decorator).done(Access(By.CALL, given))
+    found = flow.may(value, lambda each: each if _takes(each, given) else None).answers
+    for home, function, path, _ in found:
+        assert isinstance(function, Function | ast.Lambda)
+        parameters = [*function.args.posonlyargs, *function.args.args][len(path) - 1 :]
+        if parameters:
+            yield from _heads(flow, home, home.facts.names.inner[function], parameters[0].arg)
+
+
+def _takes(value: Value, given: CallArguments) -> bool:
+    """Whether a value is a function, perhaps one of an object, that a call is about to enter."""
+    is_function = isinstance(value.head, Function | ast.Lambda) and value.path[-1:] == (Access(By.CALL, given),)
+    return is_function and [each.kind for each in value.path[:-1]] in ([], [By.BOUND])
 
 
 def _read(module: ModuleUses, node: ast.expr) -> UsePlace:
@@ -235,7 +279,9 @@ def _after(flow: ValueFlow, place: UsePlace, used: Used) -> Iterator[UsePlace]:
             call = module.parents[holder]
             if isinstance(call, ast.Call):
                 yield place._replace(node=call, is_held=False)
-        case ast.For(iter=iterated, target=target) if iterated is node and place.is_held:
+        case ast.For(iter=iterated, target=target) | ast.comprehension(iter=iterated, target=target) if (
+            iterated is node and place.is_held
+        ):
             yield from _named(flow, place._replace(is_held=False), target, used)
         case ast.Attribute(attr="lower" | "trace" | "eval_shape"):
             yield place._replace(node=holder)
@@ -300,6 +346,11 @@ def _named(flow: ValueFlow, place: UsePlace, target: ast.expr, used: Used) -> It
             if _is_class(flow, module, owner_of) is False:
                 # What an object has itself, other than what its class has, is called without it.
                 found = [each._replace(read=None) for each in found]
+        case ast.Subscript(value=container):
+            used.escapes.append((place, "it is kept where it cannot be followed"))
+            if not place.is_held:
+                yield from _named(flow, place._replace(is_held=True), container, used)
+            return
         case _:
             used.escapes.append((place, "it is kept where it cannot be followed"))
             return
@@ -314,6 +365,7 @@ def _handed_on(flow: ValueFlow, place: UsePlace, call: ast.Call, used: Used) -> 
     if function is None:
         told = f"it is passed to `{ast.unparse(call.func)}`" if name is None else f"`{name}` is given it"
         used.escapes.append((place, told))
+        yield from _out_of_view(flow, place, call, name or "", used)
         return
     home, definition = function
     parameter = parameter_of(definition, call, place.node)
@@ -325,7 +377,56 @@ def _handed_on(flow: ValueFlow, place: UsePlace, call: ast.Call, used: Used) -> 
         yield place._replace(module=each.module, node=each.node)
 
 
-def parameter_of(definition: Function | ast.Lambda, call: ast.Call, argument: ast.expr) -> str | None:
+def _out_of_view(flow: ValueFlow, place: UsePlace, call: ast.Call, name: str, used: Used) -> Iterator[UsePlace]:
+    """Where a value may come to that a method is given, or a function of a library; its calls there."""
+    module, node, method = place.module, place.node, last_name(call.func) or ""
+    index = call.args.index(node) if node in call.args else -1
+    after = [flow.argument(module, each) for each in call.args[index + 1 :] if not isinstance(each, ast.Starred)]
+    words = {each.arg: Value(module, each.value) for each in call.keywords}
+    found: CallArguments | None = None
+    if name in _CALL_IT or method in _CALL_IT:
+        found = CallArguments(after, [(word, each) for word, each in words.items() if each.head is not node])
+    elif method in _CALL_WITH_PARTS:
+        given = [each.value for each in after] if index >= 0 else []
+        args, kwargs = (
+            words.get(word, given[place] if len(given) > place else None)
+            for place, word in enumerate(("args", "kwargs"))
+        )
+        found = CallArguments(
+            [GivenValue(args, is_starred=True)] if args is not None else [],
+            [(None, kwargs)] if kwargs is not None else [],
+        )
+    elif method in _CALL_WITH_ELEMENTS:
+        is_starred = "starmap" in method
+        found = CallArguments([GivenValue(each.value.done(ELEMENT), is_starred) for each in after])
+    elif method in PUT_ONE and isinstance(call.func, ast.Attribute) and not place.is_held:
+        yield from _named(flow, place._replace(is_held=True), call.func.value, used)
+    elif isinstance(call.func, ast.Attribute) and flow.stores.in_classes(method):
+        yield from _in_methods(flow, place, call)
+    if found is not None and not place.is_held:
+        used.calls.extend(_called(flow, place, found, used.takes_object))
+
+
+def _in_methods(flow: ValueFlow, place: UsePlace, call: ast.Call) -> Iterator[UsePlace]:
+    """The parameter of a method of the project that gets an argument."""
+    methods = flow.may(flow.at(place.module, call.func), lambda value: value if _is_method(value) else None)
+    for value in methods.answers:
+        definition = value.head
+        assert isinstance(definition, Function)
+        parameter = parameter_of(definition, call, place.node, is_bound=True)
+        if parameter is not None:
+            home = value.module
+            for each in _heads(flow, home, home.facts.names.inner[definition], parameter):
+                yield place._replace(module=each.module, node=each.node)
+
+
+def _is_method(value: Value) -> bool:
+    return isinstance(value.head, Function) and [each.kind for each in value.path] == [By.BOUND]
+
+
+def parameter_of(
+    definition: Function | ast.Lambda, call: ast.Call, argument: ast.expr, *, is_bound: bool = False
+) -> str | None:
     """The name of the parameter that an argument of a call is passed for, None if that is not seen."""
     keyword = next((each for each in call.keywords if each.value is argument), None)
     arguments = definition.args
@@ -335,5 +436,5 @@ def parameter_of(definition: Function | ast.Lambda, call: ast.Call, argument: as
     if argument not in call.args or any(isinstance(each, ast.Starred) for each in call.args):
         return None
     in_order = [*arguments.posonlyargs, *arguments.args]
-    place = call.args.index(argument)
+    place = call.args.index(argument) + is_bound
     return in_order[place].arg if place < len(in_order) else None

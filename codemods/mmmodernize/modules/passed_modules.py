@@ -50,9 +50,15 @@ class PassedModules:
         self.places: dict[str, str] = {}
         self.loose: set[str] = set()
         self.of_stars: dict[ModuleUses, Sequence[str]] = {}
+        own = {module.facts.names.name: module for module in context.modules.values()}
+        looked_into: set[str] = set()
         for module in context.modules.values():
             for name, node in self._passed(module):
-                self.places.setdefault(name, f"{module.facts.path}:{node.lineno}")
+                if name in self.homes:
+                    self.places.setdefault(name, f"{module.facts.path}:{node.lineno}")
+                looked_into.update({name, name.rpartition(".")[0]} & own.keys())
+            uses = (use for use in module.uses(own) if not isinstance(module.parents[use.node], ast.Attribute))
+            looked_into.update(use.name for use in uses)
             self.loose.update(self._loose(module))
             for star in module.facts.names.stars:
                 self.loose.update(self._by_star(module.facts, star, context.project, set()))
@@ -60,7 +66,18 @@ class PassedModules:
                 given = {f"{origin}.{name}" for origin in origins for name in module.heads} & self.homes
                 self.of_stars[module] = [*self.of_stars.get(module, ()), *origins]
                 self.loose |= given
+        for name in looked_into:
+            self.loose.update(self._bound_in(own[name]))
         self.loose |= self.places.keys()
+
+    def _bound_in(self, module: ModuleUses) -> Iterator[str]:
+        """What is read of a module of the project that is a value itself, in `getattr(compat, "jax")`."""
+        names = module.facts.names
+        for bindings in names.scope.bindings.values():
+            for each in bindings:
+                name = each.target or (names.resolve(each.value, names.scope) if each.value is not None else None)
+                if name in self.homes:
+                    yield name
 
     def _loose(self, module: ModuleUses) -> Iterator[str]:
         names = module.facts.names
@@ -94,7 +111,7 @@ class PassedModules:
                 yield item.name, item.alias
         for node in module.nodes_of(ast.Call, ast.Subscript):
             name = module_by_name(module, node)
-            if name in self.homes:
+            if name is not None:
                 yield name, node
 
     def _by_star(self, facts: Facts, star: ast.ImportFrom, project: Project, seen: set[str]) -> Iterator[str]:

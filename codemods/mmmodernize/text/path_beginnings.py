@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.values.flow import ValueFlow
-from mmrewrite.values.value import Access, By, CallArguments, Path, Unknown, Value
+from mmrewrite.values.value import Access, By, CallArguments, Display, Path, Unknown, Value
 
 _PATHS = frozenset(("pathlib.Path", "pathlib.PosixPath", "etils.epath.Path"))
 _JOINS = frozenset(("os.path.join", "posixpath.join"))
@@ -20,7 +20,7 @@ _FLAGS = "absl.flags.FLAGS."
 _NAMESPACE = "argparse.Namespace"
 _DEEPEST = 6
 _CONTAINERS = (ast.List, ast.Dict, ast.Tuple, ast.Set, ast.Call, ast.Attribute, ast.Assign)
-_NO_PATHS = (ast.Constant, ast.List, ast.Dict, ast.Tuple, ast.Set)
+_NO_PATHS = (ast.Constant, ast.List, ast.Dict, ast.Tuple, ast.Set, Display)
 # An expression of these kinds begins as its first part does.
 _OF_PARTS = (ast.JoinedStr, ast.BinOp, ast.FormattedValue)
 
@@ -92,6 +92,8 @@ def _told(flow: ValueFlow, value: Value | None) -> str:
 def _of_value(flow: ValueFlow, value: Value, depth: int) -> PathBeginning | None:
     """What a value begins with, None where the values behind it say so; an empty text if that is not seen."""
     head, path = value.head, value.path
+    if path and isinstance(head, ast.Constant) and head.value is None:
+        return None
     if path and isinstance(head, ast.Constant | ast.JoinedStr | ast.BinOp) and not flow.behind(value):
         return _of_method(flow, value, depth) or PathBeginning("")
     if isinstance(head, ast.Constant) and isinstance(head.value, str):
@@ -99,7 +101,8 @@ def _of_value(flow: ValueFlow, value: Value, depth: int) -> PathBeginning | None
         default = _parameter_of_default(value.module, head)
         return _overridable(begin, f"a caller passes another `{default.arg}`") if default is not None else begin
     if isinstance(head, _OF_PARTS) and not path:
-        return _of_parts(flow, value, depth) or PathBeginning("")
+        # An operator may be a method of the project.
+        return _of_parts(flow, value, depth) or (None if flow.behind(value) else PathBeginning(""))
     if isinstance(head, ast.arg) and path and path[0].kind is By.ATTRIBUTE and _holds_options(flow, value.module, head):
         return _of_option(flow, value.module, path[0].what, path[1:], depth) or PathBeginning("")
     if not isinstance(head, str) or flow.behind(value):
