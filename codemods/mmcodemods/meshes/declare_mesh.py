@@ -30,6 +30,7 @@ from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reach
 from mmrewrite.results import Refusal
 from mmrewrite.source.text import quoted
+from mmrewrite.values.flow import values_of
 
 
 class DeclareMesh(MeshCodemod):
@@ -50,6 +51,11 @@ class DeclareMesh(MeshCodemod):
                 f"the mesh would be `{mesh.name}`, and another thing of this name is where `import *` takes it; import "
                 "by name there, or write the mesh in a module of its own"
             )
+        if self.site.scope.kind == "module" and self._is_had_by_others(mesh.name):
+            self.refuse(
+                f"the mesh would be `{mesh.name}`, and other modules read or set another thing of this name in this "
+                "module; write the mesh in a module of its own"
+            )
         sizes = [(name, argument.text) for name, argument in self.hint.named]
         arguments = [
             f"axis_sizes={_tuple([size for _, size in sizes])}",
@@ -59,6 +65,20 @@ class DeclareMesh(MeshCodemod):
         if pairs:
             arguments.append(f"logical_axes={_tuple([f'({logical}, {device})' for logical, device in pairs])}")
         self.site.insert_above(f"{mesh.name} = {self.site.runtime}.MultiMesh({', '.join(arguments)})")
+
+    def _is_had_by_others(self, name: str) -> bool:
+        """Whether other modules set a name in this one, or read what its `__getattr__` gives for that."""
+        project, own = self.site.project, self.site.facts.names
+        if not any(name in each.source.text for each in project.facts.values() if each is not self.site.facts):
+            return False
+        flow = values_of(project)
+        found = [(each.module, each.target) for each in flow.stores.of_modules(name)]
+        if "__getattr__" in own.scope.bindings:
+            reads = flow.stores.reads(name)
+            found += [(module, node.value) for module, node in reads if isinstance(node, ast.Attribute)]
+            if any(item.name == f"{own.name}.{name}" for module in flow.modules for item in module.imported):
+                return True
+        return any(flow.full_name(module, node) == own.name for module, node in found)
 
     def _refuse_another_runtime(self) -> None:
         """Refuse a mesh whose module would import another `mmruntime` than the library, which may be vendored."""
