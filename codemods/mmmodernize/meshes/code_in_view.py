@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from mmmodernize.meshes.mesh_contexts import run_now
@@ -11,17 +11,20 @@ from mmmodernize.types.libraries import is_known
 from mmmodernize.types.value_classes import ARRAY_NAMES
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.annotations import classes_in
+from mmrewrite.source.names import last_name
 from mmrewrite.values.callees import Callees, callees, given_functions
 from mmrewrite.values.flow import ValueFlow
-from mmrewrite.values.value import ENTERED, Access, By, CallArguments, CallFrame, Function, Value, attribute
+from mmrewrite.values.functions import results_of
+from mmrewrite.values.operators import special_methods
+from mmrewrite.values.value import ENTERED, Access, By, CallArguments, CallFrame, Function, Own, Value, attribute
 
 # What libraries call functions by that they are given. Others of theirs call none.
 _CALL_BACK = frozenset(
     (
-        "accumulate", "apply", "associative_scan", "checkpoint", "cond", "custom_jvp", "custom_vjp", "debug_callback",
-        "dropwhile", "eval_shape", "filter", "filterfalse", "fori_loop", "grad", "groupby", "hessian", "io_callback",
-        "jacfwd", "jacrev", "jit", "jvp", "leaves", "linearize", "map", "map_with_path", "max", "merge", "min",
-        "nlargest", "nsmallest", "partial", "path_aware_map", "pjit", "pmap", "pure_callback", "reduce",
+        "accumulate", "apply", "associative_scan", "callback", "checkpoint", "cond", "custom_jvp", "custom_vjp",
+        "debug_callback", "dropwhile", "eval_shape", "filter", "filterfalse", "fori_loop", "grad", "groupby", "hessian",
+        "io_callback", "jacfwd", "jacrev", "jit", "jvp", "leaves", "linearize", "map", "map_with_path", "max", "merge",
+        "min", "nlargest", "nsmallest", "partial", "path_aware_map", "pjit", "pmap", "pure_callback", "reduce",
         "reduce_associative", "remat", "scan", "shard_map", "sorted", "starmap", "switch", "takewhile", "timeit",
         "tree_leaves", "tree_map", "tree_map_with_path", "tree_multimap", "tree_reduce", "value_and_grad", "vectorize",
         "vjp", "vmap", "while_loop",
@@ -57,6 +60,11 @@ _CONTAINERS = frozenset(
         *(f"typing.{name}" for name in ("Dict", "FrozenSet", "List", "Set", "Tuple")),
     )
 )
+
+
+_RUN_TEXTS = frozenset(("builtins.eval", "builtins.exec"))
+_MAKE: Sequence[str] = ("__init__", "__new__", "__post_init__", "setup")
+_OF_METACLASSES: Sequence[str] = ("__call__",)
 
 
 class EnteredCode(NamedTuple):
@@ -120,12 +128,35 @@ class CodeSearch:
         for code in queue:
             for part in run_now([code.node]):
                 self._look_at(code, part)
-                for value, text in self._run_at(code, part):
-                    for each in self._led_to(code, part, value, text):
-                        if each not in entered:
-                            entered.add(each)
-                            self.seen.add(each.node)
-                            queue += [each._replace(node=inner) for inner in _inside(each.node)]
+                for each in self._entered_at(code, part):
+                    if each not in entered:
+                        entered.add(each)
+                        self.seen.add(each.node)
+                        queue += [each._replace(node=inner) for inner in _inside(each.node)]
+
+    def _entered_at(self, code: EnteredCode, part: ast.AST) -> Iterator[EnteredCode]:
+        for value, text in self._run_at(code, part):
+            yield from self._led_to(code, part, value, text)
+        for node, names in special_methods(part):
+            if any(map(self._flow.stores.in_classes, names)):
+                yield from self._methods(Value(code.module, node, (), code.frame), names)
+
+    def _is_named(self, module: ModuleUses, base: ast.expr) -> bool:
+        return self._flow.full_name(module, base) is not None or self._flow.class_at(module, base) is not None
+
+    def _methods(self, value: Value, names: Sequence[str]) -> Iterator[EnteredCode]:
+        """The methods that Python calls of what is seen to be an object of the project, or a class of it."""
+        for found in self._flow.may(value, _object).answers:
+            definition = found.head.definition if isinstance(found.head, Own) else found.head
+            assert isinstance(definition, ast.ClassDef)
+            for home, each in self._flow.bases(found.module, definition).classes:
+                for name in names:
+                    for binding in home.facts.names.inner[each].bindings.get(name, ()):
+                        if isinstance(binding.node, Function) and (name.startswith("__") or _is_property(binding.node)):
+                            yield EnteredCode(home, binding.node)
+                        elif isinstance(binding.value, ast.Call):
+                            made = Value(home, binding.value)
+                            yield from self._methods(made, ("__get__", "__set__") if names[0] != "__get__" else ())
 
     def _look_at(self, code: EnteredCode, part: ast.AST) -> None:
         """Stop at a node for what it is itself."""
@@ -154,6 +185,15 @@ class CodeSearch:
                 yield self._gone_through(Value(code.module, source, (), code.frame)), "goes through"
             case ast.withitem(context_expr=source):
                 yield Value(code.module, source, (ENTERED,), code.frame), "enters"
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                for decorator in part.decorator_list:
+                    called = Access(By.CALL, self._flow.call_with(Value(code.module, part)))
+                    yield Value(code.module, decorator, (called,), code.frame), "decorates by"
+                for base in part.bases if isinstance(part, ast.ClassDef) else ():
+                    if isinstance(base, ast.Name | ast.Attribute) and not self._is_named(code.module, base):
+                        raise OutOfView(
+                            f"{self._place(code, part, Value(code.module, base))} derives from `{ast.unparse(base)}`"
+                        )
             case ast.Await():
                 raise OutOfView(f"line {part.lineno} of {code.module.facts.path} lets other code run")
             case _:
@@ -164,7 +204,8 @@ class CodeSearch:
         found = callees(self._flow, value, self._is_plain)
         self.seen.update(each for each in found.passed if not isinstance(each, Function | ast.Lambda))
         hidden = self._hides_in_objects and any(f"{each.head}".partition(".")[0] in _OBJECTS for each in found.outside)
-        if hidden or _has_unknown(found):
+        are_stubs = [_is_stub(each) for each in found.definitions]
+        if hidden or _has_unknown(found) or (are_stubs and all(are_stubs)):
             assert isinstance(value.head, ast.expr)
             raise OutOfView(self._told(code, part, value, f"{text} `{ast.unparse(value.head)}`"))
         for each in found.outside:
@@ -206,8 +247,11 @@ class CodeSearch:
             assert isinstance(value.head, ast.AST)
             yield EnteredCode(value.module, value.head, frame)
             return
-        for home, definition in self._flow.bases(value.module, value.head).classes:
-            for name in ("__init__", "__new__", "__post_init__", "setup"):
+        bases = self._flow.bases(value.module, value.head)
+        made_by = [(each, _OF_METACLASSES) for each in bases.metaclasses]
+        made_by += [(each, _MAKE) for each in bases.classes]
+        for (home, definition), names in made_by:
+            for name in names:
                 for binding in home.facts.names.inner[definition].bindings.get(name, ()):
                     if isinstance(binding.node, Function):
                         yield EnteredCode(home, binding.node)
@@ -241,8 +285,24 @@ class CodeSearch:
 def _has_unknown(found: Callees) -> bool:
     """Whether code may run that is in no file of the project and in no known library. What the project passes is."""
     return any(not each.is_open for each in found.unknown) or not all(
-        is_known(f"{each.head}") for each in found.outside
+        is_known(f"{each.head}") and each.head not in _RUN_TEXTS for each in found.outside
     )
+
+
+def _object(value: Value) -> Value | None:
+    """An object of the project, or a class of it."""
+    is_class = isinstance(value.head, ast.ClassDef | Own) and not value.path
+    return value if value.is_made or is_class else None
+
+
+def _is_property(function: Function) -> bool:
+    return any((last_name(each) or "") in ("property", "cached_property", "setter") for each in function.decorator_list)
+
+
+def _is_stub(value: Value) -> bool:
+    """Whether a method says nothing, so that it is for others to override."""
+    holder = value.module.parents.get(value.head) if isinstance(value.head, Function) else None
+    return isinstance(holder, ast.ClassDef) and isinstance(value.head, Function) and results_of(value.head).is_stub
 
 
 def _may_be_called(name: str, call: CallArguments, value: Value) -> bool:

@@ -232,13 +232,13 @@ def run_now(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
     queue = list(nodes)
     while queue:
         node = queue.pop(0)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            queue += node.decorator_list
-            continue
         if isinstance(node, ast.Lambda):
             continue
         yield node
-        queue += ast.iter_child_nodes(node)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            queue += (*node.decorator_list, *node.args.defaults, *filter(None, node.args.kw_defaults))
+        else:
+            queue += ast.iter_child_nodes(node)
 
 
 def _takes_a_function(call: ast.Call) -> bool:
