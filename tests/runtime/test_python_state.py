@@ -4,6 +4,7 @@ import collections
 import contextlib
 import contextvars
 import copy
+import ctypes
 import dataclasses
 import functools
 import itertools
@@ -127,6 +128,20 @@ def around(values):
     values.append(1)
 
 
+@functools.lru_cache
+def kept():
+    return []
+
+
+@functools.cache
+def kept_for_ever():
+    return []
+
+
+kept()
+kept_for_ever()
+
+
 def last_first(table):
     table.move_to_end(next(iter(table)))
 
@@ -184,6 +199,15 @@ CHANGES = {
     "environment": (list, lambda it: os.environ.update(A_NAME=os.environ.get("A_NAME", "") + "1"), "`os.environ`"),
     "iterator by its method": (lambda: itertools.count().__next__, lambda it: it(), "`it`"),
     "method by a name": (Meter, lambda it: getattr(it, "re" + "cord")(), "`it.values`"),
+    "name in a text": (list, lambda it: globals()["SEEN"].append(1), "`SEEN`"),
+    "object that a cache keeps": (list, lambda it: kept().append(1), "`kept`"),
+    "object that a cache without end keeps": (list, lambda it: kept_for_ever().append(1), "`kept_for_ever`"),
+    "masked array": (lambda: np.ma.zeros(3), lambda it: it.__iadd__(1), "`it`"),
+    "memory": (lambda: memoryview(bytearray(2)), lambda it: it.__setitem__(0, it[0] + 1), "`it`"),
+    "array of C": (lambda: (ctypes.c_int * 2)(), lambda it: it.__setitem__(0, it[0] + 1), "`it`"),
+    "value by a weak key": (
+        lambda: weakref.WeakKeyDictionary({Meter: 0}), lambda it: it.__setitem__(Meter, it[Meter] + 1), "`it`"
+    ),
 }  # fmt: skip
 
 # What a loss may do.

@@ -10,13 +10,16 @@ function is traced once more, and what has changed is compared after each line o
 
 from __future__ import annotations
 
+import array
 import contextlib
 import contextvars
 import functools
 import logging
+import mmap
 import os
 import queue
 import random
+import re
 import sys
 import threading
 import time
@@ -74,10 +77,12 @@ _CALLING = frozenset((property, staticmethod, classmethod, functools.cached_prop
 _CALLED = ("__func__", "fdel", "fget", "fset", "func")
 # What Python keeps in a class. Linen takes fields out and puts them back when it derives one, as for `nn.remat`.
 _OF_PYTHON = frozenset(("__annotations__", "__annotations_cache__", "__dataclass_fields__"))
+_NAMES = re.compile(r"[^\W\d]\w*")
 _MOST_NAMED = 100
 _MOST_SHOWN = 4
 _MOST_SECONDS = 20.0
 _MISSING = object()
+_BUFFERS = frozenset((array.array, bytearray, memoryview, mmap.mmap))
 # What a program may change of a library by its name.
 _CONTAINERS = (dict, list, set)
 
@@ -309,10 +314,12 @@ class PythonState:
             return None
         is_followed = callable(value) or issubclass(kind, threading.local)
         if _is_shared(value):
-            return _View((), len(value.queue) if issubclass(kind, queue.Queue) else len(value.data))
+            held = value.queue if issubclass(kind, queue.Queue) else value.data
+            values = held.values() if issubclass(kind, weakref.WeakKeyDictionary) else ()
+            return _View(tuple(("[...]", each) for each in tuple(values)), len(held))
         if _package_of(kind.__module__) in _NOT_FOLLOWED and not is_followed:
             return None
-        return _View(tuple(_parts_of(value)), _content_of(value))
+        return _View(tuple(_parts_of(value)), _content_of(value), tuple(_cached_by(value)))
 
     def _cells_of(self, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
         is_library = self._is_of_a_library(function.__module__)
@@ -481,11 +488,14 @@ def is_library(package: str) -> bool:
 
 
 def _names_in(code: types.CodeType) -> Iterator[str]:
-    """The names of globals and attributes that a function and those in it read."""
+    """The names of globals and attributes that a function and those in it read, also in texts."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _names_in(constant)
+        elif isinstance(constant, str):
+            # `globals()["count"]`, `exec("count += 1")`
+            yield from _NAMES.findall(constant)
 
 
 def _in_cell(cell: types.CellType) -> Any:
@@ -535,6 +545,14 @@ def _parts_of(value: Any) -> Iterator[tuple[str, Any]]:
     yield from _attributes_of(value, kind)
 
 
+def _cached_by(value: Any) -> Iterator[tuple[str, Any]]:
+    """What a function of `functools.lru_cache` has given so far: the program may change it, and the cache may grow."""
+    if type(value) is type(functools.cache(_cached_by)):
+        # A cache of limited size refers to what it keeps itself, one without has a dictionary.
+        for each in get_referents(value):
+            yield from (("", part) for part in (tuple(each.values()) if type(each) is dict else (each,)))
+
+
 def _items_of(values: Iterable[Any], keys: Iterable[Any] | None = None) -> Iterator[tuple[str, Any]]:
     """Items, which have names of their own where they are few."""
     items = tuple(values)
@@ -574,12 +592,13 @@ def _own_attributes(value: Any) -> dict[str, Any]:
 def _content_of(value: Any) -> object:
     """What an object has that is no object of Python."""
     kind = type(value)
-    if kind is bytearray:
-        return bytes(value)
-    if kind is np.ndarray and value.dtype != object:
+    if issubclass(kind, np.ndarray) and value.dtype != object:
         # Of a large one, as many numbers as take that many bytes.
         step = 1 + value.nbytes // _MOST_BYTES
-        return zlib.crc32((value if step == 1 else value.flat[::step]).tobytes())
+        return zlib.crc32((value if step == 1 else np.asarray(value).flat[::step]).tobytes())
+    if kind in _BUFFERS or any(owner.__module__ == "_ctypes" for owner in kind.__mro__):
+        with contextlib.suppress(TypeError, ValueError):
+            return zlib.crc32(memoryview(value).cast("B"))
     if kind is random.Random:
         return value.getstate()
     if kind is np.random.Generator:
@@ -596,8 +615,6 @@ def _content_of(value: Any) -> object:
         return value.gi_frame.f_lasti if value.gi_frame else None
     if kind.__module__ == "builtins" and hasattr(kind, "__next__"):
         return length_hint(value)
-    if kind.__module__ == "array":
-        return bytes(value)
     return None
 
 
