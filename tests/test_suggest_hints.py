@@ -304,6 +304,13 @@ SCRIPTS = {
         "update",
         "+    # mm: mjit\n     @functools.partial",
     ),
+    "one of two by that name": (
+        {"model.py": HEAD + LOSS + TRAINER, "a.py": f"{HEAD}def f(x):\n    return jax.grad(x)\nupdate = jax.jit(f)\n"},
+        "from model import Trainer\n",
+        "Trainer().update(*example())\n",
+        "update",
+        "+    # mm: mjit\n     @functools.partial",
+    ),
     "a gradient": (
         {"model.py": HEAD + LOSS},
         "from model import loss_fn\n\ncompiled = jax.jit(loss_fn)\ngradient = jax.grad(loss_fn)\n",

@@ -40,6 +40,9 @@ _OWN_MESH = (
     "set that of the steps, `jax.set_mesh(mesh)`"
 )
 
+# A script has called no step by that name; perhaps that of another file.
+_NOT_CALLED = "the module ended without calling"
+
 # A layout of the program's own names an axis that the mesh of its steps has not.
 _NO_AXIS = re.compile(r"\bhas no axis '(\w+)'")
 
@@ -137,19 +140,23 @@ def _computed(
 ) -> tuple[Wanted, CompiledPlace, Any]:
     """The first step that a program gets to, with as many devices as it needs for that, and what it computes."""
     problems: list[NotTraced] = []
-    # A program without hints has been run on one device, if it is not written for several.
-    left = [(step, seen) for step in steps for seen in dict.fromkeys((wanted.seen, wanted.devices or 1))]
-    while left:
-        step, seen = left.pop(0)
-        own = replace(wanted, seen=seen)
-        try:
-            return own, step, computed(own, paths, rules, step.trial.results, project.files, tell)
-        except NotTraced as problem:
-            missing = _NO_AXIS.search(str(problem))
-            if missing is not None and missing[1] not in step.own_axes:
-                left.insert(0, (step.with_axis(project, missing[1]), seen))
-            else:
+    for found in steps:
+        step = found
+        # A program without hints has been run on one device, if it is not written for several.
+        left = list(dict.fromkeys((wanted.seen, wanted.devices or 1)))
+        while left:
+            own = replace(wanted, seen=left[0])
+            try:
+                return own, step, computed(own, paths, rules, step.trial.results, project.files, tell)
+            except NotTraced as problem:
+                missing = _NO_AXIS.search(str(problem))
+                if missing is not None and missing[1] not in step.own_axes:
+                    step = step.with_axis(project, missing[1])
+                    continue
                 problems.append(problem)
+                left = left[1:] if _NOT_CALLED not in str(problem) else []
+        if _NOT_CALLED not in str(problems[-1]):
+            break
     raise problems[0]
 
 
