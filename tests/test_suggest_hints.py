@@ -203,6 +203,11 @@ REFUSED = {
         "the step takes no gradient",
         "train.py:8",
     ),
+    "made elsewhere": (
+        f"{HEAD}{STEP}step = id(step)\n{EXAMPLE}".replace("@jax.jit\n", ""),
+        "no statement compiles `step`",
+        "train.py",
+    ),
     "not compiled": (HEAD + STEP.replace("@jax.jit\n", "") + EXAMPLE, "no statement compiles `step`", "train.py"),
 }
 

@@ -38,6 +38,8 @@ _BETTER = re.compile(r"write `(microbatch\([^`]*\))`")
 # Functions that the codemod of `microbatch` writes.
 _MICROBATCH = DIRECTIVES["microbatch"].runtime
 _ANOTHER_STEP = "plain `jax.jit` would inline"
+# What a statement is refused for that gives something the name of the step, and compiles nothing.
+_NO_JIT = "`mjit` replaces `jax.jit`, and there is none"
 
 
 class NoPlace(Exception):
@@ -158,7 +160,7 @@ def find_steps(project: HintedProject, entry: str, *, anywhere: bool = False) ->
             if trial.accepted:
                 is_found = True
                 yield CompiledPlace(path, hints, trial)
-            refused += trial.refused
+            refused += (each for each in trial.refused if _NO_JIT not in each)
         if path == own or not anywhere:
             origins = list(imported_as(source, there))
             given = [(file, part) for origin, part in origins if (file := _find_file(project, origin)) is not None]
