@@ -17,8 +17,9 @@ from mmrewrite.suggest.kept import KIND, keep_suggestion
 from mmrewrite.suggest.model import CostModel, PlanChoice
 from mmrewrite.suggest.output import as_text
 from mmrewrite.suggest.savings import RECOMPUTE, Saving, again_line, recomputed, savings
-from mmrewrite.suggest.search import FixedChoices, best_plain, find_plans, named
+from mmrewrite.suggest.search import SAME, FixedChoices, best_plain, find_plans, named
 from mmrewrite.suggest.traced import Suggested, Wanted, model_axis_of
+from mmruntime import schedules
 
 # Heads and the width of an MLP.
 CUTS = TensorCut(12, 0.33, 0.33, 0.4), TensorCut(4096, 0.66, 0.66, 0.5)
@@ -117,6 +118,18 @@ def test_the_search_of_64_devices_takes_seconds() -> None:
     found = find_plans(model, 64, 1, data=True)
     assert time.process_time() - begun < 10
     assert found.verdict in ("pipeline", "plain")
+
+
+def test_an_order_is_searched_for_the_winner_and_taken_where_it_is_faster_by_enough() -> None:
+    model = CostModel(_layers(8), 16, find_device("h100"), donates=True)
+    named_best = find_plans(model, 8, 1, data=False).best
+    searched = find_plans(model, 8, 1, data=False, fixed=FixedChoices(schedule="auto")).best
+    assert named_best is not None
+    assert searched is not None
+    assert (searched.choice.schedule, searched.choice.stages) == ("auto", named_best.choice.stages)
+    assert searched.choice.memory_bytes is not None
+    assert named_best.seconds * (1 - SAME) < searched.seconds < named_best.seconds, "not enough"
+    assert named_best.choice.schedule in schedules.names()
 
 
 def test_a_small_model_stays_on_one_device() -> None:
@@ -221,6 +234,18 @@ def test_parameters_may_be_cut_within_hosts_alone() -> None:
     alone = best_plain(CostModel(layers, 256, device.with_given({"host": 64}), donates=True), 64)
     assert alone is not None
     assert alone.shards in (1, 64), "one link has no groups within"
+
+
+@pytest.mark.parametrize(
+    "name", ["a100-40", "a100-80", "h100", "h200", "b200", "l40s", "mi300x", "v4", "v5e", "v5p", "v6e", "cpu"]
+)
+def test_a_record_has_figures_and_their_sources(name: str) -> None:
+    device = find_device(name)
+    assert device.source
+    assert device.network
+    assert min(device.speed(each) for each in ("bfloat16", "float32")) > 0
+    assert device.memory > 2**30
+    assert device.link(2).bandwidth >= device.link(4096).bandwidth > 0
 
 
 def test_an_unknown_device_names_the_nearest() -> None:
