@@ -53,6 +53,7 @@ class Wanted:
         fixed: What a plan must have.
         calibrates: Whether to time a layer's programs on this machine's accelerator, in place of published figures.
         seen: How many devices a program without hints sees until it calls its step.
+        function: The name of the function that a script compiles as its step, if that is another.
     """
 
     entry: str
@@ -64,6 +65,7 @@ class Wanted:
     fixed: FixedChoices = FREE
     calibrates: bool = False
     seen: int = 1
+    function: str | None = None
 
     @property
     def runs(self) -> bool:
@@ -372,6 +374,7 @@ def _document(
     roots = [root for each in named if (root := mirror.root(each)) is not None]
     what = f"--entry {wanted.entry}: the process that {'traces it' if module == 'suggest' else 'times a layer'}"
     arguments = [wanted.entry, wanted.arguments, *flags, *(["--devices", str(wanted.seen)] if files else [])]
+    arguments += [] if wanted.function is None else ["--function", wanted.function]
     document, details = run_module(
         f"_commands.{module}", arguments, roots, variables or environment(_VIRTUAL), what, wanted.limits, tell
     )

@@ -73,7 +73,7 @@ def suggest_hints(
         wanted, step, seen = _computed(wanted, first, paths, rules, project, tell)
     name, operations, gradients, left_out = seen
     # A script may compile a function under another name.
-    tracing = replace(wanted, entry=f"{wanted.entry.partition(':')[0]}:{name}") if wanted.runs else wanted
+    wanted = replace(wanted, function=name) if wanted.runs else wanted
     problems: list[str] = []
     for found, rows in _or_left_out(places(project, step, operations, gradients), left_out):
         document: Mapping[str, Any] | None = None
@@ -84,7 +84,7 @@ def suggest_hints(
             try:
                 with phase(f"{wanted.entry}: what its layers cost") as tell:
                     trial = project.tried(tried.to_trace())
-                    document = trace_layers(tracing, paths, rules, trial.results, tell, project.files)
+                    document = trace_layers(wanted, paths, rules, trial.results, tell, project.files)
             except NotTraced as problem:
                 # Without the hints the step was traced, so they are what is in the way.
                 where = f"{found.candidate.path}:{found.candidate.line}"
@@ -104,20 +104,17 @@ def suggest_hints(
 
             def trace_once(trial: HintTrial) -> Mapping[str, Any]:
                 with phase(f"{wanted.entry}: what a model axis may cut") as tell:
-                    return trace_layers(tracing, paths, rules, trial.results, tell, project.files, "--once")
+                    return trace_layers(wanted, paths, rules, trial.results, tell, project.files, "--once")
 
             document, kept = _with_shards(wanted, project, kept, document, trace_once)
             timed = None
             if wanted.calibrates:
                 with phase(f"{wanted.entry}: how long a layer takes here") as tell:
                     results = project.tried(kept.to_trace()).results
-                    timed = time_layer(tracing, paths, rules, results, int(document["batch"]), tell, project.files)
-            suggested = compared(tracing, document, timed)
-            # What was measured meanwhile stays.
-            own = replace(wanted, device=suggested.wanted.device)
+                    timed = time_layer(wanted, paths, rules, results, int(document["batch"]), tell, project.files)
+            suggested = compared(wanted, document, timed)
             suggested = replace(
                 suggested,
-                wanted=own,
                 places=kept,
                 again=again_line(project.text(kept.candidate.path).text),
                 today=None,

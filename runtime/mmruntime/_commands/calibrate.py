@@ -23,7 +23,12 @@ from mmruntime._step.signature import Call
 
 
 def calibrate(
-    entry: FunctionName, arguments: FunctionName, counts: Sequence[int], *, devices: int | None = None
+    entry: FunctionName,
+    arguments: FunctionName,
+    counts: Sequence[int],
+    *,
+    devices: int | None = None,
+    function: str | None = None,
 ) -> dict[str, Any]:
     """What the first device does: its kind, seconds of a launch, and of a layer's passes for each size.
 
@@ -32,6 +37,7 @@ def calibrate(
         arguments: The function of its arguments, or `-`.
         counts: How many microbatches a batch is cut into.
         devices: How many devices the program sees until it calls the step; None for all.
+        function: The function that is compiled as the step, if it has another name.
 
     Raises:
         BadEntryPoint: If the step cannot be traced, or its layer does not run here.
@@ -53,16 +59,17 @@ def calibrate(
         kind, platform = device.device_kind, device.platform
         return {"kind": kind, "platform": platform, "launch": launch, "layer": layer, "sizes": sizes}
 
-    return looked_at(entry, arguments, take, devices=devices)
+    return looked_at(entry, arguments, take, devices=devices, function=function)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the document, or `{"error": sentence, "traceback": text}`, and return the exit status."""
     parser = parser_for("mmruntime._commands.calibrate", __doc__)
     parser.add_argument("--counts", type=int, nargs="+", required=True, help="how many microbatches")
+    parser.add_argument("--function", help="the name of the function that is compiled as the step, if it is another")
     parser.add_argument("--devices", type=int, help="how many devices the program sees until it calls the step")
     options = parser.parse_args(arguments)
-    make = functools.partial(calibrate, counts=options.counts, devices=options.devices)
+    make = functools.partial(calibrate, counts=options.counts, devices=options.devices, function=options.function)
     return print_document(options, make)
 
 

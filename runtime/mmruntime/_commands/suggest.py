@@ -62,16 +62,18 @@ def looked_at(
     *,
     alone: bool = False,
     devices: int | None = None,
+    function: str | None = None,
 ) -> dict[str, Any]:
     """What `take` makes of the step's function, its call, its mesh and what it is given up, within a call of the step.
 
-    With `alone`, the step is the only one of a module that is run, whatever its name. With `devices`, the program
-    sees so many until then, as it makes meshes and batches of their number.
+    With `alone`, the step is the only one of a module that is run, whatever its name; else its function has the name of
+    the entry, or is `function`. With `devices`, the program sees so many until then, as it makes meshes and batches of
+    their number.
 
     Raises:
         BadEntryPoint: If the step cannot be imported, called or traced.
     """
-    name = entry.name.rpartition(".")[2]
+    name = function or entry.name.rpartition(".")[2]
     show = None if devices is None else hide_devices_behind(devices)
 
     def look(fun: Callable[..., Any], call: Call, mesh: MultiMesh, donate: frozenset[int]) -> None:
@@ -150,6 +152,7 @@ def costs(
     platform: str = "gpu",
     once: bool = False,
     devices: int | None = None,
+    function: str | None = None,
 ) -> dict[str, Any]:
     """What each layer of a step costs, for two numbers of rows if there are, as JSON values.
 
@@ -158,6 +161,8 @@ def costs(
         arguments: The function of its arguments, or `-`.
         platform: The accelerators, as `jax.default_backend()` would name them; they are not needed.
         once: Whether it is traced for one number of rows, for what does not hang on that.
+        devices: How many devices the program sees until it calls the step; None for all.
+        function: The function that is compiled as the step, if it has another name.
 
     Raises:
         BadEntryPoint: If the step cannot be imported or traced, or has no layers or no microbatches.
@@ -166,7 +171,7 @@ def costs(
     def take(fun: Callable[..., Any], call: Call, mesh: MultiMesh, donate: frozenset[int]) -> dict[str, Any]:
         return _costs(entry, fun, call, mesh, donate, platform, 1 if once else 2)
 
-    return looked_at(entry, arguments, take, devices=devices)
+    return looked_at(entry, arguments, take, devices=devices, function=function)
 
 
 def layers_of(
@@ -277,8 +282,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--once", action="store_true", help="costs of one number of rows alone")
     parser.add_argument("--platform", default="gpu", help="gpu, tpu or cpu: what the step would run on")
     parser.add_argument("--devices", type=int, help="how many devices the program sees until it calls the step")
+    parser.add_argument("--function", help="the name of the function that is compiled as the step, if it is another")
     options = parser.parse_args(arguments)
-    priced = functools.partial(costs, platform=options.platform, once=options.once)
+    priced = functools.partial(costs, platform=options.platform, once=options.once, function=options.function)
     look = operations if options.operations else priced
     return print_document(options, functools.partial(look, devices=options.devices))
 
