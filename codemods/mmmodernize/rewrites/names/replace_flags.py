@@ -27,7 +27,6 @@ from mmmodernize.edits.statements import remove_statement
 from mmmodernize.names.name_index import TITLES
 from mmmodernize.names.part_index import old_flags
 from mmmodernize.sites.site import Location, ModernizeContext
-from mmmodernize.types.libraries import library_name
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.results import Change
 
@@ -60,7 +59,10 @@ class ReplaceFlags(ModernizeCodemod):
                     yield Location(module, other, part=other.attr)
         for word in module.nodes_of(ast.keyword):
             call = module.parents[word] if word.arg in old_flags() else None
-            if isinstance(call, ast.Call) and (library_name(module, call.func) or "").startswith("jax."):
+            function = (
+                module.facts.names.resolve(call.func, module.scope_of(call)) if isinstance(call, ast.Call) else None
+            )
+            if (function or "").startswith("jax."):
                 yield Location(module, word, part=word.arg or "")
 
     @classmethod
