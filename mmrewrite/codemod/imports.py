@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from mmrewrite.project.facts import Facts
 from mmrewrite.source.import_order import import_statements
 from mmrewrite.source.names import Binding, Scope, numbered
-from mmrewrite.source.spans import first_line
+from mmrewrite.source.spans import carries_on, first_line
 from mmrewrite.source.text import SourceText
 
 _JAX_FAMILY = frozenset(("jax", "flax", "optax", "orbax", "chex", "haiku", "equinox", "numpy"))
@@ -232,7 +232,7 @@ def _line_below(facts: Facts, statement: ast.stmt) -> int:
     """Offset of the line below a statement, and below further statements that begin on its last line."""
     end = statement.end_lineno or statement.lineno
     for other in facts.tree.body:
-        if other.lineno == end:
+        if other.lineno == end or (other.lineno > end and carries_on(facts.source, end)):
             end = other.end_lineno or end
     return facts.source.line_end(end)
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from mmrewrite.source.spans import carries_on
 from mmrewrite.source.text import SourceText, parse_quietly
 
 _IMPORTS = ast.Import | ast.ImportFrom
@@ -35,11 +36,17 @@ def import_statements(tree: ast.Module, source: SourceText) -> Iterator[list[ast
     """The statements of each group of imports of a module, in order."""
     group: list[ast.Import | ast.ImportFrom] = []
     for statement in [*tree.body, None]:
-        if group and not (isinstance(statement, _IMPORTS) and _is_below(source, group[-1], statement)):
+        one = statement if isinstance(statement, _IMPORTS) and not _is_carried_on(source, statement) else None
+        if group and (one is None or not _is_below(source, group[-1], one)):
             yield group
             group = []
-        if isinstance(statement, _IMPORTS):
-            group.append(statement)
+        if one is not None:
+            group.append(one)
+
+
+def _is_carried_on(source: SourceText, statement: ast.stmt) -> bool:
+    """Whether a backslash puts a statement on one line with that above or below it."""
+    return carries_on(source, statement.lineno - 1) or carries_on(source, statement.end_lineno or statement.lineno)
 
 
 def _is_below(source: SourceText, above: ast.stmt, statement: ast.stmt) -> bool:

@@ -56,11 +56,18 @@ def leading_space(line: str) -> str:
 
 
 def begins_its_line(source: SourceText, statement: ast.stmt) -> bool:
-    """Whether nothing but whitespace stands before a statement."""
+    """Whether nothing but whitespace stands before a statement, nor what a backslash above carries on."""
     line = first_line(statement)
     if line != statement.lineno:
         return True
-    return not source.text[source.line_starts[line - 1] : source.offset(line, statement.col_offset)].strip()
+    before = source.text[source.line_starts[line - 1] : source.offset(line, statement.col_offset)]
+    return not before.strip() and not carries_on(source, line - 1)
+
+
+def carries_on(source: SourceText, line: int) -> bool:
+    """Whether a backslash ends a line, so that the one below is the same to Python."""
+    text = source.line(line).rstrip("\r\n") if line else ""
+    return text.endswith("\\") and "#" not in text
 
 
 def on_line(block: Sequence[ast.stmt], line: int) -> Sequence[ast.stmt]:

@@ -21,7 +21,7 @@ from mmrewrite.codemod.layout import indentation
 from mmrewrite.project.uses import ImportedName, ModuleUses, dotted_text
 from mmrewrite.results import Edit, HintReference
 from mmrewrite.source.names import dotted_name
-from mmrewrite.source.spans import block_around, first_line, span
+from mmrewrite.source.spans import begins_its_line, block_around, first_line, span
 
 # Importing these modules raises on today's JAX.
 GONE_MODULES = frozenset(("jax.experimental.maps",))
@@ -151,8 +151,7 @@ class ImportEdits:
         source = self.module.facts.source
         _, end = span(source, statement)
         rest = source.text[end : source.line_end(statement.end_lineno or statement.lineno)].strip()
-        before = source.line(statement.lineno)[: statement.col_offset]
-        return not before.strip() and (not rest or rest.startswith("#"))
+        return begins_its_line(source, statement) and (not rest or rest.startswith("#"))
 
     def _without_semicolon(self, statement: ast.Import | ast.ImportFrom) -> _Change:
         """The change that removes one of several statements on a line, with the `;` behind it or else before it."""
@@ -160,7 +159,7 @@ class ImportEdits:
         start, end = span(source, statement)
         rest = source.text[end : source.line_end(statement.end_lineno or statement.lineno)]
         sign, following = rest.lstrip(" \t")[:1], rest.lstrip(" \t")[1:].lstrip(" \t")
-        if sign == ";" and following.strip() and following[0] not in "#;":
+        if sign == ";" and following.strip() and following[0] not in "#;\\":
             return start, end + len(rest) - len(following), ""
         begin = self._separator_before(statement)
         if begin is None:

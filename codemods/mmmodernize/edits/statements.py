@@ -6,8 +6,8 @@ import ast
 
 from mmmodernize.sites.site import OldNameSite
 from mmrewrite.codemod.layout import indentation, own_span
-from mmrewrite.source.brackets import Token, split_items, text_before, tokens_between
-from mmrewrite.source.spans import block_around
+from mmrewrite.source.brackets import Token, split_items, tokens_between
+from mmrewrite.source.spans import begins_its_line, block_around
 
 
 def remove_statement(site: OldNameSite, statement: ast.stmt) -> None:
@@ -23,7 +23,7 @@ def remove_statement(site: OldNameSite, statement: ast.stmt) -> None:
     is_inner = block[0] is statement and not isinstance(holder, ast.Module)
     is_needed = is_inner and (len(block) == 1 or all(map(_may_go, block)))
     rest = source.text[end:stop]
-    if is_needed or text_before(source, start).strip() or (rest.strip() and not rest.lstrip().startswith("#")):
+    if is_needed or not begins_its_line(source, statement) or (rest.strip() and not rest.lstrip().startswith("#")):
         site.edit(start, end, "pass")
         site.meant.replace(statement, "pass")
         return
@@ -73,8 +73,7 @@ def take_out_of_with(site: OldNameSite, statement: ast.With, instead: str) -> No
     start, header_end, _ = own_span(source, statement)
     mesh_start, mesh_end = _value(site, statement)
     first = statement.body[0]
-    on_one_line = first.lineno == source.position(header_end - 1)[0]
-    if on_one_line:
+    if not begins_its_line(source, first):
         rest = site.span(first)[0]
         if instead:
             site.edit(start, mesh_start, instead)

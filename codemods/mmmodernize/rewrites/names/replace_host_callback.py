@@ -33,7 +33,8 @@ from typing import ClassVar, NoReturn
 from mmmodernize.calls.call_forms import hides_arguments
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_argument, insert_argument, remove_keyword, remove_keywords
-from mmrewrite.source.brackets import text_before, tokens_between
+from mmrewrite.source.brackets import bracketless_text, text_before, tokens_between
+from mmrewrite.source.spans import begins_its_line
 
 _HOME = "jax.experimental.host_callback"
 _CALL, _TAP, _PRINT = f"{_HOME}.call", f"{_HOME}.id_tap", f"{_HOME}.id_print"
@@ -163,7 +164,7 @@ class ReplaceHostCallback(ModernizeCodemod):
         start, end = site.span(statement)
         indent = text_before(site.source, start)
         rest = site.source.text[end : site.source.line_end(site.source.position(end)[0])]
-        shares_line = bool(indent.strip()) or rest.lstrip()[:1] == ";"
+        shares_line = not begins_its_line(site.source, statement) or rest.lstrip()[:1] == ";"
         separator = "; " if shares_line else f"{site.source.newline}{indent}"
         found = tokens_between(site.source, start, end)
         is_return = isinstance(statement, ast.Return)
@@ -174,7 +175,7 @@ class ReplaceHostCallback(ModernizeCodemod):
         target = statement.targets[0] if isinstance(statement, ast.Assign) else None
         is_kept = isinstance(target, ast.Name) and isinstance(value, ast.Name) and target.id == value.id
         if not is_kept:
-            site.edit(end, end, f"{separator}{head} {site.text(value)}")
+            site.edit(end, end, f"{separator}{head} {bracketless_text(site.text(value))}")
         site.meant.split(statement, call, value, is_kept=is_kept)
 
     def _may_come_later(self, value: ast.expr) -> bool:
