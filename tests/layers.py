@@ -113,7 +113,7 @@ MAY_IMPORT = {
     "mmmodernize": "",
     "mmmodernize.rewrites": (
         "mmrewrite.results mmrewrite.source mmrewrite.project mmrewrite.values .names.advice .names.gate .names .sites "
-        ".codemod .meshes.partition_specs .types.libraries .meshes.mesh_contexts .calls .modules .types .meshes .text "
+        ".codemod .meshes.partition_specs .meshes.mesh_contexts .calls .modules .types .meshes .text "
         ".edits .doubts"
     ),
     # A path of before, for codemods of others.
