@@ -537,6 +537,19 @@ def test_misses_of_the_cache_of_plans_are_explained(caplog) -> None:
     ]
 
 
+def test_static_arguments_that_cannot_be_compared_are_planned_apart() -> None:
+    class Single:
+        __hash__ = object.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            raise TypeError
+
+    step = mm.mjit(lambda x, _: x + 1, mesh=make_mesh(), static_argnums=1)
+    for _ in range(2):
+        step(X, Single())
+    assert step.num_plans == 2
+
+
 def test_settings_that_cannot_be_kept_are_refused_by_their_names() -> None:
     mesh = make_mesh()
     try:

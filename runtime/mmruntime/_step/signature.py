@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -129,8 +130,16 @@ def new_to(call: Call, earlier: Iterable[Any], arguments: Sequence[str]) -> str:
             found += [f"{name} is {now}, and was {then}" for name, now, then in changed if now != then]
         return [*found, "other tasks are registered"] if registered != old else found
 
-    every = sorted((differences(key) for key in earlier), key=len)
-    return "; ".join(every[0]) if every else "it is the first call"
+    keys = list(earlier)
+    every: list[list[str]] = []
+    for key in keys:
+        # Values of a user's class may refuse to be compared.
+        with contextlib.suppress(Exception):
+            every.append(differences(key))
+    if not every:
+        return "its arguments are others" if keys else "it is the first call"
+    nearest = min(every, key=len)
+    return "; ".join(nearest)
 
 
 def _shown(leaf: Any) -> str:
