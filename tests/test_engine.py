@@ -208,6 +208,21 @@ class TestSelfChecks:
         result = rewrite_source("def f(x, y):\n    return x\n\n\nz = f(1,\n\f2)  # mm: task(stage=0)\n", REGISTRY)
         assert b"(1,\n\f2)\n" in result.result
 
+    @pytest.mark.parametrize(
+        "source",
+        [
+            # The comment goes with the call around it, and the decorator begins below its `@`.
+            "import jax\nfrom mmrewrite import hints\nhints.mesh(stage=2)\n\ndef arguments(): return (1,)\n"
+            "@hints.verify(args=# mm: task(stage=1)\n\n   arguments)\n@hints.mjit\n@jax.jit\ndef step(x):\n"
+            "    return hints.task(f, stage=1)(x)\n",
+            "import jax\n\n@(  # why\n    f)\ndef forward(x):\n"
+            '    with jax.named_scope("encoder"):  # mm: task(stage=0)\n        x = g(x)\n    return x\n',
+        ],
+    )
+    def test_hints_in_and_below_decorators_of_several_lines(self, source: str) -> None:
+        result = rewrite_source(source, REGISTRY)
+        assert result.changed and result.failure is None
+
     def test_lines_of_old_macs_are_refused_with_what_to_do(self) -> None:
         (refusal,) = rewrite_source(HINTED.replace("\n", "\r"), REGISTRY).refusals
         assert refusal.reason == (

@@ -207,12 +207,44 @@ def f(x, rows, y):
 """
 
 
+TWICE = """\
+import jax_plugins.legate
+from jax_plugins import multimesh
+import jax_plugins.legate
+
+multimesh.init(cpus=8)
+jax_plugins.legate.init()
+"""
+IN_A_BLOCK = """\
+import jax
+import numpy as np
+from jax.experimental import pjit
+from jax.sharding import Mesh, PartitionSpec
+
+with Mesh(np.array(jax.devices()), ("d",)) as mesh:
+    z = (
+        # why
+        pjit
+    ).pjit(fun=lambda x: x + 1, in_shardings=(PartitionSpec("d"),), out_shardings=PartitionSpec("d"))(np.arange(8.0))
+"""
+BEHIND_A_CALL = """\
+y = f(
+   1.5); from jax.numpy import fix
+print(fix(2.5))
+"""
+FOUND = {
+    "backslash": AFTER_A_BACKSLASH,
+    "inner mesh": INNER_MESH,
+    "possible mesh": POSSIBLE_MESH,
+    "continued": CONTINUED,
+    "twice": TWICE,
+    "in a block": IN_A_BLOCK,
+    "behind a call": BEHIND_A_CALL,
+}
+
+
 @pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
-@pytest.mark.parametrize(
-    "source",
-    [AFTER_A_BACKSLASH, INNER_MESH, POSSIBLE_MESH, CONTINUED],
-    ids=["backslash", "inner mesh", "possible mesh", "continued"],
-)
+@pytest.mark.parametrize("source", FOUND.values(), ids=FOUND)
 def test_found_by_generated_programs(source: str, ending: str) -> None:
     (result,) = modernize({"a.py": source.replace("\n", ending).encode()}, ModernizeSettings()).values()
     assert result.failure is None

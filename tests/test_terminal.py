@@ -251,3 +251,14 @@ def test_of_many_errors_the_first_are_shown() -> None:
         "y.py": "and 2 more errors",
         "z.py": "and 19900 more errors",
     }
+
+
+@pytest.mark.parametrize(("number", "rest"), [(101, "1 more error in hints"), (150, "50 more errors in hints")])
+@pytest.mark.parametrize("mistake", ["tsak(stage=0)", "task(model=0)"], ids=["read", "decided"])
+def test_of_many_mistakes_of_any_kind_the_number_is_told(number: int, rest: str, mistake: str) -> None:
+    lines = f"    x = f(x)  # mm: {mistake}\n" * number
+    put("a.py", f"import jax\n# mm: mesh(stage=2)\n@jax.jit  # mm: mjit\ndef step(x):\n{lines}    return x\n")
+    told = run("check").stderr
+    assert f"and {rest}; " in told and told.endswith(f"0 files would change, {number} errors\n")
+    (file,) = json.loads(run("check", "--format", "json").stdout)["files"]
+    assert len(file["errors"]) == 101

@@ -25,7 +25,7 @@ from mmrewrite.project.project import Project
 from mmrewrite.source.brackets import expression_text
 from mmrewrite.source.functions import function_around
 from mmrewrite.source.names import Scope, dotted_name, numbered
-from mmrewrite.source.spans import begins_its_line, blocks_of, span
+from mmrewrite.source.spans import begins_its_line, blocks_of, first_line, span
 from mmrewrite.source.text import quoted
 
 if TYPE_CHECKING:
@@ -334,9 +334,7 @@ class Site:
         target = statement or self.statement
         if not begins_its_line(source, target):
             self.refuse("a new statement must go above this one; give it a line of its own", target)
-        line, _ = source.position(self.start_of(target))
-        if statement is None:
-            line = self._line_of(self.hint)
+        line = first_line(target) if statement is not None else self._line_of(self.hint)
         self._insert(source.line_starts[line - 1], code, indentation(source, target), above=target, apart=apart)
 
     def insert_below(self, code: str, statement: ast.stmt, *, apart: bool = False) -> None:
@@ -394,7 +392,7 @@ class Site:
         """
         source = self.facts.source
         if not hint.own_line:
-            return source.position(self.start_of(hint.statement))[0]
+            return first_line(hint.statement)
         line, _ = source.position(hint.carrier_start)
         for holder in self.facts.hints.comments:
             comment = holder.comment
@@ -416,11 +414,6 @@ class Site:
         if holder is None or not any(block[0] is statement for block in blocks_of(holder)):
             for _ in range((2 if holder is None else 1) - blank):
                 self.draft.inserts.append(Insert(source.line_starts[line - 1], "", "", self.codemod, self.hint))
-
-    def start_of(self, statement: ast.stmt) -> int:
-        """Offset of a statement's first character, decorators included."""
-        decorators = getattr(statement, "decorator_list", ())
-        return span(self.facts.source, decorators[0] if decorators else statement)[0]
 
     def _insert(
         self,

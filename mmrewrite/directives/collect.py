@@ -7,7 +7,7 @@ carrier needs a new collector here and nothing else.
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -167,6 +167,18 @@ def collect_hints(
     return _Collector(path, source, names, codemods, left or {}, reexports or Reexports()).run()
 
 
+def first_errors(errors: Iterable[HintError], number: int) -> list[HintError]:
+    """The first of some errors in order, the last of which says how many more there are: they have one cause, mostly.
+
+    `number` is how many there are in all, also of those that are not given.
+    """
+    first, rest = sorted(errors)[: MOST_ERRORS + 1], number - MOST_ERRORS
+    if rest > 1:
+        message = f"and {rest} more errors in this file; correct the first ones, and run again"
+        first[-1] = replace(first[-1], message=message, fix=None, count=rest)
+    return first
+
+
 @dataclass(frozen=True)
 class _CommentBody:
     """The text of a comment after its mark, parsed as Python; `start` is its offset in the file."""
@@ -229,16 +241,8 @@ class _Collector:
             self.found.switched_off.append((self.off_since, len(self.source.text)))
         strip_calls(self.names.tree, [called.call for called in self.found.calls], self.found.imports)
         self.check_duplicates()
-        self.count_rest()
+        self.found.errors = first_errors(self.found.errors, self.problems)
         return self.found
-
-    def count_rest(self) -> None:
-        """In place of the errors behind the first hundred, say how many there are: they have one cause, mostly."""
-        rest = self.problems - MOST_ERRORS
-        if rest > 1:
-            message = f"and {rest} more errors in this file; correct the first ones, and run again"
-            self.found.errors.sort()
-            self.found.errors[-1] = replace(self.found.errors[-1], message=message, fix=None, count=rest)
 
     def report(self, problem: Problem) -> None:
         self.problems += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mmrewrite.codemod.base import MeshCodemod
@@ -15,7 +15,7 @@ from mmrewrite.codemod.meant_tree import MeantTree
 from mmrewrite.codemod.refused import SiteRefused
 from mmrewrite.codemod.site import Draft, HintMistake, Insert, Site
 from mmrewrite.directives.calls import Removal
-from mmrewrite.directives.collect import CommentHints, Hint
+from mmrewrite.directives.collect import CommentHints, Hint, first_errors
 from mmrewrite.engine.comment_places import kept_comments
 from mmrewrite.engine.edits import apply_edits, ordered_edits
 from mmrewrite.engine.hint_imports import HintImporters, Unused, idle_imports, removed_imports
@@ -57,7 +57,7 @@ def draft_module(
         draft = Draft(
             facts,
             project,
-            tuple(sorted(_cuts(facts, active, codemods, importers), key=lambda cut: cut.start)),
+            tuple(_outer(_cuts(facts, active, codemods, importers))),
             indent_unit(facts),
             settings.width,
             settings.axes,
@@ -65,7 +65,7 @@ def draft_module(
         stopped = _run(draft, active, codemods, refused, errors)
         if not stopped:
             edits = () if errors or facts.hints.errors else _checked_edits(draft, active, importers)
-            return Drafted(edits, refused, tuple(sorted(errors)))
+            return Drafted(edits, refused, tuple(first_errors(errors, len(errors))))
         blocked |= stopped
 
 
@@ -282,6 +282,15 @@ def _cuts(
             _, names = _made_by([one.hint for one in importers.hints_of_importers(facts)], codemods)
         for removal in unused.removals:
             yield Cut(removal.start, removal.end, removal.text, hints, names, removal.spacing)
+
+
+def _outer(cuts: Iterable[Cut]) -> Iterator[Cut]:
+    """The cuts in the order of the text, without those in text that goes as a whole: a comment in a hint's call."""
+    gone = 0
+    for cut in sorted(cuts, key=lambda cut: (cut.start, -cut.end)):
+        if cut.end > gone:
+            yield cut
+            gone = gone if cut.text else cut.end
 
 
 def _made_by(

@@ -29,16 +29,18 @@ def ordered_edits(edits: Iterable[Edit]) -> tuple[Edit, ...]:
 
 
 def without_repeats(edits: Iterable[Edit]) -> Iterator[Edit]:
-    """Each edit once, without removals of text that another removal covers.
+    """Each edit once, without removals of text that another edit covers.
 
-    Two sites in one call may make the same edit, and one edit may remove a line of which another removes a part.
+    Two sites in one call may make the same edit, perhaps for reasons of their own, and one edit may remove or replace a
+    line of which another removes a part.
     """
-    removed = 0
+    covered, replaced = 0, set[tuple[int, int, str]]()
     for edit in sorted(dict.fromkeys(edits), key=lambda edit: (edit.start, -edit.end)):
-        if edit.text:
-            yield edit
-        elif edit.end > removed:
-            removed = edit.end
+        key = (edit.start, edit.end, edit.text)
+        # What is inserted twice at one place may be meant twice.
+        if (edit.start == edit.end or key not in replaced) if edit.text else edit.end > covered:
+            replaced.add(key)
+            covered = max(covered, edit.end)
             yield edit
 
 

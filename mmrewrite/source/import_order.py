@@ -91,9 +91,14 @@ def joined(text: str, was: str, width: int, unit: str, newline: str) -> str:
     """
     if "#" in text:
         return text
-    before = [each for each in parse_quietly(was).body if isinstance(each, ast.ImportFrom)]
+    try:
+        above, now = parse_quietly(was).body, parse_quietly(text).body
+    except SyntaxError:
+        # The first of its lines is the end of another statement, too.
+        return text
+    before = [each for each in above if isinstance(each, ast.ImportFrom)]
     old, kept = Counter(map(_home, before)), {name for each in before for name in _names_of(each)}
-    for home, count in Counter(map(_home, parse_quietly(text).body)).items():
+    for home, count in Counter(map(_home, now)).items():
         for _ in range(count - max(old[home], 1) if home is not None else 0):
             source = SourceText(text, "utf-8", has_bom=False)
             body = parse_quietly(text).body
