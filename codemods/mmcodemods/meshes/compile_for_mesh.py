@@ -16,7 +16,7 @@ none. Also a mesh without a compiled step, or on which no hint places anything; 
 named one by one; an import of a file with hints that is not among those to rewrite; and calls that stop a step when it
 runs, as they ask for a mesh in context or for devices, such as `out_sharding=P("data")`, or for axes of a mesh of the
 program's own that `axes` does not map. Where `jax.pmap` is replaced, uses of Flax's `unreplicate` that are no plain
-calls, too. And what computes with a step's result, under a mesh with explicit axes that the program sets, in view of both.
+calls, too. And what computes with a step's result under a mesh with explicit axes that the program sets in view.
 What else runs outside of steps on arrays of several stages, or computes with what steps return under another mesh, or
 makes a step a part of its own, as `jax.grad(step)` does, the runtime says when it runs.
 See https://docs.jax.dev/en/latest/_autosummary/jax.jit.html for what is compiled.
@@ -145,7 +145,8 @@ class CompileForMesh(MeshCodemod):
         yield from _mesh_requests(project, modules, declared_names(modules, project.axes))
         yield from _copies_taken_by_device(project, modules)
         for found in on_other_meshes(project, modules):
-            yield Refusal(found.facts.path, *found.position, found.reason, "compile_for_mesh")
+            if not is_left(found.facts, found.statement, "compile_for_mesh"):
+                yield Refusal(found.facts.path, *found.position, found.reason, "compile_for_mesh")
 
 
 def _mesh_requests(project: Project, modules: Sequence[Facts], logical: Collection[str]) -> Iterator[Refusal]:

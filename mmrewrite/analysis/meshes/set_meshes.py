@@ -9,7 +9,6 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mmrewrite.analysis.steps.plain_steps import is_left
 from mmrewrite.directives.vocabulary import Role
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
@@ -31,9 +30,10 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, eq=False)
 class OtherMesh:
-    """An expression that computes with what a step returns, at a line and a column of a module."""
+    """A statement that computes with what a step returns, at a line and a column of a module."""
 
     facts: Facts
+    statement: ast.stmt
     position: tuple[int, int]
     reason: str
 
@@ -118,10 +118,8 @@ class _Finder:
         return place[1] if place is not None else None
 
     def _computes_with_a_result(self, statement: ast.stmt) -> ast.expr | None:
-        """A result of a step that a statement computes with, unless a hint has it gathered or leaves it."""
-        hints = self._facts.hints.hints
-        is_gathered = any(hint.statement is statement and hint.directive == "gather" for hint in hints)
-        if is_gathered or is_left(self._facts, statement, "compile_for_mesh"):
+        """A result of a step that a statement computes with, unless a hint has it gathered."""
+        if any(hint.statement is statement and hint.directive == "gather" for hint in self._facts.hints.hints):
             return None
         operands = [statement.value] if isinstance(statement, ast.AugAssign) else []
         scope = self._names.scopes[statement]
@@ -152,4 +150,4 @@ class _Finder:
             f"one with explicit axes, under which JAX takes no array of another; {above}write `# mm: gather({name})` "
             "on this statement, or compute outside of that mesh"
         )
-        return OtherMesh(self._facts, position, reason)
+        return OtherMesh(self._facts, statement, position, reason)
