@@ -43,10 +43,10 @@ def on_other_meshes(project: Project, modules: Sequence[Facts]) -> Iterator[Othe
     steps = {hint.statement for facts in modules for hint in facts.hints.hints if hint.record.role is Role.COMPILE}
     for facts in modules if steps else ():
         if any(marker in facts.file.data for marker in _MARKERS):
-            yield from _Finder(project, facts, steps).found()
+            yield from _OtherMeshFinder(project, facts, steps).found()
 
 
-class _Finder:
+class _OtherMeshFinder:
     def __init__(self, project: Project, facts: Facts, steps: set[ast.stmt]) -> None:
         self._project, self._facts, self._names, self._steps = project, facts, facts.names, steps
         self._flow = values_of(project)
