@@ -22,8 +22,6 @@ pytestmark = pytest.mark.family
 
 # A hint that is a call has no place for comments of its own, which the user is told.
 INSIDE_A_HINT = "a comment inside a hint would be lost"
-# Another replacement, as exact, is written where the block of a `with` is not on the line of its head.
-CHOSEN_BY_LINES = {"made_before_other_items"}
 FOLDERS = [
     *((folder, "hints") for folder in test_fixtures.CASES),
     *((each, "modernize") for each in test_modernize.CASES),
@@ -44,7 +42,6 @@ class Program:
 
     def __init__(self, folder: Path, engine: str) -> None:
         self.case: Any = (test_fixtures if engine == "hints" else test_modernize).read_case(folder)
-        self.folder = folder.name
         self.is_modernized = engine == "modernize"
         self.before: dict[str, bytes] = self.case.before
         self.paths = [path for path, data in self.before.items() if path.endswith(".py") and is_readable(data)]
@@ -67,7 +64,7 @@ class Program:
         assert time.process_time() - between < 20 * (between - start) + 2
         assert [each.failure for each in results.values()] == [each.failure for each in plain.values()]
         told = [error.message for each in results.values() for error in each.errors]
-        if self.folder not in CHOSEN_BY_LINES and not any(message.startswith(INSIDE_A_HINT) for message in told):
+        if not any(message.startswith(INSIDE_A_HINT) for message in told):
             for name, result in results.items():
                 if name.endswith(".py"):
                     # An import that goes because nothing reads it stays where a comment tells what it is for.

@@ -31,14 +31,14 @@ class Home:
 class MeshName:
     """The name of the mesh of a context: a name of `scope`, or an attribute of the `self` of the class `owner`.
 
-    `line` is where the name gets its value, 0 for parameters, and the last place if it `is_bound_again`; then it is
-    sure in code of the same function alone. `problem` says why the name cannot be relied on. Other modules may import a
-    name that is given its value at the `home` of a mesh.
+    `made` is the line and column behind what gives the name its value, 0 for parameters, and the last such place if it
+    `is_bound_again`; then it is sure in code of the same function alone. `problem` says why the name cannot be relied
+    on. Other modules may import a name that is given its value at the `home` of a mesh.
     """
 
     text: str
     scope: Scope | None
-    line: int
+    made: tuple[int, int]
     owner: ast.ClassDef | None = None
     problem: str | None = None
     home: Home | None = field(default=None, compare=False)
@@ -71,7 +71,8 @@ class MeshName:
             method = holders[holders.index(self.owner) - 1]
             if not isinstance(method, ast.FunctionDef) or not method.args.args or method.args.args[0].arg != "self":
                 return f"`{self.text}` is not there"
-            return f"`{self.text}` is made below it" if self._is_before(node, method) else None
+            made_here = method.lineno <= self.made[0] <= (method.end_lineno or method.lineno)
+            return f"`{self.text}` is made below it" if made_here and _begin(node) < self.made else None
         if self._imported_as(module, node) is not None:
             return None
         scope = module.scope_of(node)
@@ -79,13 +80,17 @@ class MeshName:
             return f"the name `{self.text}` of the mesh is not there; pass the mesh to it"
         if self.is_bound_again and scope.function is not self.scope:
             return f"`{self.text}` is given a value in several places"
-        if scope.function is self.scope and getattr(node, "lineno", 0) <= self.line:
-            return f"the mesh `{self.text}` is made below it, on line {self.line}; make it above"
+        if scope.function is self.scope and _begin(node) < self.made:
+            return f"the mesh `{self.text}` is made below it, on line {self.made[0]}; make it above"
         return None
 
-    def _is_before(self, node: ast.AST, method: ast.FunctionDef) -> bool:
-        made_here = method.lineno <= self.line <= (method.end_lineno or method.lineno)
-        return made_here and getattr(node, "lineno", 0) <= self.line
+
+def _begin(node: ast.AST) -> tuple[int, int]:
+    return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
+
+
+def _end(node: ast.AST | None) -> tuple[int, int]:
+    return getattr(node, "end_lineno", 0), getattr(node, "end_col_offset", 0)
 
 
 def _home_of(module: ModuleUses, binding: Binding, project: Project) -> Home | None:
@@ -99,8 +104,7 @@ def _home_of(module: ModuleUses, binding: Binding, project: Project) -> Home | N
 
 def _is_above(binding: Binding, module: ModuleUses, node: ast.AST) -> bool:
     """Whether a global name has its value when a node runs: it stands below, or in a function."""
-    made_on = binding.statement.lineno if binding.statement is not None else 0
-    return module.scope_of(node).function.kind != "module" or getattr(node, "lineno", 0) > made_on
+    return module.scope_of(node).function.kind != "module" or _begin(node) >= _end(binding.statement)
 
 
 def mesh_name(context: MeshContext, project: Project) -> MeshName:
@@ -112,32 +116,31 @@ def mesh_name(context: MeshContext, project: Project) -> MeshName:
         bindings = owner.bindings[node.id] if owner is not None else []
         last = _last_binding(module, context, bindings) if owner is scope.function else None
         if last is not None:
-            return MeshName(node.id, owner, last.lineno, is_bound_again=True)
+            return MeshName(node.id, owner, _end(last), is_bound_again=True)
         if owner is None or len(bindings) != 1:
-            return MeshName(node.id, owner, 0, problem=f"`{node.id}` is given a value in several places")
+            return MeshName(node.id, owner, (0, 0), problem=f"`{node.id}` is given a value in several places")
         (binding,) = bindings
         if binding.kind == "import":
             home = _home_of(module, binding, project)
             if home is None or home.binding.statement is None or not home.is_made_once:
-                return MeshName(node.id, owner, binding.statement.lineno if binding.statement else 0)
-            made_on = home.binding.statement.lineno
-            return MeshName(home.binding.name, home.facts.names.scope, made_on, home=home)
+                return MeshName(node.id, owner, _end(binding.statement))
+            return MeshName(home.binding.name, home.facts.names.scope, _end(home.binding.statement), home=home)
         if binding.kind != "parameter" and _is_in_loop(module, binding.statement):
-            return MeshName(node.id, owner, 0, problem=f"`{node.id}` is given a value in a loop")
-        line = 0 if binding.kind == "parameter" or binding.statement is None else binding.statement.lineno
+            return MeshName(node.id, owner, (0, 0), problem=f"`{node.id}` is given a value in a loop")
+        made = (0, 0) if binding.kind == "parameter" else _end(binding.statement)
         is_global = owner is module.facts.names.scope and binding.statement is not None
-        return MeshName(node.id, owner, line, home=Home(module.facts, binding, project) if is_global else None)
+        return MeshName(node.id, owner, made, home=Home(module.facts, binding, project) if is_global else None)
     if isinstance(node, ast.Attribute):
         return _attribute_name(module, node)
     if context.name is not None:
         owner = scope.owner(context.name.id)
         if owner is None or len(owner.bindings[context.name.id]) != 1:
             return MeshName(
-                context.name.id, owner, 0, problem=f"`{context.name.id}` is given a value in several places"
+                context.name.id, owner, (0, 0), problem=f"`{context.name.id}` is given a value in several places"
             )
-        return MeshName(context.name.id, owner, context.holder.lineno)
+        return MeshName(context.name.id, owner, _end(context.name))
     name = next(name for name in numbered("mesh") if scope.is_free(name))
-    return UnnamedMesh(name, scope, context.holder.lineno, holder=context.holder)
+    return UnnamedMesh(name, scope, (context.holder.lineno, 0), holder=context.holder)
 
 
 def _last_binding(module: ModuleUses, context: MeshContext, bindings: Sequence[Binding]) -> ast.stmt | None:
@@ -146,10 +149,10 @@ def _last_binding(module: ModuleUses, context: MeshContext, bindings: Sequence[B
     if len(bindings) < 2 or any(statement is None for statement in statements):
         return None
     found = [statement for statement in statements if statement is not None]
-    is_over = all((statement.end_lineno or statement.lineno) < context.holder.lineno for statement in found)
+    is_over = all(_end(statement) <= _begin(context.holder) for statement in found)
     if not is_over or any(_is_in_loop(module, statement) for statement in found):
         return None
-    return max(found, key=lambda statement: statement.lineno)
+    return max(found, key=_end)
 
 
 @dataclass(frozen=True)
@@ -162,13 +165,13 @@ class UnnamedMesh(MeshName):
         """Why the name cannot be used at a node: outside of the `with`, there is none."""
         if any(holder is self.holder for holder in module.above(node)):
             return None
-        return f"the mesh of line {self.line} has no name; make it in a statement above"
+        return f"the mesh of line {self.made[0]} has no name; make it in a statement above"
 
 
 def _attribute_name(module: ModuleUses, node: ast.Attribute) -> MeshName:
     text = ast.unparse(node)
     owner = module.class_around(node)
-    nowhere = MeshName(text, None, 0, problem=f"it cannot be seen where `{text}` gets its value")
+    nowhere = MeshName(text, None, (0, 0), problem=f"it cannot be seen where `{text}` gets its value")
     if owner is None or not isinstance(node.value, ast.Name) or node.value.id != "self":
         return nowhere
     stores = [
@@ -180,7 +183,7 @@ def _attribute_name(module: ModuleUses, node: ast.Attribute) -> MeshName:
     ]
     if len(stores) != 1 or owner not in module.above(stores[0]):
         return nowhere
-    return MeshName(text, None, stores[0].lineno, owner)
+    return MeshName(text, None, _end(module.statement_of(stores[0])), owner)
 
 
 def _is_of_another_class(module: ModuleUses, node: ast.Attribute, owner: ast.ClassDef) -> bool:

@@ -254,7 +254,7 @@ class PlainSites:
         if isinstance(name, UnnamedMesh):
             given_by = contexts[0]
             if given_by.item is None or given_by.item.optional_vars is not None or len(contexts) > 1:
-                return f"{place}: the mesh of line {name.line} has no name; make it in a statement above"
+                return f"{place}: the mesh of line {name.made[0]} has no name; make it in a statement above"
         return MeshText(name.text_at(member.module, member.node), given_by)
 
     def _local_name(self, member: Member, contexts: Sequence[MeshContext]) -> str | None:
