@@ -217,9 +217,14 @@ class TestSelfChecks:
             "    return hints.task(f, stage=1)(x)\n",
             "import jax\n\n@(  # why\n    f)\ndef forward(x):\n"
             '    with jax.named_scope("encoder"):  # mm: task(stage=0)\n        x = g(x)\n    return x\n',
+            # What is passed binds a name, and a backslash stands alone before an indented line.
+            "import jax\nfrom mmrewrite import hints\nhints.mesh(stage=2)\n@hints.mjit\n@jax.jit\ndef step(x):\n"
+            "    return hints.task(f, stage=(y := 0))(x)\n",
+            "import jax\n# mm: mesh(stage=2)\n@jax.jit  # mm: mjit\ndef step(x):\n    def f(x):\n\\\n        return x\n"
+            "    return f(  # why\n        x)  # mm: task(stage=0)\n",
         ],
     )
-    def test_hints_in_and_below_decorators_of_several_lines(self, source: str) -> None:
+    def test_found_by_generated_programs(self, source: str) -> None:
         result = rewrite_source(source, REGISTRY)
         assert result.changed and result.failure is None
 

@@ -132,6 +132,11 @@ def ignored_by(written: Written, codemods: Collection[str]) -> Iterator[str]:
         yield name
 
 
+def _enclosed(text: str, value: ast.expr) -> str:
+    """The text of an argument as it can stand in a display; its own brackets are not in the span of an expression."""
+    return f"({text})" if isinstance(value, ast.NamedExpr | ast.Yield | ast.YieldFrom) else text
+
+
 class _ArgumentReader:
     """Reads the arguments of one directive; `is_clear` says whether what is wrong with them leaves no doubt."""
 
@@ -170,7 +175,7 @@ class _ArgumentReader:
         if named and parameter:
             return self.argument(parameter, named, value)
         self.present.add(named)
-        return Argument(named, self.text[start:end], value, start)
+        return Argument(named, _enclosed(self.text[start:end], value), value, start)
 
     def keyword(self, keyword: ast.keyword) -> Argument:
         start, end = self.written.span(keyword.value)
@@ -205,7 +210,7 @@ class _ArgumentReader:
         text = self.text[start:end]
         mistake = _mistake(self.directive, parameter, name, value)
         if mistake is None:
-            return Argument(name, text, value, start)
+            return Argument(name, _enclosed(text, value), value, start)
         leaf, message = mistake
         leaf_start, leaf_end = self.written.span(leaf)
         fix = _fix_of(leaf, parameter)

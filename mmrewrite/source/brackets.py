@@ -91,15 +91,8 @@ def tokens_between(source: SourceText, start: int, end: int) -> list[Token]:
 
 
 def tokens_of(source: SourceText) -> list[Token]:
-    """The tokens of a program."""
-    found = []
-    for token in tokens(source.text):
-        (row, column), (last, stop) = token.start, token.end
-        if row <= len(source.line_starts) and last <= len(source.line_starts):
-            begin, end = source.line_starts[row - 1] + column, source.line_starts[last - 1] + stop
-            is_comment = token.type == tokenize.COMMENT
-            found.append(Token(source.text[begin:end], begin, end, token.type not in _NO_CODE, is_comment))
-    return found
+    """The tokens of a program, in which Python 3.11 takes a backslash alone on its line for the end of a block."""
+    return tokens_between(source, 0, len(source.text))
 
 
 def arguments_of(call: ast.Call) -> list[ast.expr | ast.keyword]:

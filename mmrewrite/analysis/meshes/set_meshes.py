@@ -119,7 +119,7 @@ class _OtherMeshFinder:
 
     def _computes_with_a_result(self, statement: ast.stmt) -> ast.expr | None:
         """A result of a step that a statement computes with, unless a hint has it gathered."""
-        if any(hint.statement is statement and hint.directive == "gather" for hint in self._facts.hints.hints):
+        if any(hint.statement is statement and hint.record.role is Role.GATHER for hint in self._facts.hints.hints):
             return None
         operands = [statement.value] if isinstance(statement, ast.AugAssign) else []
         scope = self._names.scopes[statement]
