@@ -107,6 +107,11 @@ def is_partial(head: object) -> bool:
     return head in PARTIALS
 
 
+def is_followed(name: str) -> bool:
+    """Whether values are followed through a call of something of a library."""
+    return name in _FORMS
+
+
 def of_outside(flow: ValueFlow, value: Value) -> _Found:
     """What is behind something of a library; nothing where the value ends."""
     name, path = value.head, value.path

@@ -32,6 +32,7 @@ from mmmodernize.names.shared_names import PJIT
 from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.branches import branches
+from mmrewrite.values.library import is_followed
 from mmrewrite.values.value import Value
 
 # Codemods for names of all releases.
@@ -192,7 +193,9 @@ class _ComparedSpecs:
         match node:
             case ast.Call():
                 name = self._flow.full_name(module, node.func)
-                return name is None or name in SPECS or self._flow.project.holds(name, module.facts)
+                if name is None or name in SPECS or is_followed(name):
+                    return True
+                return self._flow.project.holds(name, module.facts)
             case ast.Name():
                 owner = module.scope_of(node).owner(node.id)
                 return owner is None or not any(
