@@ -123,3 +123,17 @@ def given(call: CallArguments) -> Iterator[Value]:
 def with_first(value: Value, call: CallArguments) -> CallArguments:
     """The arguments of a call of a method, with its object."""
     return CallArguments([GivenValue(value), *call.positional], call.keywords, call.node)
+
+
+def parameter_of(definition: Callable, call: ast.Call, argument: ast.expr, *, is_bound: bool = False) -> str | None:
+    """The name of the parameter that an argument of a call is passed for, None if that is not seen."""
+    keyword = next((each for each in call.keywords if each.value is argument), None)
+    arguments = definition.args
+    if keyword is not None:
+        named = {each.arg for each in (*arguments.args, *arguments.kwonlyargs)}
+        return keyword.arg if keyword.arg in named else None
+    if argument not in call.args or any(isinstance(each, ast.Starred) for each in call.args):
+        return None
+    in_order = [*arguments.posonlyargs, *arguments.args]
+    place = call.args.index(argument) + is_bound
+    return in_order[place].arg if place < len(in_order) else None

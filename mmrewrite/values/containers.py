@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.values.arguments import parameter_of
 from mmrewrite.values.targets import of_target
 from mmrewrite.values.value import (
     ANY_ITEM,
@@ -232,8 +233,14 @@ def _is_container(flow: ValueFlow, module: ModuleUses, value: ast.expr | None) -
     return is_slice or isinstance(value, (*_MUTABLE, ast.BinOp, ast.IfExp, ast.BoolOp))
 
 
-def _put_at(flow: ValueFlow, module: ModuleUses, place: ast.expr, step: Access, rest: Path) -> _Found:
+def _put_at(
+    flow: ValueFlow, module: ModuleUses, place: ast.expr, step: Access, rest: Path, *, is_other: bool = False
+) -> _Found:
+    """What is put into a container at a place that names it; `is_other` is true where another name does."""
     holder = module.parents[place]
+    is_handed_on = not is_other and isinstance(holder, ast.Assign | ast.Call | ast.keyword)
+    for home, other in _other_names(flow, module, place, holder) if is_handed_on else ():
+        yield from _put_at(flow, home, other, step, rest, is_other=True)
     match holder:
         case ast.Subscript(value=value, ctx=ast.Store()) if value is place:
             key = subscript_step(flow.written(module, holder.slice))
@@ -273,6 +280,26 @@ def _put_at(flow: ValueFlow, module: ModuleUses, place: ast.expr, step: Access, 
             yield Unknown("a container has another name, by which it may be changed", Value(module, holder))
         case _:
             pass
+
+
+def _other_names(
+    flow: ValueFlow, module: ModuleUses, place: ast.expr, holder: ast.AST
+) -> Iterator[tuple[ModuleUses, ast.expr]]:
+    """Where a container is named that a place gives another name, or passes to a function."""
+    if isinstance(holder, ast.Assign) and holder.value is place:
+        for target in holder.targets:
+            if isinstance(target, ast.Name):
+                owner = module.scope_of(target).owner(target.id)
+                heads = module.heads.get(target.id, ())
+                yield from ((module, head) for head in heads if module.scope_of(head).owner(target.id) is owner)
+        return
+    call = module.parents[holder] if isinstance(holder, ast.keyword) else holder
+    function = flow.function_at(module, call.func) if isinstance(call, ast.Call) and call.func is not place else None
+    name = parameter_of(function[1], call, place) if function is not None and isinstance(call, ast.Call) else None
+    if function is not None and name is not None:
+        home, scope = function[0], function[0].facts.names.inner[function[1]]
+        heads = home.heads.get(name, ())
+        yield from ((home, head) for head in heads if home.scope_of(head).owner(name) is scope)
 
 
 def _put_inside(flow: ValueFlow, module: ModuleUses, place: ast.expr, path: Path) -> _Found:

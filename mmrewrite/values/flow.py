@@ -281,7 +281,12 @@ class ValueFlow:
         if binding.kind in ("function", "class"):
             return binding.node is definition
         if binding.kind == "import":
-            return not isinstance(definition, ast.ClassDef) or f"{binding.target}".endswith(definition.name)
+            place = self.project.definition(binding.target, module.facts) if binding.target is not None else None
+            if place is not None and isinstance(place[1].node, Function | ast.ClassDef):
+                return place[1].node is definition
+            # An object of another module.
+            is_open = place is not None or not isinstance(definition, ast.ClassDef)
+            return is_open or f"{binding.target}".endswith(getattr(definition, "name", ""))
         if isinstance(value, ast.Constant | ast.Tuple | ast.List | ast.Dict | ast.Set | ast.JoinedStr):
             return False
         if isinstance(value, ast.Call):
@@ -290,7 +295,7 @@ class ValueFlow:
                 is_one = isinstance(definition, ast.ClassDef)
                 return is_one and any(each is definition for _, each in self.bases(*made).classes)
             name = self.full_name(module, value.func)
-            return name is None or self.project.holds(name, module.facts)
+            return name is None or name == "builtins.object.__new__" or self.project.holds(name, module.facts)
         if isinstance(value, ast.Name):
             found = self.class_at(module, value)
             return found is None or found[1] is definition

@@ -115,6 +115,7 @@ def _called(
             and rest[0].what == "send"
         ):
             yield Unknown("a generator is sent values", value)
+            yield from (Value(value.module, each, rest[2:], frame) for each in results.yielded)
         if rest and rest[0].kind in (By.ELEMENT, By.ITEM, By.REST):
             yield from (Value(value.module, each, rest[1:], frame) for each in results.yielded)
             yield from (Value(value.module, each, (ELEMENT, *rest[1:]), frame) for each in results.parts)

@@ -74,7 +74,7 @@ _MIX_UP = frozenset(
     (
         *(f"builtins.{name}" for name in ("frozenset", "reversed", "set", "sorted")),
         *("itertools.compress", "itertools.cycle", "itertools.islice", "heapq.merge"),
-        *("random.sample", "random.choices"),
+        *("random.sample", "random.choices", "concurrent.futures.as_completed"),
     )
 )
 _GIVE_ELEMENT = frozenset(
@@ -446,6 +446,23 @@ def _awaited(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> 
             pass
 
 
+def _event_loop(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    """`get_event_loop().run_until_complete(x)`, and `create_task` of a loop and of a group."""
+    rest = rest[1:] if rest[:1] == (ENTERED,) else rest
+    match rest:
+        case [
+            Access(By.ATTRIBUTE, "create_task" | "run_until_complete" | "run" as word),
+            Access(By.CALL) as later,
+            *more,
+        ]:
+            name = "create_task" if word == "create_task" else "run"
+            yield flow.outside(value.module, f"asyncio.{name}", (later, *more))
+        case [Access(By.ATTRIBUTE), *_]:
+            yield Unknown("an event loop may give anything", value)
+        case _:
+            pass
+
+
 def _gathered(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
     match rest:
         case [Access(By.AWAITED), Access(By.ITEM | By.ELEMENT, key), *more]:
@@ -789,6 +806,10 @@ _FORMS: dict[str, _Form] = {
     "itertools.repeat": _repeat,
     **dict.fromkeys(
         (f"asyncio.{name}" for name in ("run", "create_task", "ensure_future", "shield", "wait_for")), _awaited
+    ),
+    **dict.fromkeys(
+        (f"asyncio.{name}" for name in ("TaskGroup", "get_event_loop", "get_running_loop", "new_event_loop", "Runner")),
+        _event_loop,
     ),
     "asyncio.gather": _gathered,
     "asyncio.to_thread": _in_thread,

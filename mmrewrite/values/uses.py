@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import Scope, last_name
+from mmrewrite.values.arguments import parameter_of
 from mmrewrite.values.containers import PUT_ONE
 from mmrewrite.values.library import MAPS, PARTIALS
 from mmrewrite.values.stores import Store, own_class
@@ -422,19 +423,3 @@ def _in_methods(flow: ValueFlow, place: UsePlace, call: ast.Call) -> Iterator[Us
 
 def _is_method(value: Value) -> bool:
     return isinstance(value.head, Function) and [each.kind for each in value.path] == [By.BOUND]
-
-
-def parameter_of(
-    definition: Function | ast.Lambda, call: ast.Call, argument: ast.expr, *, is_bound: bool = False
-) -> str | None:
-    """The name of the parameter that an argument of a call is passed for, None if that is not seen."""
-    keyword = next((each for each in call.keywords if each.value is argument), None)
-    arguments = definition.args
-    if keyword is not None:
-        named = {each.arg for each in (*arguments.args, *arguments.kwonlyargs)}
-        return keyword.arg if keyword.arg in named else None
-    if argument not in call.args or any(isinstance(each, ast.Starred) for each in call.args):
-        return None
-    in_order = [*arguments.posonlyargs, *arguments.args]
-    place = call.args.index(argument) + is_bound
-    return in_order[place].arg if place < len(in_order) else None

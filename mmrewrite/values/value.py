@@ -32,6 +32,9 @@ class By(Enum):
     AWAITED = "awaited"
     BOUND = "bound"
 
+    # Paths are looked up often, and that of an enumeration is code of Python.
+    __hash__ = object.__hash__
+
 
 class Access(NamedTuple):
     """One step of a path; `what` is described at `By`."""

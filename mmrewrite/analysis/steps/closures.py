@@ -18,8 +18,8 @@ from mmrewrite.analysis.steps.losses import (
 )
 from mmrewrite.codemod.site import Site
 from mmrewrite.source.names import root_of
+from mmrewrite.values.arguments import parameter_of
 from mmrewrite.values.flow import values_of
-from mmrewrite.values.uses import parameter_of
 from mmrewrite.values.value import Value
 
 
