@@ -51,6 +51,7 @@ WALRUSES = {
     "codemods/mmmodernize/text/text_patterns.py": "which texts a program puts together, as patterns",
     "mmrewrite/analysis/loops/dataflow.py": "what a statement of a loop writes and reads, not what it is",
     "mmrewrite/codemod/imports.py": "names that may be unbound where a codemod would write them",
+    "mmrewrite/directives/arguments.py": "which arguments need brackets in a display",
     "mmrewrite/directives/calls.py": "which expressions need parentheses",
     "mmrewrite/source/branches.py": "the sides of a choice, for those that edit each",
     "mmrewrite/source/names.py": "the bindings of names, on which values rest",
