@@ -19,7 +19,7 @@ from mmrewrite.project.project import Project
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.values.flow import MOST_VALUES, ValueFlow
 from mmrewrite.values.uses import calls_of
-from mmrewrite.values.value import Unknown, Value
+from mmrewrite.values.value import Access, By, Unknown, Value, attribute, item
 
 pytestmark = pytest.mark.quick
 
@@ -87,6 +87,14 @@ def test_what_may_be_something_else_is_not_believed(code: str) -> None:
     # An unknown value has a reason, and circles add nothing.
     assert all(each.reason for each in found.unknown)
     assert len(found.others) < MOST_VALUES
+
+
+@pytest.mark.parametrize("code", (FORMS | MORE_FORMS | CERTAIN).values(), ids=FORMS | MORE_FORMS | CERTAIN)
+def test_a_part_of_a_value_is_not_taken_for_the_value(code: str) -> None:
+    """No form loses what is done to a value afterwards."""
+    flow, value = read(code)
+    for step in (attribute("devices"), item(0), Access(By.CALL, flow.no_arguments)):
+        assert not flow.may(value.done(step), is_mesh).answers
 
 
 @pytest.mark.parametrize("code", CERTAIN.values(), ids=CERTAIN)

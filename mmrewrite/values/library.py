@@ -367,7 +367,8 @@ def _grouped(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> 
             first is not None and value.head == "itertools.groupby"
         ):
             key, element = call.at(1, "key"), first.done(ELEMENT)
-            yield element if key is None else key.done(Access(By.CALL, flow.call_with(element)), *more)
+            made = element if key is None else key.done(Access(By.CALL, flow.call_with(element)))
+            yield made.done(*more)
         case [Access(By.ELEMENT | By.ITEM), Access(By.ITEM | By.ELEMENT), *more] if first is not None:
             yield first.done(ELEMENT, *(more[1:] if value.head == "itertools.groupby" else more))
         case _:
