@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from mmrewrite.project.uses import ModuleUses
@@ -239,7 +239,7 @@ def _put_at(
     """What is put into a container at a place that names it; `is_other` is true where another name does."""
     holder = module.parents[place]
     is_handed_on = not is_other and isinstance(holder, ast.Assign | ast.Call | ast.keyword)
-    for home, other in _other_names(flow, module, place, holder) if is_handed_on else ():
+    for home, other in _other_names(flow, module, place) if is_handed_on else ():
         yield from _put_at(flow, home, other, step, rest, is_other=True)
     match holder:
         case ast.Subscript(value=value, ctx=ast.Store()) if value is place:
@@ -282,10 +282,16 @@ def _put_at(
             pass
 
 
-def _other_names(
-    flow: ValueFlow, module: ModuleUses, place: ast.expr, holder: ast.AST
-) -> Iterator[tuple[ModuleUses, ast.expr]]:
-    """Where a container is named that a place gives another name, or passes to a function."""
+def _other_names(flow: ValueFlow, module: ModuleUses, place: ast.expr) -> Sequence[tuple[ModuleUses, ast.expr]]:
+    """Where a container is named that a place gives another name, or passes to a function.
+
+    Places are come to for each part of a container that is asked for.
+    """
+    return flow.project.once(("other names", place), lambda: tuple(_find_other_names(flow, module, place)))
+
+
+def _find_other_names(flow: ValueFlow, module: ModuleUses, place: ast.expr) -> Iterator[tuple[ModuleUses, ast.expr]]:
+    holder = module.parents[place]
     if isinstance(holder, ast.Assign) and holder.value is place:
         for target in holder.targets:
             if isinstance(target, ast.Name):
@@ -322,7 +328,11 @@ def _by_method(flow: ValueFlow, module: ModuleUses, call: ast.Call, method: str,
         yield Unknown("a container is changed, so that its items may stand elsewhere", Value(module, call))
 
 
-def _handed_on(flow: ValueFlow, module: ModuleUses, call: ast.Call) -> _Found:
+def _handed_on(flow: ValueFlow, module: ModuleUses, call: ast.Call) -> Sequence[Unknown]:
+    return flow.project.once(("handed on", call), lambda: tuple(_find_handed_on(flow, module, call)))
+
+
+def _find_handed_on(flow: ValueFlow, module: ModuleUses, call: ast.Call) -> Iterator[Unknown]:
     name = flow.full_name(module, call.func)
     if name is None or flow.project.holds(name, module.facts):
         yield Unknown(f"`{ast.unparse(call.func)}` may change a container that it is passed", Value(module, call))
