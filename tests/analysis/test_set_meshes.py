@@ -43,6 +43,9 @@ TOLD = {
     "in a loop": block(EXPLICIT, "    for x in data:\n        total += step(x)\n"),
     "function of JAX": block(EXPLICIT, "    loss = step(data)\n    print(jnp.sqrt(loss))\n"),
     "called": block(EXPLICIT, "    norm(data)\n"),
+    "item": block(EXPLICIT, "    both = step(data)\n    total = total + both[1]\n"),
+    "another name": block(EXPLICIT, "    x, loss = step(data)\n    last = loss\n    total = total + last\n"),
+    "made by a call": "    run = jax.jit(layer)  # mm: mjit\n" + block(EXPLICIT, "    total = total + run(data)\n"),
 }
 NOT_TOLD = {
     "automatic": block('jax.make_mesh((4,), ("d",), axis_types=(AxisType.Auto,))'),
@@ -54,6 +57,8 @@ NOT_TOLD = {
     "behind the block": block(EXPLICIT, "    pass\n") + COMPUTES,
     "mesh inside": block(EXPLICIT, block("devices", COMPUTES)),
     "other function": block(EXPLICIT, "    x, loss = layer(data)\n    total = total + loss\n"),
+    "circle": block(EXPLICIT, "    loss = last\n    last = loss\n    total = total + last\n"),
+    "shape": block(EXPLICIT, "    x, loss = step(data)\n    total = total + loss.ndim\n"),
     "bound twice": block(EXPLICIT, "    loss = step(data)\n    loss = float(loss)\n    total = total + loss\n"),
 }
 

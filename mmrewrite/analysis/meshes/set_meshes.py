@@ -13,10 +13,9 @@ from mmrewrite.directives.vocabulary import Role
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.source.functions import own_expressions
-from mmrewrite.source.names import Binding, Scope
 from mmrewrite.source.spans import blocks_of, span
 from mmrewrite.values.flow import values_of
-from mmrewrite.values.value import By, Value
+from mmrewrite.values.value import By, Decorated, Value
 
 _SETS = frozenset(("jax.set_mesh", "jax.sharding.set_mesh", "jax.sharding.use_mesh"))
 _MARKERS = (b"set_mesh", b"use_mesh")
@@ -25,6 +24,7 @@ _COMPUTE = frozenset(
     for name in ("add", "exp", "log", "log10", "max", "mean", "min", "sqrt", "square", "stack", "sum", "linalg.norm")
 )
 
+_PARTS = frozenset((By.ITEM, By.ELEMENT, By.REST))
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -48,8 +48,11 @@ def on_other_meshes(project: Project, modules: Sequence[Facts]) -> Iterator[Othe
 
 class _OtherMeshFinder:
     def __init__(self, project: Project, facts: Facts, steps: set[ast.stmt]) -> None:
-        self._project, self._facts, self._names, self._steps = project, facts, facts.names, steps
+        self._facts, self._names, self._steps = facts, facts.names, steps
         self._flow = values_of(project)
+        self._module = self._flow.uses_of(facts)
+        # Where steps are made that no decorator compiles.
+        self._made = {node for step in steps for node in own_expressions(step) if isinstance(node, ast.Call)}
 
     def found(self) -> Iterator[OtherMesh]:
         told: set[ast.AST] = set()
@@ -101,21 +104,11 @@ class _OtherMeshFinder:
                 continue
             yield inside
             for call in self._names.calls.get(inside, ()):
-                binding = self._binding(call.func, self._names.scopes[inside])
-                function = binding.node if binding is not None else None
-                if isinstance(function, _Function) and not function.decorator_list and function not in called:
+                _, function = self._flow.function_at(self._module, call.func) or (None, None)
+                if function is not None and function not in called:
                     called.add(function)
                     queue += function.body if function in self._names.scopes and function not in self._steps else []
             queue += [each for block in blocks_of(inside) for each in block]
-
-    def _binding(self, function: ast.expr, scope: Scope) -> Binding | None:
-        """What binds what is called, in whichever module."""
-        binding = self._names.binding(function.id, scope) if isinstance(function, ast.Name) else None
-        if binding is not None and binding.kind != "import":
-            return binding
-        full = self._names.resolve(function, scope)
-        place = self._project.definition(full, self._facts) if full is not None else None
-        return place[1] if place is not None else None
 
     def _computes_with_a_result(self, statement: ast.stmt) -> ast.expr | None:
         """A result of a step that a statement computes with, unless a hint has it gathered."""
@@ -128,17 +121,20 @@ class _OtherMeshFinder:
                 operands += [node.left, node.right]
             elif isinstance(node, ast.Call) and self._names.resolve(node.func, scope) in _COMPUTE:
                 operands += node.args
-        return next((each for each in operands if self._is_result(each, scope)), None)
+        return next((each for each in operands if self._is_result(each)), None)
 
-    def _is_result(self, node: ast.expr, scope: Scope) -> bool:
-        if isinstance(node, ast.Name):
-            binding = self._names.binding(node.id, scope)
-            assigned = binding.statement if binding is not None else None
-            return isinstance(assigned, ast.Assign) and self._is_result(assigned.value, self._names.scopes[assigned])
-        if not isinstance(node, ast.Call):
-            return False
-        called = self._binding(node.func, scope)
-        return called is not None and (called.node in self._steps or called.statement in self._steps)
+    def _is_result(self, node: ast.expr) -> bool:
+        """Whether an expression certainly is what a step returns, or a part of it."""
+
+        def test(value: Value) -> bool | None:
+            kinds = [step.kind for step in value.path]
+            if isinstance(value.head, Decorated):
+                is_step, rest = value.head.definition in self._steps and kinds[:1] == [By.CALL], kinds[1:]
+            else:
+                is_step, rest = kinds[:2] == [By.CALL, By.CALL] and value.path[0].what.node in self._made, kinds[2:]
+            return (is_step and _PARTS.issuperset(rest)) or None
+
+        return self._flow.must(self._flow.value_in(self._facts, node), test) is True
 
     def _told(self, statement: ast.stmt, result: ast.expr, call: ast.Call) -> OtherMesh:
         source = self._facts.source
