@@ -344,7 +344,7 @@ class Session:
         return make_plan(self.paths, self.rules, self._all, tuple(Registry()), request, about, tell)
 
     def _hanging(self) -> Iterator[str]:
-        """The meshes and steps of files that are not reported, which those that are hang on."""
+        """The meshes and steps of files that are not reported, on which those that are depend."""
         from mmrewrite.plan.plan import PlanRequest
         from mmrewrite.plan.stages import STEPS, UNREACHED
 

@@ -126,7 +126,7 @@ class Imports:
     def _is_sure(self, binding: Binding) -> bool:
         """Whether a binding has been made below it: a value that raises in a `try` binds nothing.
 
-        Whether an expression in a statement is evaluated hangs on the rest of it.
+        Whether an expression in a statement is evaluated depends on the rest of it.
         """
         kinds: tuple[type[ast.stmt], ...] = (ast.If, ast.For, ast.While, ast.Match, ast.ClassDef)
         if binding.kind != "import":

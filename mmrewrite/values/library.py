@@ -509,7 +509,7 @@ def _singledispatch(flow: ValueFlow, value: Value, call: CallArguments, rest: Pa
             holder = module.parents[holder] if isinstance(holder, ast.Call) and holder.func is read else holder
             if isinstance(holder, Function):
                 yield Value(module, holder, rest)
-    yield Unknown("which function is called hangs on the type of its argument", value)
+    yield Unknown("which function is called depends on the type of its argument", value)
 
 
 def _context_variable(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:

@@ -73,7 +73,7 @@ class Used(NamedTuple):
     Attributes:
         calls: The arguments of its calls, with what `partial` gave it before and the object that it was read of.
         escapes: Where it leaves what is in view, with the reason.
-        takes_object: Whether it is called with what it is read of, None if that hangs on where it is read.
+        takes_object: Whether it is called with what it is read of, None if that depends on where it is read.
     """
 
     calls: list[CallArguments]

@@ -94,7 +94,7 @@ class MeshRegions:
         inside = [(each.module, each.body) for each in (*self._sure, *todays)]
         self._outside = OutsideReach(self._reach, inside)
         if not any(member.depends_on_a_mesh for member in found):
-            # Then nothing hangs on what only may be a mesh context, and code is not followed from there.
+            # Then nothing depends on what only may be a mesh context, and code is not followed from there.
             found = [each for each in found if not each.is_unsure or (each.context and each.context.kind == LEFT)]
         contexts = [member.context for member in found if member.context is not None]
         self._extents = ContextExtents(contexts, self._modules, self._reach)

@@ -160,7 +160,7 @@ def costs(
         entry: The step.
         arguments: The function of its arguments, or `-`.
         platform: The accelerators, as `jax.default_backend()` would name them; they are not needed.
-        once: Whether it is traced for one number of rows, for what does not hang on that.
+        once: Whether it is traced for one number of rows, for what does not depend on that.
         devices: How many devices the program sees until it calls the step; None for all.
         function: The function that is compiled as the step, if it has another name.
 

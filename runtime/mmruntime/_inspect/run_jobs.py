@@ -1,4 +1,4 @@
-"""Run jobs in simulated time: each waits for others, and progresses at a rate that hangs on which others run.
+"""Run jobs in simulated time: each waits for others, and progresses at a rate that depends on which others run.
 
 XLA's CPU client runs programs of all its devices on one pool of threads, each as soon as its arguments are there; two
 of one device may run at once. So these devices are no queues, and what they share, cores and memory, makes programs
