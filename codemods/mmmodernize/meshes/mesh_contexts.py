@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from mmmodernize.meshes.mesh_values import MeshValues, is_used_as_another
 from mmmodernize.names.shared_names import ENVIRONMENTS, SET_A_MESH
@@ -88,6 +89,7 @@ class MeshContexts:
     """The mesh contexts of each module of a project, looked for once."""
 
     def __init__(self, context: ModernizeContext) -> None:
+        self._modules = context.modules
         self.values = MeshValues(context.analysis(SharedFlow))
         self._todays = _TodaysContexts(context.analysis(SharedFlow))
         self._found: dict[ModuleUses, tuple[MeshContext, ...]] = {}
@@ -97,6 +99,11 @@ class MeshContexts:
         if module not in self._found:
             self._found[module] = tuple(_find_contexts(module, self.values))
         return self._found[module]
+
+    @cached_property
+    def are_there(self) -> bool:
+        """Whether any module has one."""
+        return any(map(self.of, self._modules.values()))
 
     def of_today(self, module: ModuleUses) -> Iterator[MeshContext]:
         """Every place in a module where one is entered as today's JAX has it, or as `modernize` writes it."""

@@ -125,11 +125,12 @@ class MeshRegions:
         """Every mesh context of the project."""
         return (member.context for member in self._members if member.context is not None)
 
-    def compiled_with_specs(self, module: ModuleUses) -> Iterator[ast.AST]:
-        """Each `jax.jit` of a module that is given specs, and that a mesh context reaches."""
-        for region in self._regions:
-            found = (member for member in region.of("jit") if member.module is module)
-            yield from (member.node for member in found if region.contexts[member])
+    @cached_property
+    def compiled_with_specs(self) -> frozenset[ast.AST]:
+        """Each `jax.jit` of the project that is given specs, and that a mesh context reaches."""
+        return frozenset(
+            member.node for region in self._regions for member in region.of("jit") if region.contexts[member]
+        )
 
     def group(self, node: ast.AST) -> int | None:
         """The number of the region that a site belongs to."""

@@ -65,8 +65,8 @@ class ReplacePjit(ModernizeCodemod):
         found = list(super().find(module, context))
         yield from found
         compiled = [*module.uses(("jax.jit",))]
-        if compiled and any(context.analysis(MeshContexts).of(each) for each in context.modules.values()):
-            given = {*context.analysis(MeshRegions).compiled_with_specs(module)}
+        if compiled and context.analysis(MeshContexts).are_there:
+            given = context.analysis(MeshRegions).compiled_with_specs
             yield from (Location(module, use.node, use) for use in compiled if use.node in given)
         for node in module.nodes_of(ast.Call) if found else ():
             if isinstance(node.func, ast.Attribute) and node.func.attr == "lower":
