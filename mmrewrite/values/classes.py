@@ -158,6 +158,12 @@ def _members(bases: Bases) -> dict[str, list[Value]]:
     return found
 
 
+def _said_by_new(bases: Bases, definition: ast.ClassDef, value: Value) -> Iterator[Unknown]:
+    """Why the value of a member of an enumeration may be another than what is assigned to it."""
+    if any(_binds(*each, "__new__") for each in bases.classes):
+        yield Unknown(f"`{definition.name}` says itself what the values of its members are", value)
+
+
 def _made(flow: ValueFlow, definition: Definition) -> Value:
     """An object of a class."""
     return Value(*definition, (Access(By.CALL, flow.no_arguments),))
@@ -248,8 +254,7 @@ def _attribute(
             bases.classes, word
         ):
             rest = tuple(more)
-            if any(_binds(*each, "__new__") for each in bases.classes):
-                yield Unknown(f"`{definition.name}` says itself what the values of its members are", value)
+            yield from _said_by_new(bases, definition, value)
         case _, [Access(By.ATTRIBUTE), *_] if is_class and name in members:
             # A member is made of what is assigned to it.
             for member in members[name]:
@@ -258,8 +263,7 @@ def _attribute(
             return
         case "value" | "_value_", _ if members and not is_class and not _first_with(bases.classes, name):
             yield from (each.done(*rest) for values in members.values() for each in values)
-            if any(_binds(*each, "__new__") for each in bases.classes):
-                yield Unknown(f"`{definition.name}` says itself what the values of its members are", value)
+            yield from _said_by_new(bases, definition, value)
             return
         case "_replace" | "replace" | "_asdict" | "_make", [Access(By.CALL), *_] if not _first_with(
             bases.classes, name
