@@ -93,10 +93,12 @@ def _by_methods(
 def special_methods(node: ast.AST) -> Iterator[tuple[ast.expr, Sequence[str]]]:
     """The values of which Python calls methods at a node that names none of them, with names of such methods."""
     match node:
-        case ast.BinOp(left=left, op=op, right=right) | ast.AugAssign(target=left, op=op, value=right):
-            word = WORDS[type(op)]
-            yield left, (f"__{word}__", f"__i{word}__")
-            yield right, (f"__r{word}__",)
+        case ast.BinOp(left=left, op=op, right=right):
+            yield left, (f"__{WORDS[type(op)]}__",)
+            yield right, (f"__r{WORDS[type(op)]}__",)
+        case ast.AugAssign(target=target, op=op, value=value):
+            yield target, (f"__{WORDS[type(op)]}__", f"__i{WORDS[type(op)]}__")
+            yield value, (f"__r{WORDS[type(op)]}__",)
         case ast.UnaryOp(op=op, operand=operand):
             yield operand, _TRUTH if isinstance(op, ast.Not) else (f"__{WORDS[type(op)]}__",)
         case ast.Compare(left=left, comparators=others):

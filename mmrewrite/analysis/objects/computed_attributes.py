@@ -15,6 +15,7 @@ from mmrewrite.source.jit_kinds import is_jit_decorator
 from mmrewrite.values.annotations import annotations_of
 from mmrewrite.values.classes import Definition
 from mmrewrite.values.flow import ValueFlow, values_of
+from mmrewrite.values.operators import special_methods
 from mmrewrite.values.value import Display, Own, Passed, Value
 
 # Literals and what is made by writing it out.
@@ -22,12 +23,6 @@ _DISPLAYS = (
     ast.Constant | ast.Dict | ast.DictComp | ast.GeneratorExp | ast.JoinedStr | ast.Lambda | ast.List | ast.ListComp
     | ast.Set | ast.SetComp | ast.Tuple
 )  # fmt: skip
-# The special methods that Python calls for what can be read twice.
-_OPERATORS: dict[type[ast.AST], str] = {
-    ast.Add: "add", ast.BitAnd: "and", ast.BitOr: "or", ast.BitXor: "xor", ast.Div: "truediv", ast.FloorDiv: "floordiv",
-    ast.LShift: "lshift", ast.MatMult: "matmul", ast.Mod: "mod", ast.Mult: "mul", ast.Pow: "pow", ast.RShift: "rshift",
-    ast.Sub: "sub", ast.Invert: "invert", ast.UAdd: "pos", ast.USub: "neg",
-}  # fmt: skip
 _ITERATION = ("__iter__", "__next__", "__getitem__", "__len__", "__length_hint__")
 _EXTREMES = (*_ITERATION, "__gt__", "__lt__", "__call__")
 _OF_BUILTINS = {
@@ -142,17 +137,11 @@ def _is_near(site: Site, owner: Definition) -> bool:
     return owner[0].facts.path in site.project.once(("program", site.facts.path), near)
 
 
-def _operands(site: Site, node: ast.expr) -> Iterator[tuple[ast.expr, tuple[str, ...]]]:
-    """The operands of an expression, with the special methods that it runs on each."""
+def _operands(site: Site, node: ast.expr) -> Iterator[tuple[ast.expr, Sequence[str]]]:
+    """The operands of an expression that can be read twice, with the special methods that reading runs on each."""
     match node:
-        case ast.BinOp(left=left, op=operator, right=right):
-            name = _OPERATORS[type(operator)]
-            yield left, (f"__{name}__",)
-            yield right, (f"__r{name}__",)
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            yield operand, ("__bool__", "__len__")
-        case ast.UnaryOp(op=operator, operand=operand):
-            yield operand, (f"__{_OPERATORS[type(operator)]}__",)
+        case ast.BinOp() | ast.UnaryOp():
+            yield from special_methods(node)
         case ast.Subscript(value=value, slice=key):
             yield value, ("__getitem__", "__missing__", "__class_getitem__")
             yield key, ("__hash__", "__eq__", "__index__")

@@ -14,6 +14,7 @@ from mmrewrite.project.uses import ModuleUses
 from mmrewrite.values.arguments import given
 from mmrewrite.values.callees import Callees, callees
 from mmrewrite.values.flow import ValueFlow, values_of
+from mmrewrite.values.operators import special_methods
 from mmrewrite.values.value import By, CallArguments, Function, Value
 
 # What making an object of a class runs; `setup` of Flax linen waits until the module is applied.
@@ -132,13 +133,11 @@ def _operands(node: ast.AST) -> tuple[ast.expr, ...]:
     What must give Python a truth value, a length or a text cannot compute it of arrays, and runs no task.
     """
     match node:
-        case ast.BinOp(left=left, right=right) | ast.AugAssign(target=left, value=right):
-            return left, right
-        case ast.Compare(left=left, ops=ops, comparators=others) if not all(
-            isinstance(each, _IDENTITY) for each in ops
-        ):
-            return left, *others
-        case ast.UnaryOp(operand=value) | ast.Subscript(value=value) | ast.withitem(context_expr=value):
+        case ast.Compare(ops=ops) if all(isinstance(each, _IDENTITY) for each in ops):
+            return ()
+        case ast.BinOp() | ast.AugAssign() | ast.Compare() | ast.UnaryOp() | ast.Subscript():
+            return tuple(value for value, _ in special_methods(node))
+        case ast.withitem(context_expr=value):
             return (value,)
         case ast.For(iter=value) | ast.comprehension(iter=value) | ast.Starred(value=value, ctx=ast.Load()):
             return (value,)
