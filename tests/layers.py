@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "mmrewrite.files": "pathspec platformdirs .results .tracking .source .directives",
     "mmrewrite.launch": "",
     "mmrewrite.mirror": ".results .tracking .source .engine .files .launch",
-    "mmrewrite.plan": "mmruntime.schedules .results .tracking .directives .project .files .mirror",
+    "mmrewrite.plan": "mmruntime.schedules .results .tracking .source .directives .project .files .mirror",
     "mmrewrite.suggest": "mmruntime.schedules .results .tracking .source .directives .engine .files .mirror",
     "mmrewrite.verify": ".results .tracking .source .directives .project .files .launch .mirror .plan",
     "mmrewrite.testing": (".results .project .codemod .engine"),

@@ -23,6 +23,7 @@ from mmrewrite.project.axis_names import given_names
 from mmrewrite.project.facts import RUNTIME, Facts, Mesh
 from mmrewrite.project.project import Project
 from mmrewrite.source.brackets import expression_text
+from mmrewrite.source.calls import CallForm, call_form
 from mmrewrite.source.functions import function_around
 from mmrewrite.source.names import Scope, dotted_name, numbered
 from mmrewrite.source.spans import begins_its_line, blocks_of, first_line, span
@@ -126,6 +127,10 @@ class Site:
     def resolve(self, node: ast.expr, scope: Scope | None = None) -> str | None:
         """Full name of an expression, such as `jax.jit`, else None."""
         return self.facts.names.resolve(node, scope or self.scope)
+
+    def call_form(self, call: ast.Call) -> CallForm:
+        """A call in normal form, read through every `partial`."""
+        return call_form(self.facts.names, call, self.scope)
 
     def text(self, node: ast.expr | ast.stmt) -> str:
         """The source of a node without the hints that go; that of an expression can be written in brackets."""

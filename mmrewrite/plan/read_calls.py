@@ -11,12 +11,12 @@ from mmrewrite.directives.vocabulary import DIRECTIVES, Role
 from mmrewrite.plan.sites import ALL_LAYERS, LoopSite, MeshSite, SourceLine, StepSite, TaskSite, WrittenValue
 from mmrewrite.project.facts import RUNTIME, Facts, Mesh
 from mmrewrite.results import Edit
+from mmrewrite.source.calls import call_form
 
 # Functions that compile a step: the rewrites of directives, and one that users call themselves.
 _COMPILERS = tuple(name for record in DIRECTIVES.values() if record.role is Role.COMPILE for name in record.runtime)
 _LOOPS = tuple(name for record in DIRECTIVES.values() if record.role is Role.MICROBATCH for name in record.runtime)
 _STEPS = frozenset(f"{RUNTIME}.{name}" for name in (*_COMPILERS, "flax.parallelize_step"))
-_PARTIAL = "functools.partial"
 
 SiteT = TypeVar("SiteT", MeshSite, StepSite, TaskSite, LoopSite)
 
@@ -93,14 +93,17 @@ class _CallReader:
                 if self.facts.names.resolve(decorator, scope) in _STEPS:
                     self.add_step(decorator, statement, getattr(statement, "name", ""), None)
             for call, holders in _calls(statement, ()):
-                name = self.facts.names.resolve(call.func, scope)
-                wrapped = self.facts.names.resolve(call.args[0], scope) if call.args else None
-                if name in self.readers:
+                form = call_form(self.facts.names, call, scope)
+                if not form.is_called and holders and getattr(holders[-1], "func", None) is call:
+                    # It is read with the call of it.
+                    continue
+                name = self.facts.names.resolve(form.function, scope)
+                if name in self.readers and form.is_called:
                     self.readers[name](call, statement, holders)
-                elif name in _STEPS and call.args:
-                    self.add_step(call, statement, ast.unparse(call.args[0]), _keyword(call, "mesh"))
-                elif name == _PARTIAL and wrapped in _STEPS:
-                    self.add_step(call, statement, getattr(statement, "name", ""), _keyword(call, "mesh"))
+                elif name in _STEPS and (form.positional or not form.is_called):
+                    given = form.keyword("mesh")
+                    text = ast.unparse(form.positional[0]) if form.positional else getattr(statement, "name", "")
+                    self.add_step(call, statement, text, given.value if given is not None else None)
                 elif isinstance(call.func, ast.Attribute) and call.func.attr == "register_task":
                     self.read_registration(call, statement, holders)
 

@@ -14,6 +14,7 @@ from mmrewrite.directives.vocabulary import CALL, CLASS, DEF, IMPLIED_LAYOUT, ST
 from mmrewrite.project.facts import Adopt, Facts, Loader, SourceFile, place_of, read_facts
 from mmrewrite.project.project import Project
 from mmrewrite.results import HintReference
+from mmrewrite.source.calls import CallForm
 from mmrewrite.source.functions import placed_expressions
 from mmrewrite.source.jit_kinds import JIT_KINDS
 from mmrewrite.source.names import Scope, all_arguments
@@ -252,10 +253,11 @@ def stray_names(facts: Facts, call: ast.Call, scope: Scope, known: Collection[st
     return [] if names.isdisjoint(known) else sorted(names.difference(known))
 
 
-def layout_argument(call: ast.Call) -> ast.expr | None:
+def layout_argument(call: ast.Call | CallForm) -> ast.expr | None:
     """The layout argument of a constraint: the second one, or by its keyword."""
-    if len(call.args) > 1:
-        return call.args[1]
+    positional = call.positional if isinstance(call, CallForm) else call.args
+    if len(positional) > 1:
+        return positional[1]
     named = ("logical_axis_resources", "logical_axes", "shardings", "axis_resources")
     return next((keyword.value for keyword in call.keywords if keyword.arg in named), None)
 

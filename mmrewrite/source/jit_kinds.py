@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+from mmrewrite.source.calls import call_form
 from mmrewrite.source.names import Module, Scope
 
 _CARRIED = ("donate_argnums", "donate_argnames", "static_argnums", "static_argnames")
@@ -49,10 +50,8 @@ def is_jit_decorator(names: Module, decorator: ast.expr, scope: Scope) -> bool:
         return True
     if not isinstance(decorator, ast.Call):
         return False
-    if names.resolve(decorator.func, scope) in JIT_KINDS:
-        return not decorator.args
-    is_partial = names.resolve(decorator.func, scope) == "functools.partial"
-    return is_partial and len(decorator.args) == 1 and names.resolve(decorator.args[0], scope) in JIT_KINDS
+    form = call_form(names, decorator, scope)
+    return not form.positional and names.resolve(form.function, scope) in JIT_KINDS
 
 
 def compiled_in(call: ast.Call) -> ast.expr | None:

@@ -9,6 +9,7 @@ import ast
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from mmrewrite.source.calls import PARTIALS
 from mmrewrite.source.names import last_name
 from mmrewrite.values.arguments import given, joined, without_first
 from mmrewrite.values.classes import of_record_method
@@ -46,7 +47,6 @@ _GIVE_ANYTHING = frozenset(
         *("types", "unittest.mock"),
     )
 )
-PARTIALS = frozenset(("functools.partial", "functools.partialmethod", "jax.tree_util.Partial"))
 # What they are given first they call with elements of the others.
 MAPS = frozenset(("builtins.filter", "builtins.map"))
 # Calls that give their first argument, or a copy of it.
@@ -100,11 +100,6 @@ _CONTEXTS = frozenset(("contextlib.contextmanager", "contextlib.asynccontextmana
 _WRAP = frozenset(("functools.lru_cache", "functools.cache"))
 _OPERATORS = frozenset((*WORDS.values(), "concat"))
 _PROPERTIES = frozenset(("builtins.property", "functools.cached_property"))
-
-
-def is_partial(head: object) -> bool:
-    """Whether the head of a value, or a full name, is `functools.partial` or its like."""
-    return head in PARTIALS
 
 
 def is_followed(name: str) -> bool:

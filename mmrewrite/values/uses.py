@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.source.calls import PARTIALS
 from mmrewrite.source.names import Scope, last_name
 from mmrewrite.values.arguments import parameter_of
 from mmrewrite.values.containers import PUT_ONE
-from mmrewrite.values.library import MAPS, PARTIALS
+from mmrewrite.values.library import MAPS
 from mmrewrite.values.stores import Store, own_class
 from mmrewrite.values.targets import of_target
 from mmrewrite.values.value import ELEMENT, Access, By, CallArguments, Decorated, Function, GivenValue, Own, Value

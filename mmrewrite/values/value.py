@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.source.calls import PARTIALS
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -180,6 +181,12 @@ class Value(NamedTuple):
         # What a class holds is bound to an object only if it is a function.
         steps = [step.kind for step in self.path if step.kind is not By.BOUND]
         return isinstance(self.head, ast.ClassDef) and steps == [By.CALL]
+
+    @property
+    def bound(self) -> CallArguments | None:
+        """The arguments of the `partial` that made this, its function first; None of anything else."""
+        is_partial = self.head in PARTIALS if isinstance(self.head, str) else False
+        return self.path[0].what if is_partial and self.path[:1] and self.path[0].kind is By.CALL else None
 
     @property
     def expression(self) -> ast.expr | None:

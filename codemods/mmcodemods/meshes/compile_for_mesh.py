@@ -47,9 +47,9 @@ from mmrewrite.project.facts import RUNTIME, Facts, place_of
 from mmrewrite.project.project import Project, imported_names
 from mmrewrite.project.reach import Reach, Reached, VisibleReach, holds
 from mmrewrite.results import Refusal
+from mmrewrite.source.calls import call_form
 from mmrewrite.source.functions import own_expressions
 from mmrewrite.source.spans import first_line, span
-from mmrewrite.values.library import PARTIALS
 
 _HINT = "write `# mm: mjit` where it is compiled, or `# mm: ignore[compile_for_mesh]` if it is to run there"
 
@@ -237,9 +237,10 @@ def _compiled(step: PlainStep) -> ast.AST:
     """The function of a step, also behind a `partial`, or the expression that it is."""
     names, argument = step.facts.names, step.argument
     scope = names.scopes[step.statement]
-    if isinstance(argument, ast.Call) and argument.args and names.resolve(argument.func, scope) in PARTIALS:
-        first = argument.args[0]
-        binding = names.binding(first.id, scope) if isinstance(first, ast.Name) else None
+    form = call_form(names, argument, scope) if isinstance(argument, ast.Call) else None
+    if form is not None and not form.is_called:
+        named = form.function
+        binding = names.binding(named.id, scope) if isinstance(named, ast.Name) else None
         if binding is not None and isinstance(binding.node, ast.FunctionDef):
             return binding.node
     return argument or step.statement

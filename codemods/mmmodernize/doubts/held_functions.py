@@ -15,7 +15,7 @@ import ast
 import functools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 
-from mmmodernize.calls.call_forms import calls_of
+from mmmodernize.calls.call_forms import calls_of, form_of
 from mmmodernize.doubts.looked_up_names import adds_names, asked_for, homes_asked, words_of
 from mmmodernize.modules.held_modules import HeldModules
 from mmmodernize.modules.passed_modules import PassedModules, module_by_name
@@ -27,7 +27,6 @@ from mmmodernize.sites.site import ModernizeContext
 from mmmodernize.sites.version_guards import guard_of
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.results import LeftAlone
-from mmrewrite.values.library import is_partial
 from mmrewrite.values.value import Value
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -95,8 +94,8 @@ def _called(module: ModuleUses, call: ast.Call, context: ModernizeContext) -> It
     function = module.facts.names.resolve(call.func, module.scope_of(call))
     if function == "operator.methodcaller":
         yield call
-    elif is_partial(function):
-        yield from call.args[:1]
+    elif not (form := form_of(module, call)).is_called:
+        yield form.function
     elif function is None or context.project.holds(function, module.facts):
         definition = _definition(module, call.func, function, context)
         if definition is None:

@@ -10,12 +10,12 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from mmmodernize.calls.call_forms import form_of
 from mmrewrite.codemod.array_methods import ARRAY_METHODS
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import dotted_name
-from mmrewrite.values.library import is_partial
 
 DIFFERENTIATE = frozenset(
     f"{home}.{name}"
@@ -149,7 +149,8 @@ class MappedFunctions:
         if isinstance(node, ast.Lambda):
             return _Code(module, node)
         if isinstance(node, ast.Call):
-            code = self._code(module, node.args[0], depth - 1) if node.args and self._wraps(module, node) else None
+            given = self._wrapped_in(module, node)
+            code = self._code(module, given, depth - 1) if given is not None else None
             if self._name(module, node.func) == PMAP:
                 code = code or _Code(module, node)
                 return replace(code, pmaps=(*code.pmaps, (module, node.func)))
@@ -200,10 +201,13 @@ class MappedFunctions:
         ]
         return _Code(module, function, tuple(pmaps))
 
-    def _wraps(self, module: ModuleUses, call: ast.Call) -> bool:
-        """Whether a call returns a transformed form of its first argument."""
-        name = self._name(module, call.func) or ""
-        return is_partial(name) or (name.startswith(("jax.", "mmruntime.compat.")) and name not in DIFFERENTIATE)
+    def _wrapped_in(self, module: ModuleUses, call: ast.Call) -> ast.expr | None:
+        """The function of which a call returns another form, None if it does not."""
+        form, name = form_of(module, call), self._name(module, call.func) or ""
+        if not form.is_called:
+            return form.function
+        is_other = name.startswith(("jax.", "mmruntime.compat.")) and name not in DIFFERENTIATE
+        return next(iter(call.args), None) if is_other else None
 
 
 def _body(node: ast.AST) -> Iterator[ast.AST]:

@@ -11,6 +11,7 @@ from mmmodernize.meshes.mesh_values import MeshValues, is_used_as_another
 from mmmodernize.names.shared_names import ENVIRONMENTS, SET_A_MESH
 from mmmodernize.sites.site import ModernizeContext, SharedFlow
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.source.branches import sides
 
 _ENTERED = frozenset((*SET_A_MESH, "mmruntime.compat.mesh_context"))
 _HAVE_MULTIMESH = frozenset(("mmruntime", "multimesh", "legate"))
@@ -192,11 +193,10 @@ def _meshes_of(module: ModuleUses, node: ast.expr, values: MeshValues) -> Iterat
 
     With each comes whether it certainly is one.
     """
-    if isinstance(node, ast.IfExp):
-        yield from _meshes_of(module, node.body, values)
-        yield from _meshes_of(module, node.orelse, values)
-        return
-    is_mesh = values.is_mesh(module, node)
+    both = sides(node)
+    for side in both:
+        yield from _meshes_of(module, side, values)
+    is_mesh = values.is_mesh(module, node) if not both else False
     if is_mesh is not False:
         yield node, bool(is_mesh)
 

@@ -6,12 +6,12 @@ import ast
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 
+from mmmodernize.calls.call_forms import form_of
 from mmmodernize.calls.components import bits, combined, marks_of
 from mmmodernize.calls.reach import Unit, WideReach
 from mmmodernize.meshes.mesh_contexts import STATEMENT, WITH, MeshContext, rest_of
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import all_arguments
-from mmrewrite.values.library import is_partial
 from mmrewrite.values.uses import WRAPPERS
 
 _ENTER = frozenset(("enter_context", "__enter__"))
@@ -146,7 +146,7 @@ def _is_function(module: ModuleUses, node: ast.expr) -> bool:
         return True
     if isinstance(node, ast.Call):
         name = module.facts.names.resolve(node.func, module.scope_of(node))
-        return name in WRAPPERS or is_partial(name)
+        return name in WRAPPERS or not form_of(module, node).is_called
     if not isinstance(node, ast.Name):
         return False
     owner = module.scope_of(node).owner(node.id)

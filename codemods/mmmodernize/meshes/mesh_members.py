@@ -20,6 +20,7 @@ from mmmodernize.meshes.partition_specs import (
 from mmmodernize.names.shared_names import CONSTRAINTS, ENVIRONMENTS, PJIT, XMAPS
 from mmmodernize.sites.version_guards import guard_of
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.source.calls import CallForm
 
 # Sharding hints of Flax, which must find a mesh in context, so the context must stay. They also find that of
 # `compat.mesh_context`.
@@ -67,9 +68,9 @@ class Member:
         return self.node, *self.module.above(self.node)
 
     @cached_property
-    def call(self) -> tuple[ast.Call | None, bool]:
-        """The call with its arguments, and whether that is a `partial`."""
-        return call_of(self.module, self.node) if isinstance(self.node, ast.expr) else (None, False)
+    def call(self) -> CallForm | None:
+        """The call with its arguments, or the `partial` of it."""
+        return call_of(self.module, self.node) if isinstance(self.node, ast.expr) else None
 
     @property
     def needs_mesh(self) -> bool:

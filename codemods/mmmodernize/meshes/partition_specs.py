@@ -11,6 +11,7 @@ from mmmodernize.calls.call_forms import call_of, hides_arguments
 from mmmodernize.names.shared_names import CONSTRAINTS, GONE_VALUES, PJIT
 from mmmodernize.sites.site import OldNameSite
 from mmrewrite.project.uses import ModuleUses, OldNameUse
+from mmrewrite.source.branches import sides
 from mmrewrite.source.names import numbered
 
 _SPEC = "jax.sharding.PartitionSpec"
@@ -47,17 +48,17 @@ class Specs:
 
 def specs_of(module: ModuleUses, use: OldNameUse) -> Specs:
     """The arguments of a use of `pjit` or `with_sharding_constraint` that are partition specs."""
-    call, is_partial = call_of(module, use.node)
-    if call is None:
+    form = call_of(module, use.node)
+    if form is None:
         holder = module.parents.get(use.node)
         is_seen = use.name in CONSTRAINTS or isinstance(holder, ast.FunctionDef) or is_alias(module, use.node)
         return Specs(None, (), not is_seen)
-    positional = call.args[1:] if is_partial else call.args
+    positional, keywords = form.positional, form.keywords
     if use.name in CONSTRAINTS:
-        found = [*positional[1:2], *(k.value for k in call.keywords if k.arg in ("axis_resources", "shardings"))]
+        found = [*positional[1:2], *(k.value for k in keywords if k.arg in ("axis_resources", "shardings"))]
     else:
-        found = [*positional[1:3], *(k.value for k in call.keywords if k.arg in _SPEC_KEYWORDS)]
-    return Specs(call, tuple(found), use.name in PJIT and hides_arguments(call))
+        found = [*positional[1:3], *(k.value for k in keywords if k.arg in _SPEC_KEYWORDS)]
+    return Specs(form.call, tuple(found), use.name in PJIT and hides_arguments(form.call))
 
 
 def is_alias(module: ModuleUses, node: ast.expr) -> bool:
@@ -103,14 +104,14 @@ def parts_of(tree: ast.AST) -> Iterator[ast.expr]:
         yield from tree.elts
     elif isinstance(tree, ast.Dict):
         yield from tree.values
-    elif isinstance(tree, ast.IfExp):
-        yield from (tree.body, tree.orelse)
     elif isinstance(tree, ast.DictComp):
         yield tree.value
     elif isinstance(tree, ast.ListComp | ast.GeneratorExp):
         yield tree.elt
     elif isinstance(tree, ast.Starred | ast.NamedExpr):
         yield tree.value
+    else:
+        yield from sides(tree)
 
 
 def kind_of(module: ModuleUses, spec: ast.expr) -> str:
@@ -120,7 +121,7 @@ def kind_of(module: ModuleUses, spec: ast.expr) -> str:
         return "none"
     if isinstance(spec, ast.Tuple | ast.List) and not any(isinstance(part, ast.Starred) for part in spec.elts):
         return "tree"
-    if isinstance(spec, ast.IfExp) or (isinstance(spec, ast.Dict) and None not in spec.keys):
+    if sides(spec) or (isinstance(spec, ast.Dict) and None not in spec.keys):
         return "tree"
     if isinstance(spec, ast.Call):
         made = names.resolve(spec.func, scope) or ""

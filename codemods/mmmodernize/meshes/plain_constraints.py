@@ -68,9 +68,8 @@ class PlainConstraints:
         return member.module.facts.names.resolve(member.node, member.module.scope_of(member.node)) in OLD_CONSTRAINTS
 
     def _may_have_the_old_keyword(self, member: Member) -> bool:
-        call, is_partial = member.call
-        if call is not None and not is_partial:
-            return any(keyword.arg is None for keyword in call.keywords)
+        if member.call is not None and member.call.is_called:
+            return member.call.keyword(None) is not None
         if any(string.value == _OLD_KEYWORD for module in self._modules.values() for string in module.strings):
             # As in `f(x, **{"axis_resources": spec})`.
             return True

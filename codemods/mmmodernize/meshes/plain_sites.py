@@ -127,16 +127,17 @@ class PlainSites:
         """The calls that look for the mesh of a member, None if not all of them are seen."""
         if not isinstance(member.node, ast.expr):
             return None
-        call, is_partial = member.call
+        form = member.call
+        is_called = form is not None and form.is_called
         if member.kind == "constraint":
-            return [(member.module, call)] if call is not None and not is_partial else None
+            return [(member.module, form.call)] if form is not None and is_called else None
         if member.kind not in ("pjit", "jit"):
             return None
-        module, value = member.module, call if call is not None else member.node
+        module, value = member.module, form.call if form is not None else member.node
         holder = module.parents[value]
         if isinstance(holder, ast.FunctionDef) and value in holder.decorator_list:
             return self._calls_of(module, holder.name, module.facts.names.scopes[holder])
-        if call is None or is_partial:
+        if not is_called:
             return None
         direct = call_with(module, value)
         if direct is not None:
@@ -212,10 +213,10 @@ class PlainSites:
             return f"{place} hides its specs"
         if member.is_other_name:
             return f"{place} gives `pjit` another name"
-        call, is_partial = member.call
-        if call is None or (is_partial and len(call.args) > 1):
+        form = member.call
+        if form is None or (form.positional and not form.is_called):
             return f"{place} is no call with its specs"
-        if hides_arguments(call):
+        if hides_arguments(form.call):
             return f"{place} hides its specs"
         if not member.needs_mesh:
             return f"{place} has no specs, so only the context says on which devices it runs"
@@ -265,8 +266,7 @@ class PlainSites:
         module = context.module
         if member.module is not module:
             return None
-        call, _ = member.call
-        if call is not None and self._decorating(module, call) is context:
+        if member.call is not None and self._decorating(module, member.call.call) is context:
             # The mesh is read before the function is compiled, and nothing binds it in between.
             return None if self._is_computed(context.node) else ast.unparse(context.node)
         if self._around(module, member.node) is not context:
@@ -286,11 +286,10 @@ class PlainSites:
 
     def _handed_mesh(self, member: Member, context: MeshContext) -> str | None:
         """The mesh that is handed to a class along with a function, for the context in which its methods call it."""
-        call, _ = member.call
-        attribute = _copied(context)
-        if call is None or attribute is None:
+        form, attribute = member.call, _copied(context)
+        if form is None or attribute is None:
             return None
-        found = self.handed.attribute_beside(member.module, call, (context.module, attribute))
+        found = self.handed.attribute_beside(member.module, form.call, (context.module, attribute))
         return ast.unparse(found) if found is not None else None
 
     def _local_attribute(self, member: Member, context: MeshContext, node: ast.Attribute) -> str | None:

@@ -30,7 +30,6 @@ from mmmodernize.types.possible_arrays import PossibleArrays, is_compiled_for_me
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.values.callees import Callees, callees
 from mmrewrite.values.flow import ValueFlow
-from mmrewrite.values.library import is_partial
 from mmrewrite.values.value import Access, By, Function, Value
 
 _TRACERS = frozenset(
@@ -213,7 +212,7 @@ class _UncompiledSearch(CodeSearch):
             )
 
     def _handed_on(self, code: EnteredCode, part: ast.AST, value: Value) -> Iterator[EnteredCode]:
-        if not (is_compiled_for_mesh(value) or value.head in TRANSFORMS or is_partial(value.head)):
+        if not (is_compiled_for_mesh(value) or value.head in TRANSFORMS or value.bound is not None):
             yield from super()._handed_on(code, part, value)
 
     def _place(self, code: EnteredCode, part: ast.AST, value: Value) -> str:

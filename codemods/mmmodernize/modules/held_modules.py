@@ -12,7 +12,6 @@ from mmrewrite.project.facts import Facts
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.walk import walk
 from mmrewrite.values.arguments import given
-from mmrewrite.values.library import is_partial
 from mmrewrite.values.value import By, Function, Own, Unknown, Value
 
 _LOOKS_UP = ("__getattr__", "__getattribute__")
@@ -74,7 +73,7 @@ class HeldModules:
         """What else a value may be: where it looks names up, and what a call of something out of view is given."""
         yield from self._looked_up_by(value)
         calls = [place for place, step in enumerate(value.path) if step.kind is not By.ATTRIBUTE][:1]
-        may_give = self.may_give_what_is_given or is_partial(value.head)
+        may_give = self.may_give_what_is_given or value.bound is not None
         if not calls or not may_give or value.head in ASK_ONLY:
             return
         (place,) = calls

@@ -8,6 +8,7 @@ import string
 
 from mmmodernize.modules.passed_modules import text_of
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.source.branches import branches
 
 _ANY = ".*"
 _DEEPEST = 6
@@ -23,6 +24,9 @@ def text_pattern(module: ModuleUses, node: ast.expr | None, depth: int = 0) -> s
     def inner(part: ast.expr | None) -> str:
         return text_pattern(module, part, depth + 1)
 
+    sides = [*branches(node)]
+    if sides != [node]:
+        return f"(?:{'|'.join(map(inner, sides))})"
     match node:
         case ast.Constant(value=str(text)):
             return re.escape(text)
@@ -36,12 +40,6 @@ def text_pattern(module: ModuleUses, node: ast.expr | None, depth: int = 0) -> s
             return inner(left) + inner(right)
         case ast.BinOp(left=template, op=ast.Mod()):
             return _filled(text_of(module, template), _PERCENT)
-        case ast.IfExp(body=first, orelse=second):
-            return f"(?:{inner(first)}|{inner(second)})"
-        case ast.BoolOp(values=values):
-            return f"(?:{'|'.join(map(inner, values))})"
-        case ast.NamedExpr(value=value):
-            return inner(value)
         case ast.Name(id=name):
             binding = module.facts.names.binding(name, module.scope_of(node))
             return inner(binding.value) if binding is not None and binding.value is not None else _ANY

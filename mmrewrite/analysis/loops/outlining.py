@@ -30,8 +30,8 @@ _CHANGING_METHODS = frozenset(("update", "add", "remove", "discard", "clear", "s
 # The results of these depend on the frame of the caller.
 _FRAME = frozenset(f"builtins.{name}" for name in ("locals", "vars", "dir", "eval", "exec"))
 
-# These keep functions among their arguments and call them later.
-_LAZY = frozenset(("functools.partial", "jax.tree_util.Partial", "builtins.map", "builtins.filter", "builtins.iter"))
+# These keep functions among their arguments and call them later, as what binds arguments does.
+_LAZY = frozenset(("builtins.map", "builtins.filter", "builtins.iter"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -325,7 +325,7 @@ def _kept(site: Site, value: ast.expr) -> Iterator[ast.expr]:
     if isinstance(value, ast.Lambda | ast.GeneratorExp | ast.Name):
         yield value
     elif isinstance(value, ast.Call):
-        if site.resolve(value.func) in _LAZY:
+        if site.resolve(value.func) in _LAZY or not site.call_form(value).is_called:
             for argument in (*value.args, *(keyword.value for keyword in value.keywords)):
                 yield from _kept(site, argument)
     else:

@@ -16,6 +16,7 @@ from mmrewrite.project.axis_names import DEVICE, layout_argument
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reached, VisibleReach
+from mmrewrite.source.calls import CallForm, call_form
 from mmrewrite.source.functions import own_expressions
 from mmrewrite.source.jit_kinds import is_jit_decorator
 from mmrewrite.source.spans import span
@@ -219,10 +220,13 @@ class _RequestFinder:
         self._rewritten = {hint.call for hint in hints}
 
     def requests(self) -> Iterator[MeshRequest]:
-        for call in self._facts.names.calls.get(self._statement, ()):
-            reason = self._of_call(call) if call not in self._rewritten else None
+        calls = self._facts.names.calls.get(self._statement, ())
+        for form in (call_form(self._facts.names, each, self._scope) for each in calls):
+            # A `partial` that is called right away is read with that call.
+            is_part = not form.is_called and any(each.func is form.call for each in calls)
+            reason = self._of_call(form) if form.call not in self._rewritten and not is_part else None
             if reason is not None:
-                yield self._request(call, reason)
+                yield self._request(form.call, reason)
         if not any(marker in self._facts.file.data for marker in _REF_MARKERS):
             return
         for node in own_expressions(self._statement):
@@ -234,13 +238,11 @@ class _RequestFinder:
         position = self._facts.source.position(span(self._facts.source, node)[0])
         return MeshRequest(self._facts, position, reason, self._by)
 
-    def _of_call(self, call: ast.Call) -> str | None:
-        function, arguments = self._resolve(call.func), call.args
-        if function == "functools.partial" and arguments:
-            function, arguments = self._resolve(arguments[0]), arguments[1:]
-        keywords = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None}
+    def _of_call(self, form: CallForm) -> str | None:
+        function, arguments = self._resolve(form.function), form.positional
+        keywords = {keyword.arg: keyword.value for keyword in form.keywords if keyword.arg is not None}
         if function in DEVICE:
-            return self._of_constraint(call)
+            return self._of_constraint(form)
         if function == "jax.device_put":
             return self._of_device_put(arguments, keywords)
         if function in _SHARD_MAPS:
@@ -260,8 +262,8 @@ class _RequestFinder:
             return None
         return f"`{named}=` has a PartitionSpec, which needs a mesh in context, and {_STOPS}; leave `{named}=` out"
 
-    def _of_constraint(self, call: ast.Call) -> str | None:
-        spec = layout_argument(call)
+    def _of_constraint(self, form: CallForm) -> str | None:
+        spec = layout_argument(form)
         if spec is None:
             return None
         missing = [name for name in self._axes_of_own_mesh(spec) if self._meshes.lacks(name)]
@@ -269,16 +271,16 @@ class _RequestFinder:
             axis = next((f'"{axis}"' for axis in self._meshes.within_tasks), "None")
             axes = ", ".join(f"{name}={axis if name is missing[0] else None}" for name in missing)
             return (
-                f"`{ast.unparse(call.func)}` lays a value out over a mesh of the program, and no task has its axis "
+                f"`{ast.unparse(form.function)}` lays a value out over a mesh of the program, and no task has its axis "
                 f"`{missing[0]}`, so the step stops here; write `axes({axes})` beside the `mesh(...)` hint, which "
                 "carries it over to the mesh of each task"
             )
         if self._meshes.sets_mesh or not self._made(spec, (_SPEC,)):
             return None
-        cause = f"`{ast.unparse(call.func)}` has a PartitionSpec and no mesh, and {_STOPS}"
+        cause = f"`{ast.unparse(form.function)}` has a PartitionSpec and no mesh, and {_STOPS}"
         names = self._axis_names(spec)
         if not names:
-            return f"{cause}; write `{ast.unparse(call.args[0])}` alone" if call.args else None
+            return f"{cause}; write `{ast.unparse(form.positional[0])}` alone" if form.positional else None
         axes = ", ".join(f'{name}="{name}"' if name in self._meshes.axes else f"{name}=None" for name in names)
         return f"{cause}; write `axes({axes})` beside the `mesh(...)` hint, which makes it one of each task's mesh"
 

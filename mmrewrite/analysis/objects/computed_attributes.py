@@ -11,7 +11,9 @@ from mmrewrite.codemod.site import Site
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.annotations import classes_in
+from mmrewrite.source.calls import call_form
 from mmrewrite.source.jit_kinds import is_jit_decorator
+from mmrewrite.source.names import Scope
 from mmrewrite.values.annotations import annotations_of
 from mmrewrite.values.classes import Definition
 from mmrewrite.values.flow import ValueFlow, values_of
@@ -202,13 +204,14 @@ def _is_rebuilt(facts: Facts, function: ast.AST) -> bool:
     if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
         return False
     scope = facts.names.scopes[function]
-    return any(is_jit_decorator(facts.names, each, scope) and not _has_static(each) for each in function.decorator_list)
+    compiling = (each for each in function.decorator_list if is_jit_decorator(facts.names, each, scope))
+    return any(not _has_static(facts, each, scope) for each in compiling)
 
 
-def _has_static(node: ast.expr) -> bool:
+def _has_static(facts: Facts, node: ast.expr, scope: Scope) -> bool:
     """Whether a call that compiles leaves some arguments as they are, or may."""
-    names = [keyword.arg for keyword in node.keywords] if isinstance(node, ast.Call) else []
-    return any(name is None or name.startswith("static") for name in names)
+    given = call_form(facts.names, node, scope).keywords if isinstance(node, ast.Call) else ()
+    return any(each.arg is None or each.arg.startswith("static") for each in given)
 
 
 def _is_of_a_library(flow: ValueFlow, owner: Definition) -> bool:

@@ -15,7 +15,6 @@ from mmrewrite.codemod.site import Site
 from mmrewrite.directives.arguments import whole_number
 from mmrewrite.directives.collect import Argument
 from mmrewrite.directives.vocabulary import nearest
-from mmrewrite.values.library import PARTIALS
 
 _HARMLESS = ast.Name | ast.Attribute | ast.Subscript | ast.Constant
 
@@ -295,7 +294,7 @@ class _Chooser:
     def refuse_made(self, name: str | None = None) -> None:
         """Refuse a loss that a function out of view makes of its batch, perhaps of what has a name."""
         made = self.gradient.function
-        if self.loss is not None or not isinstance(made, ast.Call) or self.site.resolve(made.func) in PARTIALS:
+        if self.loss is not None or not isinstance(made, ast.Call) or not self.site.call_form(made).is_called:
             return
         batch = next((each.id for each in made.args if isinstance(each, ast.Name) and name in (None, each.id)), None)
         if batch is not None:

@@ -10,8 +10,7 @@ from mmrewrite.codemod.site import Site
 from mmrewrite.source.jit_kinds import JIT, JIT_KINDS
 from mmrewrite.source.names import Scope
 from mmrewrite.values.flow import values_of
-from mmrewrite.values.library import PARTIALS
-from mmrewrite.values.value import CallArguments, Value
+from mmrewrite.values.value import Value
 
 _LAYOUTS = ("in_shardings", "out_shardings")
 
@@ -57,10 +56,9 @@ def compiler(site: Site, node: ast.expr, scope: Scope | None = None) -> Compiler
 
     def bound(value: Value) -> list[Value]:
         """What a `partial` binds options of."""
-        call = value.path[0].what if value.head in PARTIALS and len(value.path) == 1 else None
-        if not isinstance(call, CallArguments) or len(call.positional) != 1:
-            return []
-        return [call.positional[0].value]
+        is_whole = value.bound is not None and len(value.path) == 1
+        given = value.bound.positional if value.bound is not None and is_whole else ()
+        return [each.value for each in given] if len(given) == 1 else []
 
     found = flow.may(
         flow.value_in(site.facts, node), lambda value: value.outside if value.outside in JIT_KINDS else None, also=bound
@@ -82,13 +80,11 @@ def compiler(site: Site, node: ast.expr, scope: Scope | None = None) -> Compiler
     return Compiler(node, frozenset(found.answers), site.resolve(node, scope) == JIT)
 
 
-def curried(site: Site, maker: ast.expr) -> Compiler | None:
-    """The function that compiles of `jax.jit(option=1)` or `partial(jax.jit, option=1)`, which have no step yet."""
-    if not isinstance(maker, ast.Call):
-        return None
-    is_partial = site.resolve(maker.func) == "functools.partial" and len(maker.args) == 1
-    found = compiler(site, maker.args[0] if is_partial else maker.func)
-    return found if found is not None and (is_partial or (found.is_curried and not maker.args)) else None
+def curried(site: Site, maker: ast.Call) -> tuple[Compiler, Sequence[ast.keyword]] | None:
+    """What compiles in `jax.jit(option=1)` or `partial(jax.jit, option=1)`, which have no step yet; the options."""
+    form = site.call_form(maker)
+    found = compiler(site, form.function) if not form.positional else None
+    return (found, form.keywords) if found is not None and (found.is_curried or not form.is_called) else None
 
 
 def carried(site: Site, used: Compiler, keywords: Sequence[ast.keyword], place: ast.expr) -> dict[str, str]:

@@ -107,9 +107,10 @@ def jit_decorator(
 
 def _in_decorator(site: Site, decorator: ast.expr) -> tuple[Compiler, Sequence[ast.keyword]] | None:
     """`@jax.jit`, `@jax.jit(...)` or `@functools.partial(jax.jit, ...)`."""
-    is_call = isinstance(decorator, ast.Call)
-    found = curried(site, decorator) if is_call else compiler(site, decorator)
-    return None if found is None else (found, decorator.keywords if isinstance(decorator, ast.Call) else ())
+    if isinstance(decorator, ast.Call):
+        return curried(site, decorator)
+    found = compiler(site, decorator)
+    return (found, ()) if found is not None else None
 
 
 def refuse_uses(site: Site, made: ast.Call | ast.FunctionDef | ast.AsyncFunctionDef) -> None:
@@ -153,9 +154,9 @@ def _jits(site: Site, statement: ast.stmt) -> Iterator[Jit]:
         if function is None:
             continue
         if isinstance(maker, ast.Call) and len(call.args) + len(call.keywords) == 1:
-            used = curried(site, maker)
-            if used is not None:
-                yield Jit(call, function, tuple(maker.keywords), used)
+            found = curried(site, maker)
+            if found is not None:
+                yield Jit(call, function, tuple(found[1]), found[0])
                 continue
         used = compiler(site, maker)
         if used is None:

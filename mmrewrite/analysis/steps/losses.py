@@ -14,7 +14,6 @@ from mmrewrite.project.facts import Facts
 from mmrewrite.source.functions import own_nodes
 from mmrewrite.source.names import Scope, all_arguments
 from mmrewrite.values.flow import values_of
-from mmrewrite.values.library import PARTIALS
 from mmrewrite.values.value import By, Decorated, Value
 
 _KEY_WORDS = re.compile(r"(^|_)(rngs?|keys?|prng|prngs)\d*($|_)|rng\d*$|[a-z]key\d*$")
@@ -80,7 +79,7 @@ def find_function(site: Site, value: Value, *, in_any_call: bool = False, depth:
     def end(value: Value) -> Value | None:
         kinds = [step.kind for step in value.path]
         if isinstance(value.head, str):
-            is_known = in_any_call or value.head in _TRANSPARENT or value.head in PARTIALS
+            is_known = in_any_call or value.head in _TRANSPARENT or value.bound is not None
             is_given = kinds in ([By.CALL], [By.CALL, By.BOUND]) and is_known
             return value if is_given or value.outside in _PARAMETERS_BEFORE else None
         if isinstance(value.head, Decorated):
@@ -98,15 +97,15 @@ def find_function(site: Site, value: Value, *, in_any_call: bool = False, depth:
     first = found.path[0].what.first() if found.path else None
     if first is None:
         return None
-    call, *rest = found.path
+    rest = found.path[1:]
     # `hk.transform(f)` is a pair that is made of `f`.
-    rest = [] if found.head == "haiku.transform" else rest
+    rest = () if found.head == "haiku.transform" else rest
     inner = find_function(site, first.done(*rest), in_any_call=in_any_call, depth=depth - 1)
     if inner is None:
         return None
     if found.outside in _PARAMETERS_BEFORE:
         return dataclasses.replace(inner, before=_PARAMETERS_BEFORE[found.outside])
-    num_bound = len(call.what.positional) - 1 if found.head in PARTIALS else 0
+    num_bound = len(found.bound.positional) - 1 if found.bound is not None else 0
     return dataclasses.replace(inner, num_bound=inner.num_bound + num_bound)
 
 

@@ -8,13 +8,13 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from mmrewrite.codemod.site import Site
 from mmrewrite.directives.arguments import whole_number
 from mmrewrite.project.facts import Facts
+from mmrewrite.source.calls import CallForm, call_form
 from mmrewrite.source.jit_kinds import JIT_KINDS
 from mmrewrite.source.names import Scope, all_arguments
 from mmrewrite.source.walk import walk
 from mmrewrite.values.flow import ValueFlow, values_of
 from mmrewrite.values.value import By, Own, Value
 
-_PARTIAL = "functools.partial"
 _NUMPYS = frozenset(("jax.numpy", "numpy"))
 # Functions of NumPy that compute each entry of their result from one entry of each operand.
 _ENTRY_BY_ENTRY = frozenset(
@@ -184,12 +184,11 @@ def _settings(site: Site, function: Function) -> Iterator[str]:
         is_plain = isinstance(default, ast.Constant) and default.value is not None
         if is_plain or _type_name(argument.annotation) in _PLAIN_TYPES:
             yield argument.arg
-    for call in _calls_about(site, function):
-        name = site.resolve(call.func, site.facts.names.scope)
-        keywords = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None}
-        if name == _PARTIAL and site.resolve(call.args[0], site.facts.names.scope) not in JIT_KINDS:
+    for form in _calls_about(site, function):
+        keywords = {keyword.arg: keyword.value for keyword in form.keywords if keyword.arg is not None}
+        if not form.is_called and site.resolve(form.function, site.facts.names.scope) not in JIT_KINDS:
             yield from keywords
-            yield from (argument.arg for argument in positional[: len(call.args) - 1])
+            yield from (argument.arg for argument in positional[: len(form.positional)])
         for option in ("static_argnums", "static_argnames", "static_broadcasted_argnums"):
             for value in _constants(keywords.get(option)):
                 if isinstance(value, str):
@@ -198,11 +197,12 @@ def _settings(site: Site, function: Function) -> Iterator[str]:
                     yield positional[value].arg
 
 
-def _calls_about(site: Site, function: Function) -> Iterator[ast.Call]:
+def _calls_about(site: Site, function: Function) -> Iterator[CallForm]:
     """Calls that compile or bind the function: its decorators, and those with its name as first argument."""
-    yield from (decorator for decorator in function.decorator_list if isinstance(decorator, ast.Call))
     question = ("calls by the name that they are given first", site.facts.path)
-    yield from site.project.once(question, lambda: _calls_by_argument(site.facts.tree)).get(function.name, ())
+    named = site.project.once(question, lambda: _calls_by_argument(site.facts.tree)).get(function.name, ())
+    decorating = (each for each in function.decorator_list if isinstance(each, ast.Call))
+    yield from (call_form(site.facts.names, each, site.facts.names.scope) for each in (*decorating, *named))
 
 
 def _calls_by_argument(tree: ast.Module) -> dict[str, list[ast.Call]]:

@@ -25,7 +25,7 @@ import ast
 from collections.abc import Sequence
 from typing import ClassVar
 
-from mmmodernize.calls.call_forms import hides_arguments, is_partial_of
+from mmmodernize.calls.call_forms import call_of, hides_arguments
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_argument, make_positional
 from mmmodernize.meshes.partition_specs import is_alias, kind_of
@@ -88,9 +88,9 @@ class KeepAutoAxes(ModernizeCodemod):
         if not isinstance(holder, ast.Call):
             return not isinstance(holder, ast.Attribute | ast.Compare)
         made = self.site.resolve(holder.func)
-        is_partial = is_partial_of(self.site.module, holder, self.use.node)
-        has_types = any(word.arg == "axis_types" for word in holder.keywords) or len(holder.args) > 3
-        return made not in _ASK_ABOUT_IT and not (is_partial and has_types)
+        form = call_of(self.site.module, self.use.node)
+        has_types = form is not None and (form.keyword("axis_types") is not None or len(form.positional) > 2)
+        return made not in _ASK_ABOUT_IT and not has_types
 
     def _is_in_order(self, call: ast.Call) -> bool:
         """Whether the sizes can lose their keyword where they are."""

@@ -52,7 +52,7 @@ class ReplaceConstraint(ModernizeCodemod):
         plan = site.context.analysis(MeshRegions).plan(site.node)
         if plan.reason is not None:
             self.refuse(plan.reason)
-        call, _ = call_of(site.module, use.node)
+        call = call_of(site.module, use.node)
         specs = specs_of(site.module, use).values
         is_explicit = call is not None and bool(specs) and not any(needs_mesh(site.module, spec) for spec in specs)
         if plan.style == COMPAT and not is_explicit:
@@ -61,11 +61,7 @@ class ReplaceConstraint(ModernizeCodemod):
                 site.replace(use.node, site.spell_compat("with_sharding_constraint", plan.why_compat))
             return
         if call is not None:
-            hidden = [
-                *(a for a in call.args if isinstance(a, ast.Starred)),
-                *(k for k in call.keywords if k.arg is None),
-            ]
-            if hidden and plan.style == NAMED:
+            if (call.has_star or call.keyword(None) is not None) and plan.style == NAMED:
                 self.refuse("starred arguments hide the spec; write the arguments out")
             for keyword in call.keywords:
                 if keyword.arg == "axis_resources":

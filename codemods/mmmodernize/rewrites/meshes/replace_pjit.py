@@ -48,6 +48,7 @@ from mmmodernize.meshes.partition_specs import (
 from mmmodernize.names.shared_names import PJIT
 from mmmodernize.sites.site import Location, ModernizeContext
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.source.calls import CallForm
 
 # https://docs.jax.dev/en/latest/changelog.html#jax-0-4-6-mar-9-2023
 _HAS_SHARDINGS = (0, 4, 6)
@@ -84,15 +85,15 @@ class ReplacePjit(ModernizeCodemod):
         if self.use.name not in PJIT:
             self._name_mesh(plan)
             return
-        call, is_partial = call_of(site.module, self.use.node)
+        call = call_of(site.module, self.use.node)
         if plan.style == COMPAT:
             site.needs("0.10", "`mmruntime.compat`")
             if call is not None:
-                self._keep_call(call, is_partial)
+                self._keep_call(call)
         elif call is None:
             self._check_value()
         else:
-            self._rewrite_call(call, is_partial)
+            self._rewrite_call(call)
             for spec in specs_of(site.module, self.use).values:
                 make_explicit(site, spec, plan.mesh)
         if site.is_written_here:
@@ -112,7 +113,7 @@ class ReplacePjit(ModernizeCodemod):
 
     def rewrite_left(self) -> None:
         """Write the names of today for specs, which today's `pjit` takes in the same meaning under `with mesh:`."""
-        call = call_of(self.site.module, self.use.node)[0] if self.site.use is not None else None
+        call = call_of(self.site.module, self.use.node) if self.site.use is not None else None
         if call is None or self.site.target < _HAS_SHARDINGS or any(keyword.arg is None for keyword in call.keywords):
             return
         for keyword in call.keywords:
@@ -127,36 +128,34 @@ class ReplacePjit(ModernizeCodemod):
             return
         self.refuse("`pjit` is used as a value here, so its calls cannot be seen; call it where it is meant")
 
-    def _keep_call(self, call: ast.Call, is_partial: bool) -> None:
+    def _keep_call(self, form: CallForm) -> None:
         """Keep the arguments, which `compat.pjit` takes as well, but name those at positions of several meanings."""
-        positional = call.args[1:] if is_partial else call.args
-        self._check_starred(call)
-        for index, argument in enumerate(positional):
+        self._check_starred(form)
+        for index, argument in enumerate(form.positional):
             if index > 2:
-                name_argument(self.site, call, call.args.index(argument), self._position(index, argument))
+                self._name_argument(form, index, argument)
         for spec in specs_of(self.site.module, self.use).values:
             refuse_gone(self.site, spec)
 
-    def _check_starred(self, call: ast.Call) -> None:
-        if any(isinstance(argument, ast.Starred) for argument in call.args):
+    def _check_starred(self, form: CallForm) -> None:
+        if form.has_star:
             self.refuse("a starred argument hides which is which; write the arguments out")
 
-    def _rewrite_call(self, call: ast.Call, is_partial: bool) -> None:
-        positional = call.args[1:] if is_partial else call.args
-        self._check_starred(call)
-        if any(keyword.arg is None for keyword in call.keywords):
+    def _rewrite_call(self, form: CallForm) -> None:
+        self._check_starred(form)
+        if form.keyword(None) is not None:
             self.refuse("`**` hides which keywords are given; write them out")
-        if is_partial and positional:
+        if not form.is_called and form.positional:
             self.refuse("`partial` with a function inside; give `pjit` the function directly")
-        function = next((keyword for keyword in call.keywords if keyword.arg == "fun"), None)
-        if not is_partial and function is None and not positional:
+        function = form.keyword("fun")
+        if form.is_called and function is None and not form.positional:
             self.refuse("`pjit` without a function; name the function that it compiles")
-        for index, argument in enumerate(positional[1:], start=1):
-            name_argument(self.site, call, call.args.index(argument), self._position(index, argument))
-        for keyword in call.keywords:
+        for index, argument in enumerate(form.positional[1:], start=1):
+            self._name_argument(form, index, argument)
+        for keyword in form.keywords:
             new = new_keyword(keyword.arg)
             if keyword is function:
-                self._make_positional(call, keyword)
+                self._make_positional(form.call, keyword)
             elif new is not None and new != keyword.arg:
                 self.site.rename_keyword(keyword, new)
 
@@ -164,6 +163,9 @@ class ReplacePjit(ModernizeCodemod):
         if call.args or call.keywords[0] is not keyword:
             self.refuse("`jax.jit` takes the function by position; move `fun` to the front", keyword)
         make_positional(self.site, keyword)
+
+    def _name_argument(self, form: CallForm, index: int, argument: ast.expr) -> None:
+        name_argument(self.site, form.call, form.call.args.index(argument), self._position(index, argument))
 
     def _position(self, index: int, argument: ast.expr) -> str:
         """The keyword for a positional argument: positions 3 and 4 have had three meanings over time."""

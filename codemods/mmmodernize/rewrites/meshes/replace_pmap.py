@@ -33,11 +33,12 @@ from __future__ import annotations
 import ast
 from typing import ClassVar
 
-from mmmodernize.calls.call_forms import call_of, given_to, hides_arguments
+from mmmodernize.calls.call_forms import call_of, form_of, given_to, hides_arguments
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.meshes.mapped_gradients import PMAP, MappedFunctions
 from mmmodernize.sites.site import ModernizeContext
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.source.calls import CallForm
 
 _POSITIONS = 2
 _GONE = {
@@ -63,45 +64,43 @@ class ReplacePmap(ModernizeCodemod):
         if not self.use.is_direct:
             self.refuse("this is `jax.pmap` under another name; call that by its own name")
         self.site.needs("0.10", "`mmruntime.compat`")
-        for call, positional in self._calls():
-            self._check(call, positional)
+        for form in self._calls():
+            self._check(form)
         nested = self.site.context.analysis(_NestedPmaps).reason(self.use.node)
         if nested is not None:
             self.refuse(nested)
         self.site.replace(self.use.node, self.site.spell_compat("pmap", _ROWS))
 
-    def _calls(self) -> list[tuple[ast.Call, list[ast.expr]]]:
-        """The calls that pass arguments to `pmap`, each with its positional ones."""
+    def _calls(self) -> list[CallForm]:
+        """The calls that pass arguments to `pmap`."""
         module = self.site.module
-        call, is_partial = call_of(module, self.use.node)
-        if call is None:
+        form = call_of(module, self.use.node)
+        if form is None:
             if not _is_decorator(module.parents.get(self.use.node), self.use.node):
                 self.refuse(
                     "`jax.pmap` is used as a value here, so how it will be called cannot be seen; call it where it is "
                     "meant"
                 )
             return []
-        if not is_partial:
-            return [(call, call.args)]
-        made = module.call_at(call)
+        made = module.call_at(form.call) if not form.is_called else None
         if made is not None:
-            return [(call, call.args[1:]), (made, [*call.args[1:], *made.args])]
-        if not _is_decorator(module.parents.get(call), call):
+            return [form, form_of(module, made)]
+        if not form.is_called and not _is_decorator(module.parents.get(form.call), form.call):
             self.refuse(
                 "`partial` of `jax.pmap` is kept here, so what else it will be given cannot be seen; call `jax.pmap` "
                 "where it is meant"
             )
-        return [(call, call.args[1:])]
+        return [form]
 
-    def _check(self, call: ast.Call, positional: list[ast.expr]) -> None:
-        if hides_arguments(call):
-            self.refuse("`*` and `**` hide the arguments of `jax.pmap`; write them out", call)
-        if len(positional) > _POSITIONS:
+    def _check(self, form: CallForm) -> None:
+        if hides_arguments(form.call):
+            self.refuse("`*` and `**` hide the arguments of `jax.pmap`; write them out", form.call)
+        if len(form.positional) > _POSITIONS:
             self.refuse(
                 "`jax.pmap` takes a function and the name of the axis by position; name the other arguments",
-                positional[_POSITIONS],
+                form.positional[_POSITIONS],
             )
-        for keyword in call.keywords:
+        for keyword in form.call.keywords:
             name = str(keyword.arg)
             if name in _GONE:
                 self.refuse(_GONE[name], keyword)

@@ -56,11 +56,11 @@ class ReplaceShardMap(ModernizeCodemod):
         """Decide about a call of `shard_map`, or of `functools.partial` with it."""
         if not self.site.is_written_here:
             return
-        found = self._call()
-        if found is None:
+        form = call_of(self.site.module, self.use.node)
+        if form is None or (form.positional and not form.is_called):
             self._use_compat("`shard_map` is used as a value")
             return
-        call, positional = found
+        call, positional = form.call, form.positional
         keywords = {keyword.arg: keyword for keyword in call.keywords if keyword.arg}
         arguments: dict[str, ast.expr] = {word: item.value for word, item in keywords.items()}
         if hides_arguments(call):
@@ -97,13 +97,6 @@ class ReplaceShardMap(ModernizeCodemod):
             self.site.replace(arguments["check_rep"], "False")
         elif check:
             append_argument(self.site, call, "check_vma=False")
-
-    def _call(self) -> tuple[ast.Call, list[ast.expr]] | None:
-        """The call that holds the arguments, and the positional ones of `shard_map`; None if there is none."""
-        call, is_partial = call_of(self.site.module, self.use.node)
-        if call is None or (is_partial and len(call.args) > 1):
-            return None
-        return call, [] if is_partial else call.args
 
     def _use_compat(self, because: str) -> None:
         self.site.needs("0.10", f"{because}: `mmruntime.compat.shard_map`")

@@ -24,13 +24,14 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
-from mmmodernize.calls.call_forms import FoundCall, calls_of
+from mmmodernize.calls.call_forms import calls_of
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import make_positional
 from mmmodernize.names.name_index import may_use_old_names
 from mmmodernize.names.part_index import moved_calls
 from mmmodernize.sites.site import Location, ModernizeContext
 from mmrewrite.project.uses import ModuleUses, OldNameUse
+from mmrewrite.source.calls import CallForm
 
 # New home, and the first JAX that has it: the old names, by their own name or as `old:new`.
 _MOVES = {
@@ -251,24 +252,24 @@ def _is_refused_alias(module: ModuleUses, use: OldNameUse) -> bool:
     return not use.is_direct and any(_problem(use.name, found) is not None for found in calls_of(module, use.node))
 
 
-def _changes(name: str, found: FoundCall) -> bool:
+def _changes(name: str, found: CallForm) -> bool:
     """Whether a call is to be written otherwise under the new name, if it can be."""
     changed = {**_RENAMED.get(name, {}), **_places(name, found)}
     return _problem(name, found) is not None or any(keyword.arg in changed for keyword in found.call.keywords)
 
 
-def _places(name: str, found: FoundCall) -> Mapping[str, int]:
+def _places(name: str, found: CallForm) -> Mapping[str, int]:
     """The keywords of a call that are written without their names today, if they stand in their places, with these."""
     order = _BY_POSITION.get(name, ())
     named = [keyword.arg for keyword in found.call.keywords]
-    is_in_order = found.is_whole and [*named] == [*order[found.positional :]]
+    is_in_order = found.is_whole and [*named] == [*order[found.count :]]
     return {each: place for place, each in enumerate(order) if each in named} if is_in_order else {}
 
 
-def _problem(name: str, found: FoundCall) -> str | None:
+def _problem(name: str, found: CallForm) -> str | None:
     """Why the new name does not take a call, as the rest of a sentence; None if it does."""
     today = moved_calls().get(name)
-    if today is None or (found.is_whole and found.positional == _OF_TODAY.get(name) and not found.call.keywords):
+    if today is None or (found.is_whole and found.count == _OF_TODAY.get(name) and not found.keywords):
         return None
     gone = today.lost - _RENAMED.get(name, {}).keys() - _places(name, found).keys()
     for keyword in found.call.keywords:
@@ -278,7 +279,7 @@ def _problem(name: str, found: FoundCall) -> str | None:
     if found.keyword(None) is not None and today.lost:
         return f"has no `{'=`, `'.join(sorted(today.lost))}=`, and `**` may hide one; write the keywords out"
     same = _TAKEN.get(name, today.same)
-    if same is not None and (found.has_star or found.positional > same):
+    if same is not None and (found.has_star or found.count > same):
         return f"takes {same or 'no'} arguments by position as before; write the call anew"
     lacking = next((asked for asked, place in today.required.items() if found.lacks(asked, place)), None)
     return f"needs `{lacking}`" if lacking is not None else None

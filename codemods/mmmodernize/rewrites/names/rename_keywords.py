@@ -89,7 +89,7 @@ class RenameKeywords(ModernizeCodemod):
             for keyword in keywords_of(module, use.node):
                 if keyword.arg is None or keyword.arg in OLD_KEYWORDS[use.name]:
                     yield Location(module, keyword, use)
-            if use.name == SAVE and any(found.positional > _OF_SAVE for found in calls_of(module, use.node)):
+            if use.name == SAVE and any(found.count > _OF_SAVE for found in calls_of(module, use.node)):
                 yield Location(module, use.node, use)
 
     def rewrite(self) -> None:

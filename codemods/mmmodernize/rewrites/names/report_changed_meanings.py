@@ -21,7 +21,7 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
-from mmmodernize.calls.call_forms import is_partial_of
+from mmmodernize.calls.call_forms import call_of
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.modules.project_names import ProjectAge
 from mmmodernize.names.changed_meanings import CHANGED_MEANINGS, ChangedMeaning, meaning_words
@@ -195,22 +195,18 @@ def _meets(
         return False
     if not module.words.isdisjoint(row.beside):
         return False
-    call = module.parents.get(use.node)
-    if not isinstance(call, ast.Call) or not (call.func is use.node or is_partial_of(module, call, use.node)):
+    form = call_of(module, use.node)
+    if form is None:
         return not row.keyword and not row.arguments
-    if (
-        row.is_of_object
-        and call.func is use.node
-        and context.analysis(ValueClasses).are_given(module, call, row.package)
-    ):
+    if row.is_of_object and form.is_called and context.analysis(ValueClasses).are_given(module, form.call, row.package):
         return False
-    keywords = {keyword.arg for keyword in call.keywords}
-    if call.func is not use.node:
+    keywords = {keyword.arg for keyword in form.keywords}
+    if not form.is_called:
         # What is not given here may be given in the call.
         return not row.arguments and row.keyword in ("", *keywords)
     if row.keyword.endswith("=None"):
         return row.keyword.removesuffix("=None") not in keywords
-    by_place = len(call.args) + len(keywords) if row.arguments else 0
+    by_place = len(form.positional) + len(keywords) if row.arguments else 0
     return (not row.keyword or row.keyword in keywords) and by_place >= row.arguments
 
 

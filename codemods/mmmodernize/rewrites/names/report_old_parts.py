@@ -35,7 +35,7 @@ import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from mmmodernize.calls.call_forms import FoundCall, calls_of
+from mmmodernize.calls.call_forms import calls_of
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import make_positional, name_argument
 from mmmodernize.modules.project_names import OwnMembers, ProjectAge
@@ -60,6 +60,7 @@ from mmmodernize.sites.site import Location, ModernizeContext
 from mmmodernize.types.value_classes import ValueClasses
 from mmrewrite.project.uses import ModuleUses, OldNameUse
 from mmrewrite.results import Change
+from mmrewrite.source.calls import CallForm
 
 # Other codemods rewrite the keywords of these.
 _OF_OTHERS = frozenset(
@@ -176,17 +177,16 @@ class ReportOldParts(ModernizeCodemod):
             return
         self.refuse(f"`{arg}=` of `{owner}` {old_keywords()[owner][arg].told(owner)}", keyword)
 
-    def _name_arguments(self, name: str, change: ChangedPlaces, found: FoundCall) -> None:
+    def _name_arguments(self, name: str, change: ChangedPlaces, found: CallForm) -> None:
         """Give the arguments that are passed by name alone today their names, if they are those of before."""
-        given = change.was[change.first : found.positional]
-        # The object is an argument where a method is called by its class.
-        skip = len(found.call.args) - found.positional
+        named = dict(zip(found.positional[change.first :], change.was[change.first :], strict=False))
         # What an alias stands for may be moved, and this call with it.
         is_written = self.site.use is None or self.use.is_direct
         is_whole = is_written and self.site.call is found.call and found.is_whole
-        if is_whole and name not in _SEVERAL_ORDERS and old_keywords().get(name, {}).keys().isdisjoint(given):
-            for index, keyword in enumerate(given, change.first + skip):
-                name_argument(self.site, found.call, index, keyword)
+        is_here = is_whole and all(each in found.call.args for each in named)
+        if is_here and name not in _SEVERAL_ORDERS and old_keywords().get(name, {}).keys().isdisjoint(named.values()):
+            for argument, keyword in named.items():
+                name_argument(self.site, found.call, found.call.args.index(argument), keyword)
             return
         title, names = TITLES[change.package], ", ".join(change.was[change.first :])
         self.refuse(
@@ -194,7 +194,7 @@ class ReportOldParts(ModernizeCodemod):
             f"{names} there; write the names of those that it still has"
         )
 
-    def _check_requirements(self, name: str, found: FoundCall) -> None:
+    def _check_requirements(self, name: str, found: CallForm) -> None:
         for asked in _missing(name, found):
             title = TITLES[asked.package]
             self.refuse(f"since {title} {asked.since}, `{name}` needs `{asked.name}`; pass it", found.call)
@@ -244,10 +244,10 @@ def _methods() -> Mapping[str, Collection[str]]:
     return found
 
 
-def _calls_by_name(module: ModuleUses, use: OldNameUse) -> Iterator[FoundCall]:
+def _calls_by_name(module: ModuleUses, use: OldNameUse) -> Iterator[CallForm]:
     """The calls of what a name stands for; a method that is called by its class is given the object first."""
     skip = int(_is_method(use.name) and use.name not in methods_of_classes())
-    return (replace(each, positional=max(each.positional - skip, 0)) for each in calls_of(module, use.node))
+    return (replace(each, positional=each.positional[skip:]) for each in calls_of(module, use.node))
 
 
 def _is_method(name: str) -> bool:
@@ -307,13 +307,13 @@ class _Objects:
         return (first, False) if first is not None and node.attr not in self._own else None
 
 
-def _old_keywords(name: str, found: FoundCall) -> Iterator[ast.keyword]:
+def _old_keywords(name: str, found: CallForm) -> Iterator[ast.keyword]:
     """The keywords of a call that are gone, but for those that another codemod renames."""
     old, others = old_keywords().get(name, {}), RENAMED_KEYWORDS.get(name, ())
     yield from (keyword for keyword in found.call.keywords if keyword.arg in old and keyword.arg not in others)
 
 
-def _is_changed(name: str, found: FoundCall, age: ProjectAge) -> bool:
+def _is_changed(name: str, found: CallForm, age: ProjectAge) -> bool:
     """Whether a call lacks an argument, or gives one by position that is not taken so any more or means another."""
     change = _change(name, found)
     return any(_missing(name, found)) or (change is not None and _is_told(change, age))
@@ -347,13 +347,13 @@ def _is_in_its_place(module: ModuleUses, use: OldNameUse, keyword: ast.keyword) 
     return list(order[len(call.args) : len(call.args) + count]) == named[:count]
 
 
-def _change(name: str, found: FoundCall) -> ChangedPlaces | None:
+def _change(name: str, found: CallForm) -> ChangedPlaces | None:
     """The change that a call by position meets."""
     changes = changed_places().get(name, ())
-    return next((each for each in changes if each.first < found.positional <= len(each.was)), None)
+    return next((each for each in changes if each.first < found.count <= len(each.was)), None)
 
 
-def _missing(name: str, found: FoundCall) -> Iterator[NewRequirement]:
+def _missing(name: str, found: CallForm) -> Iterator[NewRequirement]:
     """The parameters of today that a call does not give."""
     return (asked for asked in new_requirements().get(name, ()) if found.lacks(asked.name, asked.place))
 
