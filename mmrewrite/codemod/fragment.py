@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Generic
 
 import libcst as cst
 from libcst._nodes.internal import CodegenState
@@ -124,12 +125,26 @@ class Fragment:
         """
         if self.header:
             raise NotReproduced("a call in the head of a block stays as it is")
-        positions = [node for node in calls_in_order(self.statement) if isinstance(node, ast.Call)]
+        positions = [node for node in nodes_in_order(self.statement) if isinstance(node, ast.Call)]
         if self.calls is None:
-            self.calls = list(_calls(self.node)) if len(positions) == 1 else _calls_in_order(self.node)
+            self.calls = list(_calls(self.node)) if len(positions) == 1 else _in_order(self.node, cst.Call)
         if len(self.calls) != len(positions):
             raise NotReproduced("the calls of this statement are not where `ast` has them")
         return self.calls[positions.index(wanted)]
+
+    def lambda_node(self, wanted: ast.Lambda) -> cst.Lambda:
+        """The node of the original tree for the `lambda` that `ast` has as `wanted`, found as calls are.
+
+        Raises:
+            NotReproduced: If the lambdas that LibCST sees are not those that `ast` has.
+        """
+        if self.header:
+            raise NotReproduced("a `lambda` in the head of a block stays as it is")
+        positions = [node for node in nodes_in_order(self.statement) if isinstance(node, ast.Lambda)]
+        found = _in_order(self.node, cst.Lambda)
+        if len(found) != len(positions):
+            raise NotReproduced("the lambdas of this statement are not where `ast` has them")
+        return found[positions.index(wanted)]
 
     def keep_only(self, hints: Collection[HintReference]) -> None:
         """Drop the codemods of other hints."""
@@ -173,7 +188,7 @@ def without_cuts(source: SourceText, start: int, end: int, cuts: Sequence[Cut]) 
     return text + source.text[position:end]
 
 
-def calls_in_order(node: ast.AST) -> Iterator[ast.AST]:
+def nodes_in_order(node: ast.AST) -> Iterator[ast.AST]:
     """Nodes of a tree as LibCST visits them: in the order of their text, outer ones first."""
     yield node
     children = list(ast.iter_child_nodes(node))
@@ -181,7 +196,7 @@ def calls_in_order(node: ast.AST) -> Iterator[ast.AST]:
         # Before Python 3.12 (PEP 701) positions inside an f-string are wrong; its fields are in the order of the text.
         children.sort(key=_position)
     for child in children:
-        yield from calls_in_order(child)
+        yield from nodes_in_order(child)
 
 
 def _position(node: ast.AST) -> tuple[int, int]:
@@ -223,19 +238,23 @@ def _calls(node: cst.CSTNode) -> Iterator[cst.Call]:
                     yield from _calls(item)
 
 
-def _calls_in_order(node: cst.CSTNode) -> list[cst.Call]:
-    finder = _Calls()
+def _in_order(node: cst.CSTNode, kind: type[cst.CSTNodeT]) -> list[cst.CSTNodeT]:
+    """The nodes of a kind in the order of their text, outer ones first."""
+    finder = _Finder(kind)
     node.visit(finder)
     return finder.found
 
 
-class _Calls(cst.CSTVisitor):
-    def __init__(self) -> None:
+class _Finder(cst.CSTVisitor, Generic[cst.CSTNodeT]):
+    def __init__(self, kind: type[cst.CSTNodeT]) -> None:
         super().__init__()
-        self.found: list[cst.Call] = []
+        self.kind = kind
+        self.found: list[cst.CSTNodeT] = []
 
-    def visit_Call(self, node: cst.Call) -> None:
-        self.found.append(node)
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        if isinstance(node, self.kind):
+            self.found.append(node)
+        return True
 
 
 class _InTurn(cst.CSTTransformer):

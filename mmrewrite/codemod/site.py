@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import PurePath
 from typing import TYPE_CHECKING, NoReturn
 
 from mmrewrite.codemod.array_methods import ARRAY_METHODS
@@ -307,6 +308,10 @@ class Site:
 
     # Changes
 
+    def place(self, path: str, line: int) -> str:
+        """A line, with its file where that is another one, in a message about this site."""
+        return f"line {line}" + (f" of {PurePath(path).name}" if path != self.facts.path else "")
+
     def fragment(self, statement: ast.stmt) -> Fragment:
         """The parsed text of a statement, or of its header. Refuses the site if LibCST cannot reproduce it."""
         if statement not in self.draft.fragments:
@@ -322,6 +327,13 @@ class Site:
             return self.fragment(statement).call(wanted)
         except NotReproduced as problem:
             self.refuse(f"{problem}; give what it makes a name in a statement of its own", statement)
+
+    def lambda_node(self, statement: ast.stmt, wanted: ast.Lambda) -> cst.Lambda:
+        """The LibCST node for a `lambda` in a simple statement, which `ast` has as `wanted`."""
+        try:
+            return self.fragment(statement).lambda_node(wanted)
+        except NotReproduced as problem:
+            self.refuse(f"{problem}; write it as a `def`", statement)
 
     def transform(self, statement: ast.stmt, codemod: cst.CSTTransformer) -> None:
         """Let `codemod` visit a statement, or its header, once every site is decided."""

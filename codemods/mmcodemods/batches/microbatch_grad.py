@@ -40,7 +40,6 @@ from mmrewrite.analysis.meshes.schedules import check_schedule, runtime_argument
 from mmrewrite.analysis.objects.annotations import annotation_of, is_fully_annotated
 from mmrewrite.analysis.steps.batch_arguments import choose_batch
 from mmrewrite.analysis.steps.changed_arguments import changed_argument
-from mmrewrite.analysis.steps.closures import lambda_assignment
 from mmrewrite.analysis.steps.gradients import find_gradient, refuse_several
 from mmrewrite.analysis.steps.losses import (
     Loss,
@@ -126,23 +125,9 @@ class MicrobatchGrad(MeshCodemod):
             self.site.transform(use.statement, self)
         if self.batch.appended and self.batch.remade is None and loss is not None:
             if isinstance(loss.node, ast.Lambda):
-                named = lambda_assignment(loss)
-                function = self.target.args[0].value if self.target is not None and self.target.args else None
-                if named is not None:
-                    line = self.site.fragment(named).node
-                    assert isinstance(line, cst.SimpleStatementLine)
-                    # Another statement may stand on the line.
-                    parts = [each for each in line.body if isinstance(each, cst.Assign)]
-                    name = ast.unparse(named.targets[0])
-                    function = next(
-                        each.value for each in parts if getattr(each.targets[0].target, "value", None) == name
-                    )
-                    self.site.transform(named, self)
-                elif self.gradient.by_name:
-                    function = None
-                if not isinstance(function, cst.Lambda):
-                    self.refuse("the loss is a `lambda` within another expression; write it as a `def`")
-                self.function = function
+                statement = values_of(self.site.project).uses_of(loss.facts).statement_of(loss.node)
+                self.function = self.site.lambda_node(statement, loss.node)
+                self.site.transform(statement, self)
             else:
                 if is_fully_annotated(loss.node):
                     self.annotations = [annotation_of(self.site, each, loss.scope) for each in self.batch.appended]

@@ -7,9 +7,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from mmrewrite.analysis.steps.closures import Closed, cannot_be_given, closed_over, is_used_elsewhere, remade_loss
+from mmrewrite.analysis.steps.closures import (
+    Closed,
+    RemadeLoss,
+    cannot_be_given,
+    closed_over,
+    is_used_elsewhere,
+    remade_loss,
+)
 from mmrewrite.analysis.steps.gradients import Gradient
-from mmrewrite.analysis.steps.losses import Loss, is_size, looks_like_key, made_as_keys, names_one_key
+from mmrewrite.analysis.steps.losses import (
+    Loss,
+    is_size,
+    looks_like_key,
+    made_as_keys,
+    names_one_key,
+    possible_functions,
+)
 from mmrewrite.analysis.steps.step_data import StepData, are_of_one_batch
 from mmrewrite.codemod.site import Site
 from mmrewrite.directives.arguments import whole_number
@@ -172,7 +186,7 @@ class _Chooser:
             return positional + self.batch.appended.index(name)
         if self.loss is None:
             what = ast.unparse(self.gradient.function)
-            self.refuse_made(name)
+            self.refuse_unseen(name)
             self.site.refuse(f"cannot see the parameters of `{what}`; write the position instead of `{name}`")
         known = [*self.parameters, *(closed.name for closed in self.closed)]
         message = f"the loss has no parameter `{name}` and closes over none{nearest(name, known)}"
@@ -215,7 +229,8 @@ class _Chooser:
         if not candidates and not named:
             return self.closed_candidates(keys)
         others = [argument for index, argument in enumerate(call.args) if index not in candidates]
-        if not named and are_of_one_batch(self.site, [call.args[index] for index in candidates], others):
+        rows = [call.args[index] for index in candidates]
+        if not named and are_of_one_batch(self.site, self.site.facts, rows, others):
             return [*candidates]
         listed = [self.site.text(call.args[index]) for index in candidates] + named
         if named and self.loss is None:
@@ -256,22 +271,20 @@ class _Chooser:
         data: list[int | str] = [
             closed.name
             for closed in self.closed
-            if closed.is_data
-            and not closed.is_key
-            and closed.name not in keys
-            and not (self.loss is not None and is_size(self.site, self.loss.facts, closed.node))
+            if closed.name not in keys and self.loss is not None and self.may_be_data(closed, self.loss)
         ]
         step = self.step_data(self.argument_call())
         data = [each for each in data if step.may_be_batch(ast.Name(str(each), ast.Load()))] or data
         if not data:
-            self.refuse_made()
+            self.refuse_unseen()
             self.site.refuse(
                 "no argument of this call could be the batch: all are differentiated, keys or settings; pass the batch "
                 "to the loss by position, or write `argnum=` with the name or the position of what is the batch all "
                 "the same"
             )
         nodes = [closed.node for closed in self.closed if closed.name in data]
-        if len(data) > 1 and not are_of_one_batch(self.site, nodes, self.argument_call().args):
+        home = self.loss.facts if self.loss is not None else self.site.facts
+        if len(data) > 1 and not are_of_one_batch(self.site, home, nodes, self.argument_call().args):
             names = [str(each) for each in data] + [closed.name for closed in self.closed if closed.is_key]
             self.check_given(names)
             self.batch.question = (
@@ -291,19 +304,34 @@ class _Chooser:
             self.refuse_to_guess("this gradient function is called with different numbers of arguments")
         return calls[0]
 
-    def refuse_made(self, name: str | None = None) -> None:
-        """Refuse a loss that a function out of view makes of its batch, perhaps of what has a name."""
+    def refuse_unseen(self, name: str | None = None) -> None:
+        """Refuse a loss that closes over its batch, perhaps over what has a name, where no parameter can be added."""
         made = self.gradient.function
-        if self.loss is not None or not isinstance(made, ast.Call) or not self.site.call_form(made).is_called:
+        if self.loss is not None:
             return
-        batch = next((each.id for each in made.args if isinstance(each, ast.Name) and name in (None, each.id)), None)
-        if batch is not None:
-            text = ast.unparse(made)
-            self.site.refuse(
-                f"the loss that `{text}` makes cannot be seen; write `lambda params, {batch}: {text}(params)` in its "
-                "place, with a parameter for each value that has one row per example, and pass these to the gradient "
-                "as well"
+        if isinstance(made, ast.Call) and self.site.call_form(made).is_called:
+            batch = next(
+                (each.id for each in made.args if isinstance(each, ast.Name) and name in (None, each.id)), None
             )
+            if batch is not None:
+                text = ast.unparse(made)
+                self.site.refuse(
+                    f"the loss that `{text}` makes cannot be seen; write `lambda params, {batch}: {text}(params)` in "
+                    "its place, with a parameter for each value that has one row per example, and pass these to the "
+                    "gradient as well"
+                )
+        for each in possible_functions(self.site, self.gradient.loss):
+            names = [closed.name for closed in closed_over(self.site, each) if self.may_be_data(closed, each)]
+            if names if name is None else name in names:
+                where = self.site.place(each.facts.path, each.node.lineno)
+                self.site.refuse(
+                    f"the loss may be the function of {where}, which closes over {_listed(names)}; give it a parameter "
+                    "for what has one row per example, and pass that to this gradient by position"
+                )
+
+    def may_be_data(self, closed: Closed, loss: Loss) -> bool:
+        """Whether what a loss closes over may be the batch: no model, key or size."""
+        return closed.is_data and not closed.is_key and not is_size(self.site, loss.facts, closed.node)
 
     def refuse_to_guess(self, reason: str, node: ast.expr | None = None) -> NoReturn:
         """Refuse a batch that the calls do not show; the user is told which argument has which position."""
@@ -320,20 +348,24 @@ class _Chooser:
     def check_appended(self) -> None:
         """Refuses closed-over values that cannot become arguments of the loss."""
         assert self.loss is not None
-        remade = remade_loss(self.site, self.gradient, self.loss, self.batch.appended)
+        remade = self.check_given(self.batch.appended)
         if remade is not None:
             self.batch.remade, self.batch.appended = remade.text, [*remade.names]
             return
         self.batch.has_defaults = is_used_elsewhere(self.site, self.gradient, self.loss)
-        self.check_given(self.batch.appended)
 
-    def check_given(self, names: list[str]) -> None:
-        """Refuses names that cannot become arguments of the loss."""
+    def check_given(self, names: list[str]) -> RemadeLoss | None:
+        """The loss that its factory makes anew with parameters for these names, None where the loss itself gets them.
+
+        Refuses names that cannot become arguments of the loss.
+        """
         assert self.loss is not None
-        reason = cannot_be_given(self.site, self.gradient, self.loss, names)
+        remade = remade_loss(self.site, self.gradient, self.loss, names)
+        reason = None if remade is not None else cannot_be_given(self.site, self.gradient, self.loss, names)
         if reason is not None:
             what = "an argument; pass it" if len(names) == 1 else "arguments; pass them"
             self.site.refuse(f"{reason}, so {_listed(names)} cannot become {what} by position to the loss function")
+        return remade
 
     def complete_moves(self) -> None:
         """Refuses keywords that cannot become positional without a gap or another order of evaluation."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePath
 
 from mmrewrite.analysis.steps.gradients import Gradient, is_gradient_decorator, reads_of
 from mmrewrite.analysis.steps.losses import (
@@ -71,7 +70,7 @@ def cannot_be_given(site: Site, gradient: Gradient, loss: Loss, names: list[str]
     """
     node = loss.node
     if loss.facts is not site.facts:
-        return f"the loss is defined in another module (line {node.lineno} of {PurePath(loss.facts.path).name})"
+        return f"the loss is defined in another module ({site.place(loss.facts.path, node.lineno)})"
     if isinstance(node, ast.AsyncFunctionDef):
         return "the loss is an `async def`"
     if node.args.vararg or node.args.defaults:
@@ -95,11 +94,8 @@ def cannot_be_given(site: Site, gradient: Gradient, loss: Loss, names: list[str]
         if name in rebound:
             # As a parameter it would be another name, which code outside of the loss does not see changed.
             return f"the loss assigns `{name}`, which it declares `nonlocal` or `global`"
-    if isinstance(node, ast.Lambda):
-        if node is gradient.function:
-            return None
-        if lambda_assignment(loss) is None:
-            return "the loss is a `lambda` within another expression; write it as a `def`"
+    if node is gradient.function:
+        return None
     outside = site.facts.names.scope
     if not isinstance(node, ast.Lambda):
         outside = site.facts.scope_of(node)
@@ -109,7 +105,9 @@ def cannot_be_given(site: Site, gradient: Gradient, loss: Loss, names: list[str]
     if is_used_elsewhere(site, gradient, loss):
         changed = next((name for name in names if not _is_set_above(loss, name)), None)
         if changed is not None:
-            return f"`{_name(loss)}` is used elsewhere, too, and `{changed}` changes below it"
+            own = _name(site, loss)
+            used = f"`{own}` is" if own is not None else "its `lambda` may be"
+            return f"{used} used elsewhere, too, and `{changed}` changes below it"
     return None
 
 
@@ -184,35 +182,37 @@ def _made_by(site: Site, loss: Value) -> ast.Call | None:
     return node if isinstance(node, ast.Call) else None
 
 
-def lambda_assignment(loss: Loss) -> ast.Assign | None:
-    """The statement `loss = lambda ...` of a loss that is a lambda with one name."""
-    for statement in loss.facts.names.scopes:
-        match statement:
-            case ast.Assign(targets=[ast.Name()], value=value) if value is loss.node:
-                return statement
-    return None
-
-
-def _name(loss: Loss) -> str:
+def _name(site: Site, loss: Loss) -> str | None:
+    """The name of a loss, None for a `lambda` that is not assigned to one by itself."""
     if not isinstance(loss.node, ast.Lambda):
         return loss.node.name
-    statement = lambda_assignment(loss)
-    return ast.unparse(statement.targets[0]) if statement is not None else "lambda"
+    match values_of(site.project).uses_of(loss.facts).parents.get(loss.node):
+        case (
+            ast.Assign(targets=[ast.Name(id=name)])
+            | ast.AnnAssign(target=ast.Name(id=name))
+            | ast.NamedExpr(target=ast.Name(id=name))
+        ):
+            return name
+        case _:
+            return None
 
 
 def is_used_elsewhere(site: Site, gradient: Gradient, loss: Loss) -> bool:
-    """Whether a loss is used otherwise than by the gradient; new parameters then need defaults."""
+    """Whether a loss may be used otherwise than by the gradient; new parameters then need defaults."""
     if loss.facts is not site.facts:
         return True
-    defined: ast.stmt | None = lambda_assignment(loss) if isinstance(loss.node, ast.Lambda) else loss.node
-    if defined is None:
+    if loss.node is gradient.function:
         return False
+    name = _name(site, loss)
+    if name is None:
+        return True
+    uses = values_of(site.project).uses_of(loss.facts)
     decorated = (
         isinstance(gradient.function, ast.Name)
         and gradient.by_name
         and any(use.call.func is gradient.function for use in gradient.uses)
     )
-    reads = reads_of(site, _name(loss), site.facts.scope_of(defined))
+    reads = reads_of(site, name, site.facts.scope_of(uses.statement_of(loss.node)))
     # Another name for the loss is a read that is not the gradient's, and may be called.
     alone = len(reads) == 1 and any(node is reads[0] for node in ast.walk(gradient.function))
     return not alone and not decorated

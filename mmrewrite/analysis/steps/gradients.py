@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import NamedTuple, NoReturn
 
 from mmrewrite.codemod.site import Site
@@ -91,7 +90,7 @@ class GradientMaker(NamedTuple):
 
     def place(self, site: Site) -> str:
         """Where it stands, in a message about a site."""
-        return f"line {self.line}" + (f" of {PurePath(self.path).name}" if self.path != site.facts.path else "")
+        return site.place(self.path, self.line)
 
 
 def find_gradient(site: Site) -> Gradient:

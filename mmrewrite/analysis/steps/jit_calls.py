@@ -182,7 +182,7 @@ def _made_where(site: Site) -> str:
     for call in site.calls(site.statement):
         for place in flow.may(flow.value_in(site.facts, call.func), compiled).places.values():
             path, _, line = place.rpartition(":")
-            return f": line {line}" + (f" of {PurePath(path).name}" if path != site.facts.path else "")
+            return f": {site.place(path, int(line))}"
     return ""
 
 

@@ -109,6 +109,17 @@ def find_function(site: Site, value: Value, *, in_any_call: bool = False, depth:
     return dataclasses.replace(inner, num_bound=inner.num_bound + num_bound)
 
 
+def possible_functions(site: Site, value: Value) -> list[Loss]:
+    """The definitions of the functions that a value may be by itself."""
+
+    def function(value: Value) -> ast.AST | None:
+        is_function = isinstance(value.head, ast.FunctionDef | ast.Lambda) and not value.path
+        return value.head if is_function and isinstance(value.head, ast.AST) else None
+
+    found = values_of(site.project).may(value, function).answers
+    return [Loss(each.module.facts, node) for node, each in found.items() if isinstance(node, Definition)]
+
+
 def keeps_values(facts: Facts, decorator: ast.expr, scope: Scope) -> bool:
     """Whether a decorator is known not to change what a function returns."""
     names = [decorator, *([decorator.func, *decorator.args[:1]] if isinstance(decorator, ast.Call) else [])]

@@ -78,24 +78,22 @@ class StepData:
                 yield from self._names(child, scope)
 
 
-def are_of_one_batch(site: Site, nodes: Sequence[ast.expr], others: Sequence[ast.expr]) -> bool:
-    """Whether expressions have parts of one container, of which `others` have none, or the same rows of arrays.
+def are_of_one_batch(site: Site, facts: Facts, nodes: Sequence[ast.expr], others: Sequence[ast.expr]) -> bool:
+    """Whether expressions of a module have parts of one container, or the same rows of arrays.
 
-    What is computed of such parts alone, and entry by entry, has their rows.
+    Of the container `others`, which stand at the site, have no part. What is computed of such parts alone, and entry by
+    entry, has their rows.
     """
-    found = [_wholes(site, node) for node in nodes]
-    beside = {whole for node in others for whole in _wholes(site, node)}
+    flow = values_of(site.project)
+    found = [_wholes_in(flow, facts, node, _DEEPEST) for node in nodes]
+    beside = {whole for node in others for whole in _wholes_in(flow, site.facts, node, _DEEPEST)}
     shared = set(found[0]).intersection(*found[1:]) - beside
     # One of them may be the container itself.
     return any(sum(not wholes[whole] for wholes in found) <= 1 for whole in shared)
 
 
-def _wholes(site: Site, node: ast.expr) -> dict[Hashable, bool]:
-    """The values that an expression may have, and what these are items of, each with whether it is an item of it."""
-    return _wholes_in(values_of(site.project), site.facts, node, _DEEPEST)
-
-
 def _wholes_in(flow: ValueFlow, facts: Facts, node: ast.expr, depth: int) -> dict[Hashable, bool]:
+    """The values that an expression may have, and what these are items of, each with whether it is an item of it."""
     found: dict[Hashable, bool] = {}
     names = (part for part in ast.walk(node) if isinstance(part, ast.Name | ast.Subscript | ast.Attribute))
     queue = [flow.value_in(facts, part) for part in names]
