@@ -286,3 +286,29 @@ def test_code_out_of_view_may_read_the_mesh(what: str) -> None:
 @pytest.mark.parametrize("what", IN_VIEW)
 def test_code_in_view_does_not(what: str) -> None:
     assert not keeps_context(IN_VIEW[what])
+
+
+def test_what_is_walked_after_a_question_has_an_answer_too() -> None:
+    program = """\
+from jax.experimental.pjit import with_sharding_constraint
+import jax
+def second():
+    with mesh:
+        return pjit(place, in_shardings=P("d"), out_shardings=P())(jnp.zeros(8))
+def place(x):
+    return jax.lax.with_sharding_constraint(x + 1, P("d"))
+def run(devices):
+    with mesh(devices, ("d",)):
+        return jax.jit(raises_another)(asks(returns_before_it_raises(raises_it_again(x))))
+try:
+    jax.jit(raises_another)(asks(returns_before_it_raises(raises_it_again(x))))
+except ImportError:
+    pass
+def raises_another(x):
+    try:
+        return with_sharding_constraint(x, P("d"))
+    except ValueError as error:
+        raise NoMesh() from error
+"""
+    (result,) = modernize_project(source_files({"a.py": program.encode()}), REGISTRY)
+    assert result.failure is None

@@ -161,9 +161,7 @@ def placed_imports(facts: Facts, new: Iterable[NewImport], before: int) -> Itera
 def _place(facts: Facts, new: NewImport, before: int) -> _ImportPosition:
     """The place of an import above line `before`, in the group of its kind and in order, as isort would put it."""
     newline = facts.source.newline
-    groups = import_statements(facts.tree, facts.source)
-    plain = ([each for each in group if _module_of(each) != "__future__"] for group in groups)
-    sections = [section for section in plain if section and section[-1].lineno < before]
+    sections = [each for each in import_statements(facts.tree, facts.source) if each[-1].lineno < before]
     star = facts.names.star
     if star is not None and star.lineno < before:
         # `import *` might bind the name of the new import, so that goes below it.

@@ -33,10 +33,12 @@ def import_groups(tree: ast.Module, source: SourceText) -> Iterator[ImportLines]
 
 
 def import_statements(tree: ast.Module, source: SourceText) -> Iterator[list[ast.Import | ast.ImportFrom]]:
-    """The statements of each group of imports of a module, in order."""
+    """The statements of each group of imports of a module, in order; those of `__future__` stand above all others."""
     group: list[ast.Import | ast.ImportFrom] = []
     for statement in [*tree.body, None]:
         one = statement if isinstance(statement, _IMPORTS) and not _is_carried_on(source, statement) else None
+        if isinstance(one, ast.ImportFrom) and one.module == "__future__":
+            one = None
         if group and (one is None or not _is_below(source, group[-1], one)):
             yield group
             group = []

@@ -78,20 +78,28 @@ class Components:
 
     def below(self, marks: Mapping[ast.AST, int]) -> Callable[[ast.AST], int]:
         """For each node, the marks of all that it leads to, and its own."""
-        masks = self._own(marks)
-        for number, leads in enumerate(self._leads):
-            for other in leads:
-                masks[number] |= masks[other]
-        return self._lookup(masks, marks)
+
+        def masks_below() -> list[int]:
+            masks = self._own(marks)
+            for number, leads in enumerate(self._leads):
+                for other in leads:
+                    masks[number] |= masks[other]
+            return masks
+
+        return self._lookup(masks_below, marks)
 
     def above(self, marks: Mapping[ast.AST, int]) -> Callable[[ast.AST], int]:
         """For each node, the marks of all that leads to it, and its own."""
-        masks = self._own(marks)
-        for number in range(len(self._leads) - 1, -1, -1):
-            if masks[number]:
-                for other in self._leads[number]:
-                    masks[other] |= masks[number]
-        return self._lookup(masks, marks)
+
+        def masks_above() -> list[int]:
+            masks = self._own(marks)
+            for number in range(len(self._leads) - 1, -1, -1):
+                if masks[number]:
+                    for other in self._leads[number]:
+                        masks[other] |= masks[number]
+            return masks
+
+        return self._lookup(masks_above, marks)
 
     def _own(self, marks: Mapping[ast.AST, int]) -> list[int]:
         masks = [0] * len(self._leads)
@@ -100,10 +108,18 @@ class Components:
                 masks[self._component[node]] |= mark
         return masks
 
-    def _lookup(self, masks: list[int], marks: Mapping[ast.AST, int]) -> Callable[[ast.AST], int]:
+    def _lookup(self, compute: Callable[[], list[int]], marks: Mapping[ast.AST, int]) -> Callable[[ast.AST], int]:
+        masks = compute()
+
         def of(node: ast.AST) -> int:
+            nonlocal masks
             number = self._component.get(node)
-            return marks.get(node, 0) if number is None else masks[number]
+            if number is None:
+                return marks.get(node, 0)
+            if number >= len(masks):
+                # It was walked meanwhile.
+                masks = compute()
+            return masks[number]
 
         return of
 
