@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from mmrewrite.project.uses import ModuleUses, OldNameUse
@@ -25,6 +25,9 @@ class ModernizeCodemod:
         regional: Whether its sites are rewritten together with all that the same mesh context reaches, or not at all.
         on_request_only: Whether it runs only when it is selected by name.
         extra_markers: Bytes of files that may hold a site although they hold none of the names.
+        beside: Full names other than `names` and `moved`. A module that uses none of them all, and has none of `words`
+            in its text, has no site. None where that is not so.
+        words: Parts of the text of a module that may have a site although it uses none of the names.
         takes_the_rest: Whether it gives up those of its names that another codemod has.
         changed_in: For text that is no old name: the package, the release, and what that release made of it. It
             "changes" its meaning, "warns" or "stops" working. By the full name that is used, "" for every other.
@@ -35,6 +38,8 @@ class ModernizeCodemod:
     regional: ClassVar[bool] = False
     on_request_only: ClassVar[bool] = False
     extra_markers: ClassVar[tuple[bytes, ...]] = ()
+    beside: ClassVar[Collection[str] | None] = None
+    words: ClassVar[Collection[str]] = ()
     takes_the_rest: ClassVar[bool] = False
     changed_in: ClassVar[Mapping[str, tuple[str, str, Change]]] = {}
 
@@ -51,6 +56,14 @@ class ModernizeCodemod:
     def may_be_in(cls, data: bytes) -> bool:
         """The first gate: whether a file with these bytes can have a site."""
         return any(marker in data for marker in cls.markers())
+
+    @classmethod
+    def may_be_at(cls, module: ModuleUses) -> bool:
+        """The second gate: whether a module, whose names are resolved, can have a site."""
+        if cls.beside is None or module.uses_any((*cls.names, *cls.moved, *cls.beside)):
+            return True
+        text = module.facts.source.text
+        return any(word in text for word in cls.words)
 
     @classmethod
     def homes(cls, target: tuple[int, ...]) -> Mapping[str, str]:

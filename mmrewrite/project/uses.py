@@ -6,7 +6,7 @@ import ast
 import copy
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -379,6 +379,10 @@ class ModuleUses:
             if name.partition(".")[0] in roots
             and any(name == prefix or name.startswith(f"{prefix}.") for prefix in prefixes)
         ]
+
+    def uses_any(self, names: Iterable[str]) -> bool:
+        """Whether an expression stands for one of `names`."""
+        return not self._meanings.keys().isdisjoint(names)
 
     def uses(self, names: Collection[str]) -> Iterator[OldNameUse]:
         """Expressions that stand for one of `names`; of two in one chain of attributes the longer."""

@@ -11,8 +11,9 @@ from mmrewrite.project.uses import ModuleUses, dotted_text
 RUNTIME = "mmruntime"
 PACKAGES = ("multimesh.jax", "legate.jax")
 PLUGINS = ("jax_plugins.multimesh", "jax_plugins.legate")
-# Bytes of files that may import it.
-MARKERS = (b"multimesh", b"legate")
+# What stands in files that may import it.
+WORDS = ("multimesh", "legate")
+MARKERS = tuple(word.encode() for word in WORDS)
 # Switches of earlier versions: neighbouring tasks of one submesh are always one program in `mmruntime`.
 SWITCHES = frozenset(("enable_task_fusion", "only_fuse_loop_tasks"))
 # With a mesh it is JAX's own under MultiMesh too.

@@ -158,9 +158,8 @@ class PlainSites:
         if owner is None or owner.kind not in ("function", "module") or len(owner.bindings[name]) != 1:
             return None
         full = f"{module.facts.names.name}.{name}"
-        if owner.kind == "module" and any(
-            other is not module and any(True for _ in other.uses((full,))) for other in self.modules.values()
-        ):
+        others = (other for other in self.modules.values() if other is not module)
+        if owner.kind == "module" and any(other.uses_any((full,)) for other in others):
             return None
         heads = module.heads_of(name, owner)
         calls: list[ast.expr | None] = [

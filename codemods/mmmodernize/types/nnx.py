@@ -103,7 +103,7 @@ class NnxVariables:
 
     @cached_property
     def _partitions(self) -> bool:
-        return any(True for module in self._modules.values() for _ in module.uses((_PARTITIONING,)))
+        return any(module.uses_any((_PARTITIONING,)) for module in self._modules.values())
 
     def _is_annotated_one(self, value: Value) -> bool | None:
         return None if self.kind(value) is None and not _is_in_place(value) else True

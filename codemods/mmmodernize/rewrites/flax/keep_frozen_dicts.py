@@ -47,6 +47,8 @@ class KeepFrozenDicts(ModernizeCodemod):
     changed_in: ClassVar = {"": ("flax", "0.7.2", "changes")}
 
     extra_markers: ClassVar[tuple[bytes, ...]] = (b"unfreeze", b".pop(", b".copy(")
+    beside: ClassVar = ()
+    words: ClassVar = ("unfreeze", "pop", "copy")
 
     @classmethod
     def may_be_in(cls, data: bytes) -> bool:

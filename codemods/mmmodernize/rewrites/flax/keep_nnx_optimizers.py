@@ -34,6 +34,7 @@ class KeepNnxOptimizers(ModernizeCodemod):
 
     changed_in: ClassVar = {"": ("flax", "0.11.0", "stops")}
     extra_markers: ClassVar = (b"nnx",)
+    beside: ClassVar = (_OPTIMIZER,)
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:

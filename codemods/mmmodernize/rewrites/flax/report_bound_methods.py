@@ -37,6 +37,7 @@ class ReportBoundMethods(ModernizeCodemod):
 
     changed_in: ClassVar = {"": ("flax", "0.12.1", "stops")}
     extra_markers: ClassVar = (b"nnx",)
+    beside: ClassVar = _TRANSFORMATIONS
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:

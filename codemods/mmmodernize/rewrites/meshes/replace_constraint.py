@@ -38,6 +38,7 @@ class ReplaceConstraint(ModernizeCodemod):
     """Rewrites the name of the function, and the spec where the context goes away."""
 
     moved: ClassVar = OLD_CONSTRAINTS
+    beside: ClassVar = CONSTRAINTS
     regional = True
 
     @classmethod

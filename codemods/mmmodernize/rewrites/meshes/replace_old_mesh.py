@@ -27,6 +27,7 @@ class ReplaceOldMesh(ModernizeCodemod):
     """Replaces the name and leaves the arguments alone."""
 
     moved: ClassVar = OLD_MESHES
+    beside: ClassVar = ()
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:

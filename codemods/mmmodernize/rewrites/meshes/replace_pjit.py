@@ -58,6 +58,7 @@ class ReplacePjit(ModernizeCodemod):
     """Rewrites the call, its keywords and its specs."""
 
     names = tuple(PJIT)
+    beside = ("jax.jit",)
     regional = True
 
     @classmethod

@@ -42,6 +42,7 @@ class ReplaceShardMap(ModernizeCodemod):
     """Replaces the name, names the arguments, and keeps the gradients."""
 
     names: ClassVar[tuple[str, ...]] = ("jax.experimental.shard_map.shard_map",)
+    beside: ClassVar = ()
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:

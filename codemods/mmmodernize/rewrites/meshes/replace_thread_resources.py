@@ -38,6 +38,7 @@ class ReplaceThreadResources(ModernizeCodemod):
     """Replaces the whole expression."""
 
     names = (*ENVIRONMENTS, *RESOURCE_ENVS)
+    beside = ()
     regional = True
 
     @classmethod

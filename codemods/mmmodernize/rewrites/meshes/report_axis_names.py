@@ -34,6 +34,7 @@ class ReportAxisNames(ModernizeCodemod):
     """Writes nothing."""
 
     extra_markers: ClassVar = (b"Mesh", b"make_mesh")
+    beside: ClassVar = MESHES
     changed_in: ClassVar = {"": ("jax", "0.7.0", "stops")}
 
     @classmethod

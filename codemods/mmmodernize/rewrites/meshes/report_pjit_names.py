@@ -53,6 +53,7 @@ class ReportPjitNames(ModernizeCodemod):
     """Writes nothing."""
 
     names: ClassVar[tuple[str, ...]] = tuple(f"{_HOME}.{name}" for name in _INSTEAD)
+    beside: ClassVar = ()
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:

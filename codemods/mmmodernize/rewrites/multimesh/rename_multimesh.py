@@ -35,6 +35,7 @@ from mmmodernize.meshes.multimesh_uses import (
     PACKAGES,
     RUNTIME,
     SWITCHES,
+    WORDS,
     imports_of,
     is_without_mesh,
     owner_of,
@@ -56,6 +57,8 @@ class RenameMultimesh(ModernizeCodemod):
     """Edits the import statements, and whole names where `import multimesh.jax` binds no alias."""
 
     extra_markers: ClassVar[tuple[bytes, ...]] = MARKERS
+    beside: ClassVar = ()
+    words: ClassVar = WORDS
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:

@@ -36,6 +36,7 @@ class ReplaceFirstRegisterTask(ModernizeCodemod):
     """Writes the arguments of a call anew, each as it stands."""
 
     extra_markers: ClassVar[tuple[bytes, ...]] = MARKERS
+    beside: ClassVar = _NAMES
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:

@@ -23,7 +23,7 @@ from typing import ClassVar
 
 from mmmodernize.calls.call_forms import given_to
 from mmmodernize.codemod import ModernizeCodemod
-from mmmodernize.meshes.multimesh_uses import MARKERS, PACKAGES, imports_of, is_carried, spelled_compat
+from mmmodernize.meshes.multimesh_uses import MARKERS, PACKAGES, WORDS, imports_of, is_carried, spelled_compat
 from mmmodernize.names.shared_names import PJIT
 from mmmodernize.sites.site import Location, ModernizeContext
 from mmrewrite.project.uses import ModuleUses
@@ -47,6 +47,8 @@ class ReplaceMultimeshJit(ModernizeCodemod):
     """Replaces names; arguments stay, but for the backend."""
 
     extra_markers: ClassVar[tuple[bytes, ...]] = MARKERS
+    beside: ClassVar = ()
+    words: ClassVar = WORDS
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:

@@ -30,6 +30,7 @@ class KeepZeros(ModernizeCodemod):
     """Writes the functions that promise zeros; their parameters are the same but for the name of the first."""
 
     moved: ClassVar = {"jax.numpy.empty": "jax.numpy.zeros", "jax.numpy.empty_like": "jax.numpy.zeros_like"}
+    beside: ClassVar = ()
     changed_in: ClassVar = {"": ("jax", "0.11.0", "changes")}
 
     @classmethod

@@ -27,7 +27,7 @@ from typing import ClassVar
 from mmmodernize.calls.call_forms import calls_of
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import make_positional
-from mmmodernize.names.name_index import may_use_old_names
+from mmmodernize.names.name_index import may_use_old_names, numbers
 from mmmodernize.names.part_index import moved_calls
 from mmmodernize.sites.site import Location, ModernizeContext
 from mmrewrite.project.uses import ModuleUses, OldNameUse
@@ -193,7 +193,9 @@ class MoveNames(ModernizeCodemod):
     @classmethod
     def homes(cls, target: tuple[int, ...]) -> Mapping[str, str]:
         """The new names that JAX `target` has; of other packages, all, since today's JAX needs newer ones."""
-        return {old: new for old, new in cls.moved.items() if _numbers(cls.since[old]) <= target or not _is_of_jax(old)}
+        return {
+            old: new for old, new in cls.moved.items() if numbers(cls.since[old])[:3] <= target or not _is_of_jax(old)
+        }
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
@@ -287,7 +289,3 @@ def _problem(name: str, found: CallForm) -> str | None:
 
 def _is_of_jax(name: str) -> bool:
     return name.startswith("jax.")
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("."))

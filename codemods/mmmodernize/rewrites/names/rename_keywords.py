@@ -76,6 +76,7 @@ class RenameKeywords(ModernizeCodemod):
     extra_markers: ClassVar = (
         *(b"a_min", b"a_max", b"interpolation", b"sym_pos", b"initial", b"concrete", b"vectorized", b"clip", b"save"),
     )
+    beside: ClassVar = OLD_KEYWORDS
 
     @classmethod
     def may_be_in(cls, data: bytes) -> bool:

@@ -45,6 +45,8 @@ class ReplaceFlags(ModernizeCodemod):
     """Removes statements, and reports the other uses of a flag."""
 
     extra_markers: ClassVar[tuple[bytes, ...]] = (b"jax_", b"JAX_", b"flax_", b"FLAX_")
+    beside: ClassVar = ()
+    words: ClassVar = ("jax_", "JAX_", "flax_", "FLAX_")
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:

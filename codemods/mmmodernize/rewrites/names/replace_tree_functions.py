@@ -60,6 +60,7 @@ class ReplaceTreeFunctions(ModernizeCodemod):
         "jax.tree_multimap": "jax.tree_util.tree_map",
         "jax.tree_util.tree_multimap": "jax.tree_util.tree_map",
     }
+    beside: ClassVar = (_STILL_THERE,)
     changed_in: ClassVar = {_STILL_THERE: ("jax", _STRICT_SINCE, "warns")}
 
     @classmethod

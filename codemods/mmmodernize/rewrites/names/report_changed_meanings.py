@@ -180,7 +180,7 @@ _CARRY = "initialize_carry"
 
 def _maps(module: ModuleUses) -> bool:
     """Whether a module uses `jax.pmap`, so that arrays that come from elsewhere may come from that."""
-    return any(True for _ in module.uses(("jax.pmap",)))
+    return module.uses_any(("jax.pmap",))
 
 
 def _row(module: ModuleUses, use: OldNameUse, age: ProjectAge, context: ModernizeContext) -> ChangedMeaning | None:

@@ -96,7 +96,7 @@ def _fails(item: ImportedName, module: ModuleUses, context: ModernizeContext) ->
     """Whether an import fails, and no other codemod has what is used of it."""
     if not is_private(item.name) or not _is_told(item.name, module, context):
         return False
-    return not any(module.uses(context.old_names_below(item.name)))
+    return not module.uses_any(context.old_names_below(item.name))
 
 
 def _is_alias(module: ModuleUses, node: ast.expr) -> bool:

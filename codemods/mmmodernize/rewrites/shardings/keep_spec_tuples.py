@@ -68,7 +68,7 @@ class KeepSpecTuples(ModernizeCodemod):
                 yield Location(module, spec)
         values, is_old = _ComparedSpecs(module, context), context.analysis(_Age).is_old
         # A spec may come from another file.
-        has_specs = any(True for _ in module.uses(SPECS))
+        has_specs = module.uses_any(SPECS)
         for node in module.nodes_of(ast.BinOp, ast.Call, ast.Compare):
             if has_specs and (values.are_ordered(node) or (_is_test(module, node) and (is_old or values.tests(node)))):
                 yield Location(module, node)
@@ -105,7 +105,7 @@ class _Age:
     def __init__(self, context: ModernizeContext) -> None:
         older = {name for name in context.owners if name.startswith(_OLDER) and name not in _NEWER}
         older = {name for name in older if context.owners[name] not in _OF_ANY_AGE} | PJIT
-        self.is_old = any(True for module in context.modules.values() for _ in module.uses(older))
+        self.is_old = any(module.uses_any(older) for module in context.modules.values())
 
 
 def _empty_spec(call: ast.AST | None) -> ast.expr | None:

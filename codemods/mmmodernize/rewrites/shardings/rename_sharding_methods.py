@@ -29,12 +29,12 @@ class RenameShardingMethods(ModernizeCodemod):
     """Renames the attribute where it is read, in projects that define no method of that name."""
 
     extra_markers: ClassVar[tuple[bytes, ...]] = (_OLD.encode(),)
+    beside: ClassVar = ()
+    words: ClassVar = (_OLD,)
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """The attribute, in modules that import JAX."""
-        if _OLD not in module.facts.source.text:
-            return
         if "jax" not in module.roots or any(_OLD in other.methods for other in context.modules.values()):
             return
         for node in module.nodes_of(ast.Attribute):

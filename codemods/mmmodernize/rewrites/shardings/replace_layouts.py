@@ -53,6 +53,8 @@ class ReplaceLayouts(ModernizeCodemod):
 
     names: ClassVar[tuple[str, ...]] = (_LOCAL, _LAYOUT, f"{_LOCAL}.AUTO")
     extra_markers: ClassVar[tuple[bytes, ...]] = tuple(name.encode() for name in _ATTRIBUTES)
+    beside: ClassVar = (_CONSTRAINT,)
+    words: ClassVar = _ATTRIBUTES
     changed_in: ClassVar = {"": ("jax", "0.7.0", "stops"), _LAYOUT: ("jax", "0.7.0", "changes")}
 
     @classmethod
@@ -139,9 +141,9 @@ def _is_old(module: ModuleUses, function: ast.expr) -> bool:
 
 def _meaning(module: ModuleUses) -> str | None:
     """Whether `Layout` in a module is the "old" one or that of "today"; None if nothing shows it."""
-    if any(True for _ in module.uses((_LOCAL, f"{_LOCAL}.AUTO", _CONSTRAINT))):
+    if module.uses_any((_LOCAL, f"{_LOCAL}.AUTO", _CONSTRAINT)):
         return "old"
-    if any(True for _ in module.uses((_FORMAT,))):
+    if module.uses_any((_FORMAT,)):
         return "today"
     for use in module.uses((_LAYOUT,)):
         call = module.call_at(use.node)

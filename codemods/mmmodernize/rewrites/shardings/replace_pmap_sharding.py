@@ -39,6 +39,8 @@ class ReplacePmapSharding(ModernizeCodemod):
 
     names: ClassVar[tuple[str, ...]] = (_CLASS, _DEFAULT)
     extra_markers: ClassVar[tuple[bytes, ...]] = (b"pmap_sharding", b"sharding_spec", b".sharding.devices")
+    beside: ClassVar = ()
+    words: ClassVar = _GONE
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:

@@ -28,6 +28,8 @@ class ReportMemoryKinds(ModernizeCodemod):
     """Writes nothing."""
 
     extra_markers: ClassVar[tuple[bytes, ...]] = (b".memory_kind", _KIND.encode())
+    beside: ClassVar = ()
+    words: ClassVar = ("memory_kind", _KIND)
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:

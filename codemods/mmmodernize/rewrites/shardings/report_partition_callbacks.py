@@ -32,12 +32,14 @@ class ReportPartitionCallbacks(ModernizeCodemod):
 
     changed_in: ClassVar = {"": ("jax", "0.7.0", "stops")}
     extra_markers: ClassVar[tuple[bytes, ...]] = (b"def_partition",)
+    beside: ClassVar = ()
+    words: ClassVar = ("def_partition",)
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Calls of `def_partition` with a callback and without a rule."""
         is_imported = any(item.name.endswith("custom_partitioning") for item in module.imported)
-        if not is_imported and not any(True for _ in module.uses((_DECORATOR,))):
+        if not is_imported and not module.uses_any((_DECORATOR,)):
             return
         for node in module.nodes_of(ast.Call):
             if not isinstance(node.func, ast.Attribute):
