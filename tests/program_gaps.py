@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import io
 import tokenize
+from bisect import bisect
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
@@ -21,14 +23,18 @@ IN_BRACKETS = {
     "tool": "  # noqa: F401, E501\n",
 }
 KINDS = (*IN_BRACKETS, "parentheses")
+# Insertions, each with its offset, that are made at once.
+Place = list[tuple[int, str]]
+# So many places of a statement are tried one after another.
+_FAR = 12
 
 
-def gaps(text: str, kind: str) -> list[list[tuple[int, str]]]:
+def gaps(text: str, kind: str) -> list[Place]:
     """The insertions, each as an offset and a text, one list for each place in a program that can have `kind`."""
     if kind == "parentheses":
         return list(_parentheses(text))
     source = SourceText(text, "utf-8", has_bom=False)
-    found: list[list[tuple[int, str]]] = []
+    found: list[Place] = []
     depth = in_string = 0
     tokens = list(tokenize.generate_tokens(io.StringIO(text, newline="").readline))
     for token, following in pairwise(tokens):
@@ -49,7 +55,7 @@ def gaps(text: str, kind: str) -> list[list[tuple[int, str]]]:
     return found
 
 
-def _parentheses(text: str) -> Iterator[list[tuple[int, str]]]:
+def _parentheses(text: str) -> Iterator[Place]:
     """Around each value that is assigned, returned, passed to a call or entered by a `with`."""
     source = SourceText(text, "utf-8", has_bom=False)
     for node in ast.walk(ast.parse(text)):
@@ -69,6 +75,22 @@ def _parentheses(text: str) -> Iterator[list[tuple[int, str]]]:
                 start = source.offset(value.lineno, value.col_offset)
                 end = source.offset(value.end_lineno or 0, value.end_col_offset or 0)
                 yield [(start, "("), (end, ")")]
+
+
+def apart(text: str, places: Sequence[Place]) -> list[list[Place]]:
+    """The places in groups to be tried at once: each group has one of each statement, or of far ends of a long one."""
+    source = SourceText(text, "utf-8", has_bom=False)
+    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.stmt)]
+    starts = sorted(source.offset(node.lineno, node.col_offset) for node in nodes)
+    found: list[list[Place]] = []
+    counts: Counter[int] = Counter()
+    for place in places:
+        statement = bisect(starts, place[0][0])
+        number = counts[statement] % _FAR
+        counts[statement] += 1
+        found += [[] for _ in range(number + 1 - len(found))]
+        found[number].append(place)
+    return found
 
 
 def inserted(text: str, insertions: Sequence[tuple[int, str]]) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from functools import cached_property
+from itertools import pairwise
 
 from mmmodernize.sites.site import ModernizeContext, SharedFlow
 from mmmodernize.types.value_classes import ValueClasses
@@ -11,7 +12,7 @@ from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.branches import branches
 from mmrewrite.source.names import Scope, dotted_name
 from mmrewrite.values.flow import ValueFlow
-from mmrewrite.values.value import By, Decorated, Value
+from mmrewrite.values.value import By, Decorated, Value, attribute, item
 
 _MODULES = frozenset(f"flax.nnx.{name}" for name in ("Module", "Object", "Pytree"))
 _DEEPEST = 6
@@ -67,10 +68,50 @@ class NnxVariables:
         modules = self._modules.values()
         return any("flax" in each.roots and any(each.names_below(("flax.nnx",))) for each in modules)
 
-    def is_class(self, module: ModuleUses, node: ast.expr) -> bool:
-        """Whether an expression is a class of variables: of nnx, or one of the project that derives from it."""
-        found = self._flow.class_at(module, node)
-        return self._flow.full_name(module, node) in VARIABLES if found is None else self._is_own(*found)
+    def is_class(self, module: ModuleUses, node: ast.expr) -> bool | None:
+        """Whether an expression is a class of variables: of nnx, or one of the project that derives from it.
+
+        None if it may be one.
+        """
+        value = Value(module, node)
+        if self._flow.must(value, self._is_class):
+            return True
+        found = self._flow.may(value, self._is_class)
+        return None if found.answers or any(not each.is_open for each in found.unknown) else False
+
+    def _is_class(self, value: Value) -> bool | None:
+        if isinstance(value.head, ast.ClassDef) and not value.path:
+            return self._is_own(value.module, value.head) or None
+        return value.outside in VARIABLES or None
+
+    def annotates_by_dictionary(self, module: ModuleUses, given: ast.expr) -> bool:
+        """Whether `sharding` may be in what is given by `**`.
+
+        What is out of view may have it where some key of the program is named so.
+        """
+        step = item("sharding")
+        found = self._flow.may(Value(module, given).done(step), lambda value: value.path[-1:] != (step,) or None)
+        return bool(found.answers) or (bool(found.unknown) and self._is_key)
+
+    @cached_property
+    def _is_key(self) -> bool:
+        """Whether the program writes an entry of a dictionary, or passes a keyword to its own, that is named so."""
+        return any(
+            isinstance(module.parents[node], ast.Dict)
+            for module in self._modules.values()
+            for node in module.strings
+            if node.value == "sharding"
+        ) or any(
+            word.arg == "sharding" and self._takes_any(module, module.parents[word])
+            for module in self._modules.values()
+            for word in module.nodes_of(ast.keyword)
+        )
+
+    def _takes_any(self, module: ModuleUses, call: ast.AST) -> bool:
+        """Whether a call makes a dictionary, or may lead to a function of the project."""
+        name = self._flow.full_name(module, call.func) if isinstance(call, ast.Call) else "."
+        is_outside = name is not None and not self._flow.project.holds(name, module.facts)
+        return not is_outside or name == "builtins.dict"
 
     def _is_own(self, module: ModuleUses, definition: ast.ClassDef) -> bool:
         """Whether a class of the project derives from one of nnx for variables."""
@@ -78,19 +119,41 @@ class NnxVariables:
 
     def has(self, module: ModuleUses, node: ast.expr, *, annotated: bool = False) -> bool | None:
         """Whether a value is a variable, or one with an annotation; None if it may be one."""
-        is_declared = self._classes.of(module, node) in VARIABLES
+        return self._has(Value(module, node), annotated=annotated)
+
+    def are_metadata(self, module: ModuleUses, node: ast.expr) -> bool | None:
+        """Whether a value is the dictionary, or a part of one, that `get_metadata()` of an annotated variable gives.
+
+        None if it may be one.
+        """
+
+        def test(value: Value) -> str | None:
+            for count, pair in enumerate(pairwise(value.path)):
+                if pair[0] == _GET_METADATA and pair[1].kind is By.CALL:
+                    owner = value._replace(path=value.path[:count])
+                    return {True: "yes", False: "no", None: "perhaps"}[self._has(owner, annotated=True, is_used=True)]
+            return None
+
+        value = Value(module, node).done(item("sharding"))
+        if {"yes", "perhaps"}.isdisjoint(self._flow.may(value, test, by_name=True).answers):
+            return False
+        return True if self._flow.must(value, test) == "yes" else None
+
+    def _has(self, value: Value, *, annotated: bool, is_used: bool = False) -> bool | None:
+        """The same of any value; `is_used` says that a member of variables is read of it."""
+        is_declared = self._classes.of_value(value) in VARIABLES
         if is_declared and not annotated:
             return True
-        found = self._flow.may(Value(module, node), self.kind, by_name=True)
+        found = self._flow.may(value, self.kind, by_name=True)
         kinds = {"annotated"} if annotated else {"annotated", "plain", "layer"}
         if annotated and self._partitions:
             kinds.add("layer")
         if kinds.isdisjoint(found.answers):
-            is_used_so = (not annotated or self._is_annotated) and _is_used_as_one(module, node)
+            is_used_so = (not annotated or self._is_annotated) and (is_used or _is_used_as_one(value))
             return None if is_used_so or (is_declared and self._is_annotated) else False
         is_one = kinds.issuperset(found.answers) and "layer" not in found.answers
         is_sure = is_one and all(map(_is_in_place, found.others)) and not found.unknown
-        return True if is_sure and self._flow.must(Value(module, node), self._is_annotated_one) is not None else None
+        return True if is_sure and self._flow.must(value, self._is_annotated_one) is not None else None
 
     @cached_property
     def _is_annotated(self) -> bool:
@@ -110,28 +173,37 @@ class NnxVariables:
 
     def kind(self, value: Value) -> str | None:
         """Whether a value is a variable, and how it was made; None where others are behind it, or it is none."""
-        steps = [step.kind for step in value.path]
+        path = value.path
+        words = {word for step in path if step.kind is By.CALL for word, _ in step.what.keywords}
+        while len(path) > 2 and path[-2] in _COPIES and path[-1].kind is By.CALL:
+            path = path[:-2]
+        steps = [step.kind for step in path]
         if steps == [By.CALL]:
             is_variable = value.head in VARIABLES
             if isinstance(value.head, ast.ClassDef):
                 is_variable = self._is_own(value.module, value.head)
-            words = {word for word, _ in value.path[0].what.keywords}
             return ("annotated" if "sharding" in words else "plain") if is_variable else None
         is_layer = isinstance(value.head, str) and value.head.startswith("flax.nnx.")
-        if is_layer and steps == [By.CALL, By.ATTRIBUTE] and value.path[1].what in _OF_LAYERS:
+        if is_layer and steps == [By.CALL, By.ATTRIBUTE] and path[1].what in _OF_LAYERS:
             return "layer"
         return None
 
 
 # Members of variables that few others have.
 _MEMBERS = frozenset(("value", "raw_value", "get_metadata", "set_metadata"))
+_GET_METADATA = attribute("get_metadata")
+# Methods of variables that give another variable with the same annotations, but for those that they are given.
+COPIES = frozenset(("copy", "replace"))
+_COPIES = frozenset(map(attribute, COPIES))
 
 
-def _is_used_as_one(module: ModuleUses, node: ast.expr) -> bool:
+def _is_used_as_one(value: Value) -> bool:
     """Whether a variable's members are read of an expression in its scope, or of a name for it: `param.value.shape`."""
-    text, scope = dotted_name(node), module.scope_of(node)
-    if text is None:
+    module, node = value.module, value.expression
+    text = dotted_name(node) if node is not None else None
+    if node is None or text is None:
         return False
+    scope = module.scope_of(node)
     names = [
         name
         for name, found in scope.bindings.items()

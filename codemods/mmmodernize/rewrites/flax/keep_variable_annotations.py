@@ -24,11 +24,13 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
+from mmmodernize.calls.call_forms import is_partial_of
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_argument
-from mmmodernize.sites.site import Location, ModernizeContext
-from mmmodernize.types.nnx import VARIABLES, NnxVariables
+from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
+from mmmodernize.types.nnx import COPIES, VARIABLES, NnxVariables
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.values.value import Value
 
 _TODAY = frozenset(("out_sharding", "sharding_names", "eager_sharding", "use_eager_sharding"))
 # Attributes that can be set still.
@@ -38,10 +40,20 @@ _SETTERS = frozenset(("builtins.setattr", "builtins.delattr"))
 _GETTERS = frozenset(("builtins.getattr", "builtins.hasattr"))
 # Methods of variables that are given the name of an annotation.
 _NAMED = frozenset(("get_metadata", "has_metadata", "set_metadata", "del_metadata"))
+# Methods of dictionaries that are given keys.
+_TAKEN = frozenset(("get", "pop", "setdefault"))
+_ITEM_GETTER = "operator.itemgetter"
 _MEANS_ANOTHER = (
     "since Flax 0.12 `sharding` of a variable is the sharding of its array; if its annotation is meant, write "
     "`out_sharding`"
 )
+_CALLED_ANOTHER = "since Flax 0.12 the annotation of a variable is `out_sharding`; write that if this names one"
+_LAYS_OUT = (
+    "since Flax 0.12 `sharding=` of {} is `out_sharding=`, by which the variable is laid out when it is made; write "
+    "that, and `eager_sharding=False` beside it if it is to be an annotation"
+)
+_BY_DICTIONARY = _LAYS_OUT.format("a variable, which may be in this dictionary,")
+_IF_A_CLASS = _LAYS_OUT.format("a variable, if this makes one,")
 
 
 class KeepVariableAnnotations(ModernizeCodemod):
@@ -58,13 +70,17 @@ class KeepVariableAnnotations(ModernizeCodemod):
             return
         uses = {use.node: use for use in module.uses(VARIABLES)}
         for call in module.nodes_of(ast.Call):
-            if _keyword(call) is not None and variables.is_class(module, call.func):
-                yield Location(module, call.func, uses.get(call.func))
-            elif _changes(module, call) is not None and variables.has(module, call.args[0]) is not False:
+            function = _function(module, call)
+            given = {each.arg: each for each in call.keywords if each.arg in ("sharding", None)}
+            if given and variables.is_class(module, function) is not False:
+                if "sharding" in given:
+                    yield Location(module, function, uses.get(function))
+                elif variables.annotates_by_dictionary(module, given[None].value):
+                    yield Location(module, given[None])
+            if _changes(module, call) is not None and variables.has(module, call.args[0]) is not False:
                 yield Location(module, call)
-        for named in (*module.strings, *module.nodes_of(ast.keyword)) if not is_of_today else ():
-            owner = _annotated(module, named)
-            if owner is not None and variables.has(module, owner, annotated=True) is not False:
+        for named in _names(module, context) if not is_of_today else ():
+            if _is_annotation(context, module, named) is not False:
                 yield Location(module, named)
         statements = module.nodes_of(ast.AugAssign)
         changed = dict.fromkeys(target for each in statements if (target := _changed(each)) is not None)
@@ -83,19 +99,17 @@ class KeepVariableAnnotations(ModernizeCodemod):
     def rewrite(self) -> None:
         """Rewrite one call or one read."""
         node, variables = self.site.node, self.site.context.analysis(NnxVariables)
-        owner = _annotated(self.site.module, node)
-        if owner is not None:
-            self._check_read(owner)
-            if isinstance(node, ast.keyword):
-                self.site.rename_keyword(node, "out_sharding")
-            else:
-                self.site.replace(node, self.site.text(node).replace("sharding", "out_sharding"))
+        if isinstance(node, ast.keyword) and node.arg is None:
+            self.site.leave(_BY_DICTIONARY)
+        if isinstance(node, ast.keyword) or any(each is node for each in _names(self.site.module, self.site.context)):
+            self._rename_in_text(node)
             return
         assert isinstance(node, ast.expr)
         call = self.site.module.parents.get(node)
-        keyword = _keyword(call) if isinstance(call, ast.Call) and call.func is node else None
-        if isinstance(call, ast.Call) and keyword is not None:
-            self._rename(call, keyword)
+        if isinstance(call, ast.Call) and _function(self.site.module, call) is node:
+            if variables.is_class(self.site.module, node) is None:
+                self.site.leave(_IF_A_CLASS)
+            self._rename(call, next(each for each in call.keywords if each.arg == "sharding"))
             return
         if call is not None and _changed(call) is node and variables.has(self.site.module, node) is not False:
             self._change_in_place(node)
@@ -112,14 +126,23 @@ class KeepVariableAnnotations(ModernizeCodemod):
                 self.site.leave(f"{advice}, if this is one")
             self.refuse(advice)
         assert isinstance(node, ast.Attribute)
-        self._check_read(node.value)
-        self.site.rename_attribute(node, "out_sharding")
-
-    def _check_read(self, owner: ast.expr) -> None:
-        """Leave what only may be the annotation of a variable."""
-        if self.site.context.analysis(NnxVariables).has(self.site.module, owner, annotated=True) is None:
+        if variables.has(self.site.module, node.value, annotated=True) is None:
             self.site.leave(_MEANS_ANOTHER)
         self.site.needs_package("flax", "0.12", "`out_sharding`", jax="0.10")
+        self.site.rename_attribute(node, "out_sharding")
+
+    def _rename_in_text(self, node: ast.AST) -> None:
+        text = self.site.text(node)
+        if _is_annotation(self.site.context, self.site.module, node) is None or "sharding" not in text:
+            place = _place(self.site.module, node)
+            self.site.leave(_MEANS_ANOTHER if place is not None and place[0] == "variable" else _CALLED_ANOTHER)
+        self.site.needs_package("flax", "0.12", "`out_sharding`", jax="0.10")
+        if isinstance(node, ast.keyword):
+            self.site.rename_keyword(node, "out_sharding")
+        elif isinstance(node, ast.Constant):
+            self.site.replace(node, text.replace("sharding", "out_sharding"))
+        else:
+            self.site.leave(_CALLED_ANOTHER)
 
     def _change_in_place(self, target: ast.expr) -> None:
         text = self.site.text(target)
@@ -173,32 +196,77 @@ def _changes(module: ModuleUses, node: ast.expr) -> str | None:
             return None
 
 
-def _annotated(module: ModuleUses, name: ast.AST) -> ast.expr | None:
-    """What has the annotation that a text or a keyword names: `w` of `w.get_metadata()["sharding"]`."""
-    if getattr(name, "value" if isinstance(name, ast.Constant) else "arg", None) != "sharding":
-        return None
-    match module.parents.get(name):
+def _names(module: ModuleUses, context: ModernizeContext) -> Iterator[ast.expr | ast.keyword]:
+    """What may name the annotation: texts, names for such a text where one is asked for, keywords."""
+    yield from (each for each in module.nodes_of(ast.Constant, ast.keyword) if _word(each) == "sharding")
+    flow = context.analysis(SharedFlow)
+    if any(_word(each) == "sharding" for other in context.modules.values() for each in other.strings):
+        for node in module.nodes_of(ast.Name, ast.Attribute):
+            if _place(module, node) is not None and flow.text(Value(module, node)) == "sharding":
+                yield node
+
+
+def _word(node: ast.AST) -> object:
+    return node.value if isinstance(node, ast.Constant) else getattr(node, "arg", None)
+
+
+def _is_annotation(context: ModernizeContext, module: ModuleUses, name: ast.AST) -> bool | None:
+    """Whether a text or a keyword names the annotation of a variable: `"sharding"` of `w.get_metadata()["sharding"]`.
+
+    None if it may.
+    """
+    variables, place = context.analysis(NnxVariables), _place(module, name)
+    if place is None:
+        return False
+    kind, holder = place
+    if kind == "class":
+        return variables.is_class(module, holder)
+    return (
+        variables.has(module, holder, annotated=True) if kind == "variable" else variables.are_metadata(module, holder)
+    )
+
+
+def _place(module: ModuleUses, name: ast.AST) -> tuple[str, ast.expr] | None:
+    """Of what a text or a keyword names a part: of a variable, of what its class makes, or of its metadata."""
+    holder = module.parents.get(name)
+    match holder:
         case ast.Call(func=function, args=[owner, key, *_]) if (
             key is name and module.facts.names.resolve(function, module.scope_of(function)) in _GETTERS
         ):
-            return owner
+            return "variable", owner
         case ast.Call(func=ast.Attribute(value=owner, attr=method)) if method in _NAMED:
-            return owner
-        case (
-            ast.Subscript(value=ast.Call(func=ast.Attribute(value=owner, attr="get_metadata")))
-            | ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Attribute(value=owner, attr="get_metadata"))))
-            | ast.Compare(comparators=[ast.Call(func=ast.Attribute(value=owner, attr="get_metadata"))])
+            return "variable", owner
+        case ast.Call(func=ast.Attribute(value=owner, attr=method), keywords=words) if (
+            method in COPIES and name in words
         ):
-            return owner
-        case _:
-            return None
+            return "variable", owner
+        case ast.Dict():
+            match module.parents.get(holder):
+                case ast.Call(func=ast.Attribute(value=owner, attr="set_metadata")):
+                    return "variable", owner
+                case ast.Call(func=ast.Attribute(value=owner, attr="from_metadata")):
+                    return "class", owner
+        case ast.Subscript(value=owner, slice=key) if key is name:
+            return "metadata", owner
+        case ast.Call(func=ast.Attribute(value=owner, attr=method), args=[key, *_]) if key is name and method in _TAKEN:
+            return "metadata", owner
+        case ast.Compare(left=first, comparators=[second]):
+            return "metadata", second if first is name else first
+        case ast.Call(func=function) if module.facts.names.resolve(function, module.scope_of(function)) == _ITEM_GETTER:
+            called = module.parents.get(holder)
+            return ("metadata", called.args[0]) if isinstance(called, ast.Call) and called.args else None
+        case ast.MatchMapping() | ast.MatchValue():
+            match = next(each for each in module.above(holder) if isinstance(each, ast.Match))
+            return "metadata", match.subject
+    return None
+
+
+def _function(module: ModuleUses, call: ast.Call) -> ast.expr:
+    """What a call calls, or what `functools.partial` will call with its arguments."""
+    return call.args[0] if call.args and is_partial_of(module, call, call.args[0]) else call.func
 
 
 def _is_deletion(node: ast.expr) -> bool:
     if isinstance(node, ast.Attribute):
         return isinstance(node.ctx, ast.Del)
     return isinstance(node, ast.Call) and len(node.args) == 2
-
-
-def _keyword(call: ast.Call) -> ast.keyword | None:
-    return next((keyword for keyword in call.keywords if keyword.arg == "sharding"), None)
