@@ -24,7 +24,7 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
-from mmmodernize.calls.call_forms import is_partial_of
+from mmmodernize.calls.call_forms import form_of
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_argument
 from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
@@ -70,7 +70,7 @@ class KeepVariableAnnotations(ModernizeCodemod):
             return
         uses = {use.node: use for use in module.uses(VARIABLES)}
         for call in module.nodes_of(ast.Call):
-            function = _function(module, call)
+            function = form_of(module, call).function
             given = {each.arg: each for each in call.keywords if each.arg in ("sharding", None)}
             if given and variables.is_class(module, function) is not False:
                 if "sharding" in given:
@@ -106,7 +106,7 @@ class KeepVariableAnnotations(ModernizeCodemod):
             return
         assert isinstance(node, ast.expr)
         call = self.site.module.parents.get(node)
-        if isinstance(call, ast.Call) and _function(self.site.module, call) is node:
+        if isinstance(call, ast.Call) and form_of(self.site.module, call).function is node:
             if variables.is_class(self.site.module, node) is None:
                 self.site.leave(_IF_A_CLASS)
             self._rename(call, next(each for each in call.keywords if each.arg == "sharding"))
@@ -259,11 +259,6 @@ def _place(module: ModuleUses, name: ast.AST) -> tuple[str, ast.expr] | None:
             match = next(each for each in module.above(holder) if isinstance(each, ast.Match))
             return "metadata", match.subject
     return None
-
-
-def _function(module: ModuleUses, call: ast.Call) -> ast.expr:
-    """What a call calls, or what `functools.partial` will call with its arguments."""
-    return call.args[0] if call.args and is_partial_of(module, call, call.args[0]) else call.func
 
 
 def _is_deletion(node: ast.expr) -> bool:
