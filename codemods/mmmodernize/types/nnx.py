@@ -14,6 +14,7 @@ from mmrewrite.source.names import Scope, dotted_name
 from mmrewrite.values.flow import ValueFlow
 from mmrewrite.values.value import By, Decorated, Value, attribute, item
 
+_NAME = "nnx"
 _MODULES = frozenset(f"flax.nnx.{name}" for name in ("Module", "Object", "Pytree"))
 _DEEPEST = 6
 
@@ -56,7 +57,7 @@ class NnxVariables:
     """The variables of a project."""
 
     def __init__(self, context: ModernizeContext) -> None:
-        self._modules = context.modules
+        self._modules, self._project = context.modules, context.project
         self._flow, self._classes = context.analysis(SharedFlow), context.analysis(ValueClasses)
 
     def may_be_in(self, module: ModuleUses) -> bool:
@@ -67,6 +68,13 @@ class NnxVariables:
     def _is_used(self) -> bool:
         modules = self._modules.values()
         return any("flax" in each.roots and any(each.names_below(("flax.nnx",))) for each in modules)
+
+    @cached_property
+    def are_in_view(self) -> bool:
+        """Whether code in view names nnx: only then a value is seen to be a variable, or an object of a module."""
+        given = [module.facts for module in self._modules.values()]
+        is_named = any(_NAME in each.source.text for each in given)
+        return is_named or any(_NAME in each.source.text for each in self._project.imported_by(given).values())
 
     def is_class(self, module: ModuleUses, node: ast.expr) -> bool | None:
         """Whether an expression is a class of variables: of nnx, or one of the project that derives from it.
@@ -144,11 +152,11 @@ class NnxVariables:
         is_declared = self._classes.of_value(value) in VARIABLES
         if is_declared and not annotated:
             return True
-        found = self._flow.may(value, self.kind, by_name=True)
+        found = self._flow.may(value, self.kind, by_name=True) if self.are_in_view else None
         kinds = {"annotated"} if annotated else {"annotated", "plain", "layer"}
         if annotated and self._partitions:
             kinds.add("layer")
-        if kinds.isdisjoint(found.answers):
+        if found is None or kinds.isdisjoint(found.answers):
             is_used_so = (not annotated or self._is_annotated) and (is_used or _is_used_as_one(value))
             return None if is_used_so or (is_declared and self._is_annotated) else False
         is_one = kinds.issuperset(found.answers) and "layer" not in found.answers

@@ -31,7 +31,7 @@ from typing import ClassVar
 
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
-from mmmodernize.types.nnx import is_nnx_module
+from mmmodernize.types.nnx import NnxVariables, is_nnx_module
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.annotations import parsed_annotation
 from mmrewrite.values.flow import FoundValues, ValueFlow
@@ -61,7 +61,8 @@ class KeepDataAttributes(ModernizeCodemod):
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Containers that methods of modules assign to attributes."""
-        for name, store in context.analysis(SharedFlow).stores.in_module(module):
+        stores = context.analysis(SharedFlow).stores.in_module(module)
+        for name, store in stores if context.analysis(NnxVariables).are_in_view else ():
             constant = _constant_at_first(context, name, store)
             if constant is not None:
                 yield Location(module, constant)
