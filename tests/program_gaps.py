@@ -13,20 +13,20 @@ from itertools import pairwise
 from mmrewrite.source.text import SourceText
 
 NO_CODE = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER, tokenize.COMMENT)
-# What stands in a gap within brackets; a second one has a comment of its own line.
+# What stands in a gap within brackets; the number tells one comment from all others.
 IN_BRACKETS = {
-    "comment": "  # one, (two], \"three' # x=4\n",
-    "banner": f"  {'#' * 300}\n",
-    "own line": "\n  # (one, 'two\n",
+    "comment": "  # one, (two], \"three' # x={:05}=4\n",
+    "banner": f"  {'#' * 300}{{:05}}#\n",
+    "own line": "\n  # (one, {:05} 'two\n",
     "line break": "\n",
     "backslash": " \\\n",
-    "tool": "  # noqa: F401, E501\n",
+    "tool": "  # noqa: F401, E{:05}\n",
 }
 KINDS = (*IN_BRACKETS, "parentheses")
 # Insertions, each with its offset, that are made at once.
 Place = list[tuple[int, str]]
 # So many places of a statement are tried one after another.
-_FAR = 12
+_FAR = 8
 
 
 def gaps(text: str, kind: str) -> list[Place]:
@@ -46,7 +46,7 @@ def gaps(text: str, kind: str) -> list[Place]:
         if in_string or token.type in NO_CODE or (following.type in NO_CODE and following.type != tokenize.NEWLINE):
             continue
         offset = source.line_starts[token.end[0] - 1] + token.end[1]
-        new = IN_BRACKETS[kind]
+        new = IN_BRACKETS[kind].format(len(found))
         if following.type == tokenize.NEWLINE:
             if kind in ("comment", "banner", "tool") and depth == 0:
                 found.append([(offset, new.rstrip("\n"))])
