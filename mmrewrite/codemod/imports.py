@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import bisect
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mmrewrite.project.facts import Facts
-from mmrewrite.source.import_order import import_statements
+from mmrewrite.source.brackets import tokens_between
+from mmrewrite.source.import_order import import_groups, import_statements
 from mmrewrite.source.names import Binding, Scope, numbered
 from mmrewrite.source.spans import carries_on, first_line
 from mmrewrite.source.text import SourceText
@@ -141,9 +143,10 @@ def _place_of(statement: ast.stmt) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class _ImportPosition:
-    """The offset at which an import line goes, and the blank lines that it needs above and below."""
+    """The offset at which an import line goes, the comment that it needs, and the blank lines above and below."""
 
     offset: int
+    comment: str = ""
     lead: str = ""
     trail: str = ""
 
@@ -153,6 +156,7 @@ def placed_imports(facts: Facts, new: Iterable[NewImport], before: int) -> Itera
     places: dict[int, list[tuple[_ImportPosition, NewImport]]] = {}
     for each in new:
         position = _place(facts, each, before)
+        position = replace(position, comment=_comment_of_place(facts, position.offset))
         places.setdefault(position.offset, []).append((position, each))
     for offset, imports in places.items():
         yield offset, _block(facts.source, imports), [each for _, each in imports]
@@ -185,6 +189,24 @@ def _place(facts: Facts, new: NewImport, before: int) -> _ImportPosition:
     if standard:
         return _ImportPosition(_line_below(facts, standard[-1][-1]), lead=newline)
     return _into(facts, sections[0], new)
+
+
+# What lets an import stand below other code, whatever it imports: for ruff and flake8, and for pylint.
+_ALLOWED = {
+    "# noqa: E402": re.compile(r"#\s*noqa:[^#]*\bE402\b", re.I),
+    "# pylint: disable=wrong-import-position": re.compile(r"#\s*pylint:.*\b(wrong-import-position|C0413)\b"),
+}
+
+
+def _comment_of_place(facts: Facts, offset: int) -> str:
+    """What lets the imports stand that a place is beside."""
+    source = facts.source
+    for group in import_groups(facts.tree, source):
+        if group.start <= offset <= group.end:
+            comments = [token.text for token in tokens_between(source, group.start, group.end) if token.is_comment]
+            found = [text for text, pattern in _ALLOWED.items() if any(map(pattern.search, comments))]
+            return "".join(f"  {text}" for text in found)
+    return ""
 
 
 def _module_of(statement: ast.Import | ast.ImportFrom) -> str:
@@ -261,7 +283,7 @@ def _block(source: SourceText, imports: Sequence[tuple[_ImportPosition, NewImpor
     lines: list[str] = []
     for index, (placement, new) in enumerate(ordered):
         apart = index and (placement.lead or placement.trail) and new.is_standard != ordered[index - 1][1].is_standard
-        lines += ["", new.text] if apart else [new.text]
+        lines += ["", new.text + placement.comment] if apart else [new.text + placement.comment]
     first, last = ordered[0][0], ordered[-1][0]
     before = source.text[: first.offset]
     # The last line of a file may lack its line ending.

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from mmrewrite.source.brackets import tokens_of
 from mmrewrite.source.spans import carries_on
 from mmrewrite.source.text import SourceText, parse_quietly
 
@@ -57,33 +58,62 @@ def _is_below(source: SourceText, above: ast.stmt, statement: ast.stmt) -> bool:
 
 
 def arranged(text: str, width: int, unit: str, newline: str) -> str | None:
-    """A group of imports as isort writes it; None if it has comments, `*`, or lines with several statements."""
-    if "#" in text or ";" in text:
+    """A group of imports as isort writes it; None if it has `*`, lines with several statements, or comments in between.
+
+    A comment behind a statement stays behind it, where that stands on one line and none is joined with it.
+    """
+    if ";" in text:
         return None
-    plain: set[tuple[str, str | None]] = set()
+    statements = parse_quietly(text).body
+    behind = _comments_behind(text, statements) if "#" in text else {}
+    if behind is None:
+        return None
+    found: list[tuple[tuple[object, ...], str, str]] = []
+    renamed: list[tuple[tuple[object, ...], str, str]] = []
     members: dict[str, list[ast.alias]] = {}
-    renamed: list[tuple[str, ast.alias]] = []
-    for statement in parse_quietly(text).body:
+    told: dict[str, str] = {}
+    for statement in statements:
+        comment = behind.get(statement, "")
         if isinstance(statement, ast.Import):
-            plain |= {(alias.name, alias.asname) for alias in statement.names}
+            if comment and len(statement.names) > 1:
+                return None
+            for name, local in ((alias.name, alias.asname) for alias in statement.names):
+                line = f"import {name}" + (f" as {local}" if local else "")
+                found.append(((0, _of_module((name, local))), line, comment))
         elif isinstance(statement, ast.ImportFrom):
             home = _home(statement) or ""
-            if statement.names[0].name == "*":
-                # What it binds, an import above it would bind no more.
+            plain = [alias for alias in statement.names if alias.asname is None]
+            if statement.names[0].name == "*" or (comment and plain and (len(plain) < len(statement.names))):
+                # What `*` binds, an import above it would bind no more.
                 return None
-            members.setdefault(home, []).extend(alias for alias in statement.names if alias.asname is None)
-            renamed += [(home, alias) for alias in statement.names if alias.asname is not None]
-    lines = [f"import {name}" + (f" as {local}" if local else "") for name, local in sorted(plain, key=_of_module)]
-    found: list[tuple[object, str]] = []
+            if plain and home in members and (comment or told[home]):
+                return None
+            if plain:
+                members.setdefault(home, []).extend(plain)
+                told[home] = comment
+            for alias in statement.names:
+                if alias.asname is not None:
+                    line = _from(home, [f"{alias.name} as {alias.asname}"], width, unit, newline)
+                    renamed.append(((1, _natural(home), _of_member(alias.name)), line, "" if plain else comment))
     for home, aliases in members.items():
         names = sorted({alias.name for alias in aliases}, key=_of_member)
-        if names:
-            found.append(((_natural(home), _of_member(names[0])), _from(home, names, width, unit, newline)))
-    for home, alias in renamed:
-        key = (_natural(home), _of_member(alias.name))
-        found.append((key, _from(home, [f"{alias.name} as {alias.asname}"], width, unit, newline)))
-    lines += [line for _, line in sorted(found, key=lambda item: item[0])]  # type: ignore[arg-type, return-value]
+        line = _from(home, names, width, unit, newline)
+        found.append(((1, _natural(home), _of_member(names[0])), line, told[home]))
+    ordered = sorted([*found, *renamed], key=lambda item: item[0])
+    lines = {f"{line}  {comment}" if comment else line: comment for _, line, comment in ordered}
+    if any(comment and (newline in line or len(line) > width) for line, comment in lines.items()):
+        return None
     return "".join(f"{line}{newline}" for line in lines)
+
+
+def _comments_behind(text: str, statements: Sequence[ast.stmt]) -> dict[ast.stmt, str] | None:
+    """The comments on the lines of statements that have one line, None if there are others."""
+    source = SourceText(text, "utf-8", has_bom=False)
+    alone = {each.lineno: each for each in statements if each.end_lineno == each.lineno}
+    comments = {
+        alone.get(source.position(token.start)[0]): token.text for token in tokens_of(source) if token.is_comment
+    }
+    return {each: comment for each, comment in comments.items() if each is not None} if None not in comments else None
 
 
 def joined(text: str, was: str, width: int, unit: str, newline: str) -> str:

@@ -196,7 +196,8 @@ class ImportEdits:
                 return ()
             home, _, name = self.context.moved[item.name].rpartition(".")
             if isinstance(item.statement, ast.ImportFrom):
-                return (f"from {home} import {name}" + (f" as {item.local}" if item.local != name else ""),)
+                has_alias = item.local != name or _is_reexport(item)
+                return (f"from {home} import {name}" + (f" as {item.local}" if has_alias else ""),)
             return None
         old = self.context.old_names_below(item.name)
         if not old or not any(self.context.owners[name] in self.context.active for name in old):
@@ -319,7 +320,7 @@ class ImportEdits:
         """Whether another module, or a string such as one in `__all__`, may need a name of the module."""
         facts = self.module.facts
         # The names of an `__init__.py` are there to be imported, also by code that is not in view.
-        if facts.names.is_package:
+        if facts.names.is_package or any(map(_is_reexport, self._by_local.get(local, ()))):
             return True
         word = re.compile(rf"\b{re.escape(local)}\b")
         hidden = self.context.hidden.get(facts.path, ())
@@ -464,6 +465,11 @@ class ImportEdits:
         names = "|".join(re.escape(self.draft.imports.chosen(key) or key) for key in keys)
         word = re.compile(rf"(?<![\w.])(?:{names})\b")
         return [edit for edit in self.draft.edits if word.search(edit.text)] or list(self.draft.edits)
+
+
+def _is_reexport(item: ImportedName) -> bool:
+    """Whether an import says of its name that it is for other modules: `from jax import tree_map as tree_map`."""
+    return item.alias.asname == item.alias.name
 
 
 def _merged(lines: Iterable[str]) -> Iterator[str]:
