@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import click
 
-from mmrewrite.cli.line_origin import GeneratedFile, earlier, fate, generated_file, origin
+from mmrewrite.cli.line_origin import earlier, fate, origin, source_of_generated
 from mmrewrite.cli.reports._messages import Explanation
 from mmrewrite.cli.session import CHANGES, NOTHING, Session
 from mmrewrite.cli.source_options import SourceOptions
@@ -55,8 +55,8 @@ def explain_line(path: str, line: int, options: SourceOptions) -> NoReturn:
     if not 1 <= line <= count:
         has = "is empty" if not count else "has 1 line" if count == 1 else f"has {count} lines"
         raise click.UsageError(f"{path} {has}, and no line {line}.")
-    generated = generated_file(path)
-    session, result = _rewritten(generated.source if generated else path, options)
+    generated = source_of_generated(path)
+    session, result = _rewritten(generated or path, options)
     sentences = (
         _of_generated(generated, result, path, data, line) if generated else _of_source(session, result, data, line)
     )
@@ -94,10 +94,10 @@ def _line_of_cell(path: str, number: int, line: int) -> int:
     return found
 
 
-def _of_generated(generated: GeneratedFile, result: Rewrite, path: str, data: bytes, line: int) -> Iterator[str]:
-    is_itself = os.path.realpath(generated.source) == os.path.realpath(path)
-    if is_itself or load_file(generated.source) is None:
-        yield f"{shown(path)} was written from {generated.source}, which is not there; run this where `build` was run."
+def _of_generated(source: str, result: Rewrite, path: str, data: bytes, line: int) -> Iterator[str]:
+    is_itself = os.path.realpath(source) == os.path.realpath(path)
+    if is_itself or load_file(source) is None:
+        yield f"{shown(path)} was written from {source}, which is not there; run this where `build` was run."
         return
     found = origin(result, shown(path), data, line)
     if found is not None:
@@ -106,7 +106,7 @@ def _of_generated(generated: GeneratedFile, result: Rewrite, path: str, data: by
     text = SourceText.decode(data).line(line).strip()
     yield f"{shown(path)}:{line}: {text}"
     yield (
-        f"Not a line of the rewritten {generated.source}: `build` writes a comment that names the source, and makes "
+        f"Not a line of the rewritten {source}: `build` writes a comment that names the source, and makes "
         "imports of the package relative. Any other such line was edited by hand, or the source has changed since; "
         "`mmrewrite check --out` tells."
     )

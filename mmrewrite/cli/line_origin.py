@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from mmrewrite.cli.reports._review import checks, reasons
 from mmrewrite.codemod.registry import Registry
@@ -23,25 +22,15 @@ from mmrewrite.source.text import SourceError, SourceText
 _REVISIONS = 30
 
 
-@dataclass(frozen=True)
-class GeneratedFile:
-    """A file of a mirror, as the manifest of its folder knows it."""
-
-    manifest: str
-    source: str
-
-
-def generated_file(path: str) -> GeneratedFile | None:
-    """The source of a file that `build` has written, None if it has not."""
+def source_of_generated(path: str) -> str | None:
+    """The source of a file that `build` has written, as the manifest of its folder knows it; None if it has not."""
     absolute = os.path.realpath(path)
     for folder in folders_above(os.path.dirname(absolute)):
-        manifest = os.path.join(folder, MANIFEST)
-        data = load_file(manifest)
+        data = load_file(os.path.join(folder, MANIFEST))
         if data is not None:
             place = os.path.relpath(absolute, folder).replace(os.sep, "/")
             try:
-                entry = json.loads(data)["files"][place]
-                return GeneratedFile(manifest, str(entry["source"]))
+                return str(json.loads(data)["files"][place]["source"])
             except (ValueError, KeyError, TypeError, RecursionError):
                 return None
     return None

@@ -6,7 +6,7 @@ import functools
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from mmrewrite.cli.pages import to_check
@@ -37,7 +37,6 @@ class ReviewedChange:
         path: The file, relative to the top of the repository.
         start: The first old line, from 1; where lines are only added, the line above which they are.
         end: The last old line; `start - 1` where lines are only added.
-        old: The old lines.
         new: The new lines.
         edits: What made them.
         source: The text of the file.
@@ -46,7 +45,6 @@ class ReviewedChange:
     path: str
     start: int
     end: int
-    old: tuple[str, ...]
     new: tuple[str, ...]
     edits: tuple[Edit, ...]
     source: SourceText
@@ -157,11 +155,9 @@ def changes(report: RewriteReport) -> Iterator[ReviewedChange]:
 def changes_in(result: Rewrite, path: str) -> Iterator[ReviewedChange]:
     """The changes of one file."""
     source = SourceText.decode(result.original)
-    lines = tuple(source.text.split("\n"))
     for change in changes_of(source, result.edits):
-        old = lines[change.start : change.end]
         new = tuple(line.removesuffix("\n") for line in change.new)
-        yield ReviewedChange(path, change.start + 1, change.end, old, new, change.edits, source)
+        yield ReviewedChange(path, change.start + 1, change.end, new, change.edits, source)
 
 
 def hunks(result: Rewrite) -> tuple[tuple[PatchHunk, str], ...]:
@@ -203,41 +199,26 @@ _to_check = functools.cache(to_check)
 
 def findings(report: RewriteReport) -> list[Finding]:
     """Errors first, then refusals, causes before consequences; each in path order."""
-    found = [
-        Finding("error", relative(path, report.top), None, None, 1, message) for path, message in report.unreadable
-    ]
+    found = [Finding("error", path, None, None, 1, message) for path, message in report.unreadable]
     for result in report.results:
         if result.failure is not None:
-            found.append(Finding("error", relative(result.path, report.top), None, None, 1, result.failure))
-        for error in result.errors:
-            found.append(_at(report, "error", error.path, error.line, error.column, error.message, error.length))
-    for is_consequence in (False, True):
-        for result in report.results:
-            for refusal in result.refusals:
-                if refusal.is_consequence == is_consequence:
-                    place = (refusal.path, refusal.line, refusal.column)
-                    found.append(
-                        _at(report, "refusal", *place, refusal.reason, 1, refusal.codemod, refusal.is_consequence)
-                    )
-    return found
+            found.append(Finding("error", result.path, None, None, 1, result.failure))
+        found += [Finding("error", at.path, at.line, at.column, at.length, at.message) for at in result.errors]
+    refusals = (each for result in report.results for each in result.refusals)
+    found += [
+        Finding("refusal", at.path, at.line, at.column, 1, at.reason, at.codemod, at.is_consequence)
+        for at in sorted(refusals, key=lambda refusal: refusal.is_consequence)
+    ]
+    return [_in_repository(each, report.top) for each in found]
 
 
-def _at(
-    report: RewriteReport,
-    kind: Literal["error", "refusal"],
-    path: str,
-    line: int,
-    column: int,
-    message: str,
-    length: int,
-    codemod: str | None = None,
-    is_consequence: bool = False,
-) -> Finding:
-    found = _IN_CELL.fullmatch(path)
-    if found:
-        message = f"cell {found[2]}, line {line}: {message}"
-        return Finding(kind, relative(found[1], report.top), None, None, length, message, codemod, is_consequence)
-    return Finding(kind, relative(path, report.top), line, column, length, message, codemod, is_consequence)
+def _in_repository(found: Finding, top: str) -> Finding:
+    """A finding at its path in patches; in a notebook, where lines are those of a cell, its message says where."""
+    cell = _IN_CELL.fullmatch(found.path) if found.line is not None else None
+    if cell is None:
+        return replace(found, path=relative(found.path, top))
+    message = f"cell {cell[2]}, line {found.line}: {found.message}"
+    return replace(found, path=relative(cell[1], top), line=None, column=None, message=message)
 
 
 def completeness(report: RewriteReport) -> Completeness:
