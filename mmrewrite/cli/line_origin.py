@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import json
 import os
-import subprocess
 from collections.abc import Iterator, Sequence
 
 from mmrewrite.cli.reports._review import checks, reasons
@@ -14,6 +13,7 @@ from mmrewrite.directives.carrier import may_have_hints
 from mmrewrite.engine.rewrite import rewrite_project
 from mmrewrite.engine.settings import HintSettings
 from mmrewrite.files.patch import Change, changes_of, split_lines
+from mmrewrite.files.revisions import revisions_of
 from mmrewrite.files.select import source_file
 from mmrewrite.files.walk import MANIFEST, folders_above, load_file, shown
 from mmrewrite.results import HintReference, Rewrite
@@ -170,13 +170,10 @@ def _before(change: Change, source: SourceText) -> Iterator[str]:
 
 def earlier(path: str, line: int, settings: HintSettings) -> Iterator[str] | None:
     """Where a line of a file comes from that was rewritten in place: the git revision that had the hints, if any."""
-    absolute = os.path.realpath(path)
-    folder, name = os.path.split(absolute)
-    data = load_file(absolute)
+    data = load_file(os.path.realpath(path))
     if data is None:
         return None
-    for revision in _git(folder, "log", "--format=%H", "-n", str(_REVISIONS), "--", name).decode().split():
-        old = _git(folder, "show", f"{revision}:./{name}")
+    for revision, old in revisions_of(path, _REVISIONS):
         if not may_have_hints(old):
             continue
         file = source_file(path, old)
@@ -189,14 +186,6 @@ def earlier(path: str, line: int, settings: HintSettings) -> Iterator[str] | Non
             if found is not None:
                 return found
     return None
-
-
-def _git(folder: str, *arguments: str) -> bytes:
-    try:
-        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, check=False)
-    except OSError:
-        return b""
-    return b"" if done.returncode else done.stdout
 
 
 def _quoted(path: str, line: int, lines: Sequence[str]) -> str:

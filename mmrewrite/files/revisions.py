@@ -109,6 +109,17 @@ def content_of(revision: str, path: str, top: str) -> bytes | None:
     return None
 
 
+def revisions_of(path: str, most: int) -> Iterator[tuple[str, bytes]]:
+    """The last revisions that changed a file, with what each has of it; none that git does not know."""
+    folder, name = os.path.split(os.path.realpath(path))
+    listed = b""
+    with contextlib.suppress(NoRevision):
+        listed = _git(["log", "--format=%H", "-n", str(most), "--", name], folder, is_here=False)
+    for revision in listed.decode().split():
+        with contextlib.suppress(NoRevision):
+            yield revision, _git(["cat-file", "blob", f"{revision}:./{name}"], folder, is_here=False)
+
+
 def _commit_of(top: str, revision: str, here: str | None) -> str:
     """The commit of a repository that a revision means; that of a submodule is what the one around it has."""
     if top == here or here is None or not _is_below(top, here):

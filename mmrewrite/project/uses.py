@@ -451,16 +451,6 @@ def _imported(statement: ast.Import | ast.ImportFrom, binding: Binding) -> Itera
             yield ImportedName(alias, statement, name, local)
 
 
-def dotted_text(node: ast.expr) -> str:
-    """`a.b.c` for a chain of attributes."""
-    parts = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    assert isinstance(node, ast.Name)
-    return ".".join((node.id, *reversed(parts)))
-
-
 def group_by_name(codemods: Mapping[str, Collection[str]], last: Collection[str] = ()) -> dict[str, str]:
     """The codemod that replaces each old name; those in `last` have the names that no other has.
 

@@ -218,6 +218,15 @@ class Module:
             statement = self.parents[statement]
             yield statement
 
+    def is_repeated(self, statement: ast.stmt) -> bool:
+        """Whether a loop of the same function or class may run a statement again."""
+        for holder in self.around(statement):
+            if isinstance(holder, ast.For | ast.AsyncFor | ast.While):
+                return True
+            if isinstance(holder, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                return False
+        return False
+
     def resolve(self, node: ast.expr, scope: Scope) -> str | None:
         """The full name that an expression resolves to, such as `jax.numpy.mean`; None where it is unclear."""
         dotted = dotted_name(node)

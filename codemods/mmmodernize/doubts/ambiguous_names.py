@@ -17,7 +17,7 @@ from mmmodernize.sites.decision import left_at, refusal_of
 from mmmodernize.sites.site import ModernizeContext, SharedFlow
 from mmmodernize.sites.version_guards import guard_of
 from mmmodernize.types.array_functions import TOLD
-from mmrewrite.project.uses import ModuleUses, dotted_text
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.results import LeftAlone, Refusal
 from mmrewrite.source.branches import branches
 from mmrewrite.source.names import Binding, Scope, dotted_name
@@ -44,7 +44,7 @@ def names_by_star(module: ModuleUses, context: ModernizeContext) -> Iterator[Lef
         if module.scope_of(head).owner(head.id) is not None:
             continue
         for node in reversed(chain):
-            found = next((origin for origin in stars if f"{origin}.{dotted_text(node)}" in names), None)
+            found = next((origin for origin in stars if f"{origin}.{dotted_name(node)}" in names), None)
             if found is not None:
                 yield left_at(module, node, f"it comes by {stars[found]}; import it by name")
                 break
@@ -98,7 +98,7 @@ def unclear_uses(module: ModuleUses, names: Collection[str]) -> Iterator[LeftAlo
         if lost[owner, head.id]:
             yield from _calls_with(module, head, lost[owner, head.id])
         for node in reversed(chain) if meanings else ():
-            rest = dotted_text(node).removeprefix(head.id)
+            rest = (dotted_name(node) or "").removeprefix(head.id)
             old = sorted({meaning + rest for meaning in meanings} & old_names)
             if old:
                 yield left_at(module, node, _why(module, head.id, bindings, old[0]))

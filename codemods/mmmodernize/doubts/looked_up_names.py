@@ -14,8 +14,9 @@ from mmmodernize.sites.site import ModernizeContext
 from mmmodernize.sites.version_guards import guard_of
 from mmmodernize.text.run_text import RunTexts, text_in, texts_of
 from mmmodernize.text.text_patterns import says_part, text_pattern
-from mmrewrite.project.uses import ModuleUses, dotted_text
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.results import LeftAlone, Refusal
+from mmrewrite.source.names import dotted_name
 
 _WORDS_OF_TEXT = re.compile(r"[^\W\d]\w*")
 
@@ -317,7 +318,7 @@ def _of_added_globals(
     for head, chain in module.chains:
         if module.scope_of(head).owner(head.id) is None and _name_of(module, head) is None:
             for node in reversed(chain):
-                full = _old_name(passed.homes, dotted_text(node) or "", names)
+                full = _old_name(passed.homes, dotted_name(node) or "", names)
                 if full is not None:
                     yield node, f"it may be `{full}`, as line {places[0]} adds names to the module; import it by name"
                     break

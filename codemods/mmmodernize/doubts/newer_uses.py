@@ -17,9 +17,10 @@ from mmrewrite.engine.notebook import read_notebooks
 from mmrewrite.engine.outcome import Outcome, rewritten, unchanged, unread
 from mmrewrite.project.facts import Facts, Loader, SourceFile, Unreadable
 from mmrewrite.project.project import Project
-from mmrewrite.project.uses import ModuleUses, dotted_text
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.results import LeftAlone, Rewrite
 from mmrewrite.source.failure import failure_of
+from mmrewrite.source.names import dotted_name
 from mmrewrite.source.spans import span
 
 
@@ -109,6 +110,6 @@ def _places(module: ModuleUses, project: Project, lacking: Lacking) -> Iterator[
         where = f"it comes by `import *` of line {star.lineno}, if nothing else binds it"
         for head, chain in module.chains if origins else ():
             for node in chain if module.scope_of(head).owner(head.id) is None else ():
-                found = next((each for each in origins if f"{each}.{dotted_text(node)}" in lacking.names), None)
+                found = next((each for each in origins if f"{each}.{dotted_name(node)}" in lacking.names), None)
                 if found is not None:
-                    yield node, f"{found}.{dotted_text(node)}", where
+                    yield node, f"{found}.{dotted_name(node)}", where

@@ -18,7 +18,7 @@ from mmmodernize.sites.version_guards import guard_of
 from mmrewrite.codemod.comments import is_for_tools
 from mmrewrite.codemod.imports import NewImport, placed_imports
 from mmrewrite.codemod.layout import indentation
-from mmrewrite.project.uses import ImportedName, ModuleUses, dotted_text
+from mmrewrite.project.uses import ImportedName, ModuleUses
 from mmrewrite.results import Edit, HintReference
 from mmrewrite.source.names import dotted_name
 from mmrewrite.source.spans import begins_its_line, block_around, first_line, span
@@ -270,7 +270,7 @@ class ImportEdits:
     def _plain_instead(self, item: ImportedName) -> tuple[str, ...] | None:
         """Import lines that replace `import jax.experimental.maps`, which binds `jax`; None if it stays."""
         prefix = f"{item.name}."
-        below = [head for head, chain in self.module.chains if f"{dotted_text(chain[-1])}.".startswith(prefix)]
+        below = [head for head, chain in self.module.chains if f"{dotted_name(chain[-1])}.".startswith(prefix)]
         covered = [head for head in below if self._is_covered(head)]
         if len(covered) < len(below) or not (covered or self._is_gone(item)):
             return None

@@ -125,7 +125,8 @@ def mesh_name(context: MeshContext, project: Project) -> MeshName:
             if home is None or home.binding.statement is None or not home.is_made_once:
                 return MeshName(node.id, owner, _end(binding.statement))
             return MeshName(home.binding.name, home.facts.names.scope, _end(home.binding.statement), home=home)
-        if binding.kind != "parameter" and _is_in_loop(module, binding.statement):
+        statement = binding.statement if binding.kind != "parameter" else None
+        if statement is not None and module.facts.names.is_repeated(statement):
             return MeshName(node.id, owner, (0, 0), problem=f"`{node.id}` is given a value in a loop")
         made = (0, 0) if binding.kind == "parameter" else _end(binding.statement)
         is_global = owner is module.facts.names.scope and binding.statement is not None
@@ -150,7 +151,7 @@ def _last_binding(module: ModuleUses, context: MeshContext, bindings: Sequence[B
         return None
     found = [statement for statement in statements if statement is not None]
     is_over = all(_end(statement) <= _begin(context.holder) for statement in found)
-    if not is_over or any(_is_in_loop(module, statement) for statement in found):
+    if not is_over or any(map(module.facts.names.is_repeated, found)):
         return None
     return max(found, key=_end)
 
@@ -211,14 +212,3 @@ def _lineage(module: ModuleUses, classes: Sequence[ast.ClassDef], start: ast.Cla
             found.add(name)
             queue += [each for holder in classes if holder.name == name for each in holder.bases]
     return found
-
-
-def _is_in_loop(module: ModuleUses, statement: ast.stmt | None) -> bool:
-    if statement is None:
-        return False
-    for holder in module.above(statement):
-        if isinstance(holder, ast.For | ast.While):
-            return True
-        if isinstance(holder, ast.FunctionDef):
-            return False
-    return False

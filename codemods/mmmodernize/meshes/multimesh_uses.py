@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from mmmodernize.sites.site import EVERYWHERE, OldNameSite
-from mmrewrite.project.uses import ModuleUses, dotted_text
+from mmrewrite.project.uses import ModuleUses
+from mmrewrite.source.names import dotted_name
 
 RUNTIME = "mmruntime"
 PACKAGES = ("multimesh.jax", "legate.jax")
@@ -53,7 +54,7 @@ def used_in(module: ModuleUses) -> Iterator[tuple[ast.expr, str]]:
         if scope.owner(head.id) is None:
             continue
         for node in reversed(chain):
-            name = module.facts.names.resolve_dotted(dotted_text(node), scope)
+            name = module.facts.names.resolve_dotted(dotted_name(node) or "", scope)
             if name is not None and owner_of(name) is not None:
                 yield node, name
                 break

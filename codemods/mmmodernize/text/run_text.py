@@ -11,7 +11,8 @@ from mmmodernize.calls.call_forms import keywords_of
 from mmmodernize.names.name_index import PACKAGES
 from mmmodernize.sites.site import ModernizeContext
 from mmrewrite.project.facts import Facts, SourceFile, read_facts
-from mmrewrite.project.uses import ImportedName, ModuleUses, dotted_text
+from mmrewrite.project.uses import ImportedName, ModuleUses
+from mmrewrite.source.names import dotted_name
 from mmrewrite.source.walk import walk
 
 _BUILTINS = frozenset(("compile", "eval", "exec"))
@@ -161,5 +162,5 @@ def _of_stars(module: ModuleUses, names: Collection[str]) -> Iterator[str]:
     for star in module.facts.names.stars:
         for head, chain in module.chains:
             if module.scope_of(head).owner(head.id) is None:
-                full = (f"{star.module}.{dotted_text(node)}" for node in reversed(chain))
+                full = (f"{star.module}.{dotted_name(node)}" for node in reversed(chain))
                 yield from [name for name in full if name in names][:1]

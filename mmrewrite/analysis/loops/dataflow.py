@@ -307,20 +307,13 @@ def assigned_in(scope: Scope, statements: Iterable[ast.stmt]) -> set[str]:
 
 def late_readers(site: Site, loop: ast.For) -> Iterator[Scope]:
     """Closures beside a loop that may run during it, and so see the values that the loop assigns."""
-    repeats = any(isinstance(holder, ast.For | ast.AsyncFor | ast.While) for holder in _around_in_scope(site, loop))
+    repeats = site.facts.names.is_repeated(loop)
     for child in site.scope.children:
         # A generator expression runs when it is consumed, other comprehensions where they stand.
         is_late = child.kind != "comprehension" or isinstance(child.node, ast.GeneratorExp)
         line = getattr(child.node, "lineno", 0)
         if is_late and (line < loop.lineno or (repeats and line > (loop.end_lineno or loop.lineno))):
             yield child
-
-
-def _around_in_scope(site: Site, statement: ast.stmt) -> Iterator[ast.stmt]:
-    for holder in site.facts.names.around(statement):
-        if site.facts.names.scopes[holder] is not site.scope:
-            return
-        yield holder
 
 
 def refuse_unclear_reader(site: Site, loop: ast.For, assigned: Iterable[str]) -> None:

@@ -82,7 +82,7 @@ def jit_call(site: Site, directive: str) -> Jit:
             site.refuse(f"`{name}` of a compiled step is not cut into tasks; put `jax.jit` around `{name}(...)`", node)
         if isinstance(node, ast.Attribute) and node.value is jit.call:
             _refuse_absent(site, site.facts, node)
-        if isinstance(node, ast.Call) and node.func is jit.call and _is_repeated(site):
+        if isinstance(node, ast.Call) and node.func is jit.call and site.facts.names.is_repeated(site.statement):
             site.refuse(
                 "a step that is compiled where it is called is planned anew in each iteration; write "
                 f"`step = {site.text(jit.call)}` above the loop, and hint that",
@@ -191,12 +191,3 @@ def _refuse_others(site: Site, names: Iterator[ast.expr]) -> None:
         reason = _OTHERS.get(site.resolve(node) or "")
         if reason is not None:
             site.refuse(reason, node)
-
-
-def _is_repeated(site: Site) -> bool:
-    for holder in site.facts.names.around(site.statement):
-        if isinstance(holder, ast.For | ast.AsyncFor | ast.While):
-            return True
-        if isinstance(holder, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            return False
-    return False

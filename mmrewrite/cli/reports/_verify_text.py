@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
@@ -19,6 +18,7 @@ from mmrewrite.cli.reports._evidence import (
     largest,
     moved_alone,
 )
+from mmrewrite.cli.reports.text import wrapped
 from mmrewrite.cli.terminal import style
 from mmrewrite.results import counted
 from mmrewrite.verify.judge import error_text
@@ -176,15 +176,7 @@ def _listed(title: str, lines: Iterable[str]) -> str:
 
 
 def _wrapped(text: str, indent: str = "  ") -> list[str]:
-    # Names of arrays and paths stay whole, so that they can be searched for.
-    return textwrap.wrap(
-        text,
-        _WIDTH,
-        initial_indent=indent,
-        subsequent_indent=f"{indent}  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return wrapped(text, indent, _WIDTH)
 
 
 def _cut(text: str, most: int) -> str:

@@ -144,7 +144,7 @@ RENDERERS = {
 
 
 def _section(section: PlanSection) -> str:
-    remarks = (line for text in (*section.notes, *section.proofs) for line in _wrapped(text, _indent(text)))
+    remarks = (line for text in (*section.notes, *section.proofs) for line in wrapped(text, _indent(text)))
     parts = [_lines(section.title, remarks)]
     parts += [_grid(section.grid)] if section.grid else []
     parts += [_table(table) for table in section.tables]
@@ -188,7 +188,7 @@ def _table(table: PlanTable) -> str:
     if is_wide() and len(table.rows) > 1:
         same = [column for column in columns[1:] if len({row[column] for row in table.rows}) == 1]
         columns = [column for column in columns if column not in same]
-        lines += _wrapped(f"in every row: {said(table.rows[0], same)}", "") if same else []
+        lines += wrapped(f"in every row: {said(table.rows[0], same)}", "") if same else []
     aside: list[int] = []
     while is_wide(2) and (wide := [column for column in columns[1:] if widths[column] > _WIDE]):
         aside.append(max(wide, key=lambda column: widths[column]))
@@ -209,10 +209,10 @@ def _table(table: PlanTable) -> str:
         above = [head[number - height + len(head)] if number >= height - len(head) else "" for head in heads]
         lines.append(f"{indent}{'  ' if first_alone else ''}{style.head(text(above))}")
     for key, rows in groups:
-        lines += _wrapped(key, "") if stand_together else []
+        lines += wrapped(key, "") if stand_together else []
         for row in rows:
             lines += [indent + row[0], f"{indent}  {text(row)}"] if first_alone else [indent + text(row)]
-            lines += _wrapped(key, "    ") if aside and not stand_together else []
+            lines += wrapped(key, "    ") if aside and not stand_together else []
     return _lines(table.title, lines)
 
 
@@ -225,8 +225,8 @@ def _columns(otherwise: int) -> int:
     return shutil.get_terminal_size((otherwise, 24)).columns
 
 
-def _wrapped(text: str, indent: str, width: int | None = None) -> list[str]:
-    # Names and paths stay whole, so that they can be searched for.
+def wrapped(text: str, indent: str, width: int | None = None) -> list[str]:
+    """The lines of a text, by default as wide as the terminal; names and paths stay whole, to be searched for."""
     return textwrap.wrap(
         text.lstrip(),
         width or _columns(_TABLE_WIDTH) - 2,
@@ -253,7 +253,7 @@ def _owners(owners: Sequence[int]) -> str:
 
 def _timeline(timeline: PlanTimeline) -> str:
     width = min(_TIMELINE_WIDTH, _columns(_TIMELINE_WIDTH))
-    parts = [_lines(timeline.title, [line for note in timeline.notes for line in _wrapped(note, "", width - 2)])]
+    parts = [_lines(timeline.title, [line for note in timeline.notes for line in wrapped(note, "", width - 2)])]
     if timeline.simulation is not None:
         parts.append(style.timeline(timeline.as_text(width)))
         parts.append("\n".join(f"  {label}: {text}" for label, text in timeline.figures))

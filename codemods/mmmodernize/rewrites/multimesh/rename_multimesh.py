@@ -44,8 +44,9 @@ from mmmodernize.meshes.multimesh_uses import (
     used_in,
 )
 from mmmodernize.sites.site import Location, ModernizeContext
-from mmrewrite.project.uses import ModuleUses, dotted_text
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.brackets import tokens_between
+from mmrewrite.source.names import dotted_name
 
 _HOME_OF_CONSTRAINT = "jax.lax"
 _REPLACED_BY_INIT = f"{_HOME_OF_CONSTRAINT}.with_sharding_constraint"
@@ -172,9 +173,9 @@ class RenameMultimesh(ModernizeCodemod):
         if alias.asname is None:
             for node, name in used_in(self.site.module):
                 inner: ast.expr = node
-                while dotted_text(inner) != owner and isinstance(inner, ast.Attribute):
+                while dotted_name(inner) != owner and isinstance(inner, ast.Attribute):
                     inner = inner.value
-                if dotted_text(inner) == owner and name not in _SWITCHES:
+                if dotted_name(inner) == owner and name not in _SWITCHES:
                     self.site.replace(inner, RUNTIME)
 
 

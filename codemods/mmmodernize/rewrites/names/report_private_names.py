@@ -30,9 +30,9 @@ from mmmodernize.names.name_index import PACKAGES, ROOTS
 from mmmodernize.names.private_index import PART, PRIVATE_WORDS, is_private, last_parts, private_name, private_names
 from mmmodernize.sites.site import Location, ModernizeContext
 from mmmodernize.sites.version_guards import guard_of
-from mmrewrite.project.uses import ImportedName, ModuleUses, dotted_text
+from mmrewrite.project.uses import ImportedName, ModuleUses
 from mmrewrite.results import Change
-from mmrewrite.source.names import absolute_import, root_of
+from mmrewrite.source.names import absolute_import, dotted_name, root_of
 
 
 class ReportPrivateNames(ModernizeCodemod):
@@ -128,7 +128,7 @@ def _by_star(module: ModuleUses, context: ModernizeContext) -> Iterator[Location
         for head, chain in module.chains if origins else ():
             for node in chain if module.scope_of(head).owner(head.id) is None else ():
                 full = next(
-                    (name for each in origins if (name := f"{each}.{dotted_text(node)}") in private_names()), None
+                    (name for each in origins if (name := f"{each}.{dotted_name(node)}") in private_names()), None
                 )
                 if full is not None and _is_told(full, module, context):
                     yield Location(module, node, part=full)
