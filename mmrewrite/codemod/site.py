@@ -453,6 +453,11 @@ class Site:
         """The mesh that this hint declares."""
         return next(mesh for mesh in self.facts.meshes if mesh.hint is self.hint)
 
+    def ready_mesh(self, scopes: Collection[Scope]) -> Mesh | None:
+        """The first mesh of the module in some scopes that is there, or that a hint makes which is rewritten."""
+        meshes = (mesh for mesh in self.facts.meshes if mesh.scope in scopes)
+        return next((mesh for mesh in meshes if mesh.hint is None or mesh.hint in self.draft.done), None)
+
     def known_meshes(self) -> list[Mesh]:
         """The meshes of the module, else those of the modules around it, whose axes can be seen."""
         known = [mesh for mesh in self.facts.meshes if mesh.axes is not None]

@@ -41,11 +41,15 @@ def function_around(names: Module, statement: ast.stmt) -> ast.FunctionDef | ast
 
 def required_parameters(function: ast.FunctionDef | ast.Lambda) -> list[str]:
     """Names of the parameters without a default."""
-    arguments = function.args
+    return [parameter.arg for parameter, default in with_defaults(function.args) if default is None]
+
+
+def with_defaults(arguments: ast.arguments) -> list[tuple[ast.arg, ast.expr | None]]:
+    """The parameters of a function, without `*args` and `**kwargs`, each with its default."""
     positional = [*arguments.posonlyargs, *arguments.args]
-    required = positional[: len(positional) - len(arguments.defaults)]
-    by_name = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    return [argument.arg for argument in (*required, *(argument for argument, default in by_name if default is None))]
+    none = [None] * (len(positional) - len(arguments.defaults))
+    defaults = [*none, *arguments.defaults, *arguments.kw_defaults]
+    return list(zip([*positional, *arguments.kwonlyargs], defaults, strict=True))
 
 
 def own_expressions(statement: ast.stmt) -> Iterator[ast.AST]:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.source.functions import with_defaults
 from mmrewrite.values.value import (
     ANY_ITEM,
     ELEMENT,
@@ -72,13 +73,7 @@ def _placed(call: CallArguments, place: int | None) -> Iterator[tuple[Value, boo
 
 def default_of(function: Callable, parameter: ast.arg) -> ast.expr | None:
     """The default of a parameter."""
-    arguments = function.args
-    in_order = [*arguments.posonlyargs, *arguments.args]
-    pairs = [
-        *zip(reversed(in_order), reversed(arguments.defaults), strict=False),
-        *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
-    ]
-    return next((default for each, default in pairs if each is parameter), None)
+    return next((default for each, default in with_defaults(function.args) if each is parameter), None)
 
 
 def _rest(call: CallArguments, count: int) -> Display:

@@ -54,7 +54,7 @@ class RegisterByName(TaskCodemod):
         slices = {axis: self.slice_code(argument, match, groups) for axis, argument in self.axes}
         mesh_slice = "{" + ", ".join(f'"{axis}": {code}' for axis, code in slices.items()) + "}"
         runtime = self.site.runtime
-        mesh = self.mesh()
+        mesh = self.site.ready_mesh([self.site.facts.names.scope])
         call = f"{mesh.name if mesh else runtime}.register_task({regex.text}, "
         if not any(_FIELD.search(str(literal(argument))) for _, argument in self.axes):
             self.write(f"{call}task={runtime}.Task(mesh_slice={mesh_slice}))", mesh)
@@ -144,13 +144,6 @@ class RegisterByName(TaskCodemod):
             self.site.insert_below(code, mesh.statement, apart=apart)
         else:
             self.site.insert_with(code, mesh.hint, apart=apart)
-
-    def mesh(self) -> Mesh | None:
-        """The module's mesh."""
-        scope = self.site.facts.names.scope
-        meshes = [mesh for mesh in self.site.facts.meshes if mesh.scope is scope]
-        ready = [mesh for mesh in meshes if mesh.hint is None or mesh.hint in self.site.draft.done]
-        return ready[0] if ready else None
 
     def wrong(self, message: str, argument: Argument, position: int) -> NoReturn:
         """Report a mistake with the caret at a character of a string, if its source has no escapes."""

@@ -21,7 +21,6 @@ import libcst as cst
 from mmcodemods._task import TaskCodemod
 from mmrewrite.codemod.base import expression, spaced
 from mmrewrite.directives.vocabulary import WITH
-from mmrewrite.project.facts import Mesh
 
 
 class RegisterScopeTask(TaskCodemod):
@@ -48,7 +47,7 @@ class RegisterScopeTask(TaskCodemod):
         if item is not None:
             self.site.transform(self.site.statement, self)
         holder = self.site.facts.names.top_level(self.site.statement)
-        mesh = self.mesh()
+        mesh = self.site.ready_mesh([*self.site.scope.chain()])
         if mesh is None:
             self.site.insert_above(f"{self.site.runtime}.register_task({name}, task={task})", holder)
         else:
@@ -81,12 +80,6 @@ class RegisterScopeTask(TaskCodemod):
         if len(values) != 1 or not isinstance(values[0], ast.Constant):
             self.refuse("the name of this scope is computed; write it as a string")
         return self.site.text(values[0])
-
-    def mesh(self) -> Mesh | None:
-        """A mesh of this module, at module level or in the function around the block."""
-        visible = [mesh for mesh in self.site.facts.meshes if mesh.scope in tuple(self.site.scope.chain())]
-        ready = [mesh for mesh in visible if mesh.hint is None or mesh.hint in self.site.draft.done]
-        return ready[0] if ready else None
 
     def check_values(self) -> None:
         """Refuses local names in the slice, since the registration is made at module level."""

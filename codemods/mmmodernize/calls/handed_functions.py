@@ -15,13 +15,13 @@ Only what is seen entirely counts: every use of the class, of the parameter and 
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mmmodernize.calls.call_forms import hides_arguments
-from mmrewrite.project.project import Project
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.spans import blocks_of
+from mmrewrite.values.flow import ValueFlow
 
 Place = tuple[ModuleUses, ast.expr]
 
@@ -39,9 +39,8 @@ class _InitParameter:
 class HandedFunctions:
     """Follows functions from where they are made to where they are called, and back."""
 
-    def __init__(self, project: Project, modules: Mapping[str, ModuleUses]) -> None:
-        self._project, self._modules = project, modules
-        self._by_facts = {id(module.facts): module for module in modules.values()}
+    def __init__(self, flow: ValueFlow) -> None:
+        self._flow = flow
         self._calls: dict[ast.ClassDef, list[tuple[ModuleUses, ast.Call]] | None] = {}
 
     def calls_of(self, module: ModuleUses, made: ast.expr) -> Sequence[tuple[ModuleUses, ast.Call]] | None:
@@ -108,7 +107,7 @@ class HandedFunctions:
         if self._calls_of(parameter.module, parameter.owner) is None:
             return None
         found: list[ast.expr] = []
-        for module in self._modules.values():
+        for module in self._flow.modules:
             for node in module.nodes_of(ast.Attribute):
                 if node.attr != attribute or isinstance(node.ctx, ast.Load):
                     continue
@@ -164,7 +163,7 @@ class HandedFunctions:
         call = module.parents.get(holder) if isinstance(holder, ast.keyword) else holder
         if not isinstance(call, ast.Call) or call.func is value:
             return None
-        found = self._class_of(module, call.func)
+        found = self._flow.class_at(module, call.func)
         if found is None:
             return None
         method = _initializer(found[1])
@@ -176,19 +175,6 @@ class HandedFunctions:
                 return parameter
         return None
 
-    def _class_of(self, module: ModuleUses, function: ast.expr) -> tuple[ModuleUses, ast.ClassDef] | None:
-        scope = module.scope_of(function)
-        if isinstance(function, ast.Name):
-            binding = module.facts.names.binding(function.id, scope)
-            if binding is not None and isinstance(binding.node, ast.ClassDef):
-                return module, binding.node
-        found = module.facts.names.resolve(function, scope) if isinstance(function, ast.Name | ast.Attribute) else None
-        place = self._project.definition(found, module.facts) if found is not None else None
-        other = self._by_facts.get(id(place[0])) if place is not None else None
-        if place is None or other is None or not isinstance(place[1].node, ast.ClassDef):
-            return None
-        return other, place[1].node
-
     def _calls_of(self, module: ModuleUses, owner: ast.ClassDef) -> list[tuple[ModuleUses, ast.Call]] | None:
         """Every call of a class, None where it is used otherwise, but in annotations."""
         if owner not in self._calls:
@@ -199,7 +185,7 @@ class HandedFunctions:
         if module.parents.get(owner) is not module.facts.tree or owner.decorator_list:
             return None
         calls = []
-        for other in self._modules.values():
+        for other in self._flow.modules:
             if any(
                 item.name == owner.name and item.asname not in (None, owner.name)
                 for node in other.nodes_of(ast.ImportFrom)
@@ -209,7 +195,7 @@ class HandedFunctions:
             for node in other.nodes_of(ast.Name, ast.Attribute):
                 if (node.id if isinstance(node, ast.Name) else node.attr) != owner.name:
                     continue
-                found = self._class_of(other, node)
+                found = self._flow.class_at(other, node)
                 if other.in_annotation(node) or (found is not None and found[1] is not owner):
                     continue
                 call = other.call_at(node)
@@ -230,7 +216,7 @@ class HandedFunctions:
         if not isinstance(target, ast.Attribute) or not _is_self(target.value):
             return None
         found = []
-        for other in self._modules.values():
+        for other in self._flow.modules:
             for node in other.nodes_of(ast.Attribute):
                 if node.attr != target.attr or node is target:
                     continue

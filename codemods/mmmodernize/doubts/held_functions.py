@@ -23,7 +23,7 @@ from mmmodernize.modules.project_names import OwnMembers
 from mmmodernize.names.name_index import prefixes
 from mmmodernize.names.old_keywords import lost_keywords
 from mmmodernize.sites.decision import left_at
-from mmmodernize.sites.site import ModernizeContext
+from mmmodernize.sites.site import ModernizeContext, SharedFlow
 from mmmodernize.sites.version_guards import guard_of
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.results import LeftAlone
@@ -97,7 +97,8 @@ def _called(module: ModuleUses, call: ast.Call, context: ModernizeContext) -> It
     elif not (form := form_of(module, call)).is_called:
         yield form.function
     elif function is None or context.project.holds(function, module.facts):
-        definition = _definition(module, call.func, function, context)
+        found = context.analysis(SharedFlow).binding_at(module, call.func)
+        definition = found[1].node if found is not None and found[1].kind in ("class", "function") else None
         if definition is None:
             yield call.func
         if definition is None or _takes_any(definition):
@@ -105,17 +106,6 @@ def _called(module: ModuleUses, call: ast.Call, context: ModernizeContext) -> It
             yield from (each for each in call.args if isinstance(each, ast.Attribute | ast.Call | ast.Name))
     elif function in _CALL_IT:
         yield from call.args[:1]
-
-
-def _definition(module: ModuleUses, function: ast.expr, name: str | None, context: ModernizeContext) -> ast.AST | None:
-    """The function or class of the project that a name stands for and nothing else."""
-    binding = None
-    if isinstance(function, ast.Name):
-        binding = module.facts.names.binding(function.id, module.scope_of(function))
-    if name is not None and (binding is None or binding.kind == "import"):
-        found = context.project.definition(name, module.facts)
-        binding = found[1] if found is not None else None
-    return binding.node if binding is not None and binding.kind in ("class", "function") else None
 
 
 def _takes_any(definition: ast.AST) -> bool:

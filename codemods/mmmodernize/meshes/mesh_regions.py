@@ -79,7 +79,7 @@ class MeshRegions:
     def __init__(self, context: ModernizeContext) -> None:
         self._project, self._modules = context.project, context.modules
         self._reach = WideReach(context.project, context.modules)
-        self._handed = HandedFunctions(context.project, context.modules)
+        self._handed = HandedFunctions(context.analysis(SharedFlow))
         self._uncompiled_code = UncompiledCode(context.modules, context.analysis(SharedFlow))
         self._code = CodeInView(context.analysis(SharedFlow))
         self._has_members: dict[str, bool] = {}

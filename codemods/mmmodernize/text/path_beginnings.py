@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.source.functions import with_defaults
 from mmrewrite.values.flow import ValueFlow
 from mmrewrite.values.value import Access, By, CallArguments, Display, Path, Unknown, Value
 
@@ -208,13 +209,7 @@ def _of_library(flow: ValueFlow, value: Value, depth: int) -> PathBeginning | No
 def _parameter_of_default(module: ModuleUses, node: ast.expr) -> ast.arg | None:
     """The parameter of which an expression is the default, None if it is none."""
     arguments = module.parents.get(node)
-    if not isinstance(arguments, ast.arguments):
-        return None
-    by_place = [*arguments.posonlyargs, *arguments.args]
-    pairs: list[tuple[ast.arg, ast.expr | None]] = [
-        *zip(reversed(by_place), reversed(arguments.defaults), strict=False),
-        *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
-    ]
+    pairs = with_defaults(arguments) if isinstance(arguments, ast.arguments) else ()
     return next((parameter for parameter, default in pairs if default is node), None)
 
 

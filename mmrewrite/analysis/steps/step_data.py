@@ -9,6 +9,7 @@ from mmrewrite.codemod.site import Site
 from mmrewrite.directives.arguments import whole_number
 from mmrewrite.project.facts import Facts
 from mmrewrite.source.calls import CallForm, call_form
+from mmrewrite.source.functions import with_defaults
 from mmrewrite.source.jit_kinds import JIT_KINDS
 from mmrewrite.source.names import Scope, all_arguments
 from mmrewrite.source.walk import walk
@@ -171,14 +172,8 @@ def _sources(statement: ast.stmt | None) -> list[ast.expr]:
 
 def _settings(site: Site, function: Function) -> Iterator[str]:
     """Parameters with plain types or defaults, static ones, and those that a `partial` of the function sets."""
-    arguments = function.args
-    positional = [*arguments.posonlyargs, *arguments.args]
-    defaults: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
-    pairs = [
-        *zip(positional, [*defaults, *arguments.defaults], strict=True),
-        *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
-    ]
-    for argument, default in pairs:
+    positional = [*function.args.posonlyargs, *function.args.args]
+    for argument, default in with_defaults(function.args):
         is_plain = isinstance(default, ast.Constant) and default.value is not None
         if is_plain or _type_name(argument.annotation) in _PLAIN_TYPES:
             yield argument.arg
