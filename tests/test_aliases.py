@@ -10,7 +10,7 @@ from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import rewrite_source
 from mmrewrite.project.facts import Facts, SourceFile, read_facts
 from mmrewrite.project.project import Project
-from mmrewrite.source.names import Module, absolute_import, read_names
+from mmrewrite.source.names import Module, read_names
 
 REGISTRY = Registry()
 
@@ -122,7 +122,8 @@ def test_free_names_capture_nothing() -> None:
     ],
 )
 def test_relative_imports(place: tuple[str, bool], name: str | None, level: int, meaning: str | None) -> None:
-    assert absolute_import(*place, name, level) == meaning
+    statement = ast.ImportFrom(name, [ast.alias("x")], level)
+    assert read_names(ast.parse(""), *place).home_of(statement) == meaning
 
 
 def test_names_are_followed_through_modules_of_the_project() -> None:

@@ -15,7 +15,7 @@ from mmrewrite.directives.carrier import PACKAGE
 from mmrewrite.directives.vocabulary import CALL, DIRECTIVES, FOR, IGNORE, OTHER, STATEMENT, SWITCHES, WITH, kind_of
 from mmrewrite.source.brackets import call_brackets, tokens_between
 from mmrewrite.source.functions import own_expressions, placed_expressions
-from mmrewrite.source.names import Binding, Module, Scope, absolute_import, member_of
+from mmrewrite.source.names import Binding, Module, Scope, member_of
 from mmrewrite.source.spans import first_line, sign_before, span
 from mmrewrite.source.text import SourceText, has_lines, parse_quietly
 
@@ -404,7 +404,7 @@ class _Finder:
     def hides_hints(self, star: ast.ImportFrom) -> bool:
         """Whether `from ... import *` imports hints that are used here."""
         names = self.names
-        module = absolute_import(names.name, names.is_package, star.module, star.level)
+        module = names.home_of(star)
         reexported = [full.rpartition(".")[2] for full in self.reexports.every if full.rpartition(".")[0] == module]
         return module == MODULE or any(
             name not in names.scope.bindings and not names.scope.is_unused(name) for name in reexported
@@ -421,7 +421,7 @@ class _Finder:
         if isinstance(statement, ast.Import):
             return self.reexports.is_hints(alias.name)
         names = self.names
-        module = absolute_import(names.name, names.is_package, statement.module, statement.level)
+        module = names.home_of(statement)
         return module is not None and alias.name != "*" and self.reexports.is_hints(member_of(module, alias.name))
 
 

@@ -22,7 +22,6 @@ from mmrewrite.project.facts import Facts, SourceFile
 from mmrewrite.project.project import Project
 from mmrewrite.results import Edit
 from mmrewrite.source.brackets import brackets_of, own_comment, without_items, without_listed
-from mmrewrite.source.names import absolute_import
 from mmrewrite.source.spans import begins_its_line, span
 from mmrewrite.source.text import SourceText, parse_quietly
 from mmrewrite.source.walk import walk
@@ -301,9 +300,7 @@ class HintImporters:
     def _needs(self, facts: Facts, module: str, name: str) -> Iterator[bool]:
         """For each way in which a module gets at `name` of `module`, whether it still needs it."""
         names = facts.names
-        if any(
-            absolute_import(names.name, names.is_package, star.module, star.level) == module for star in names.stars
-        ):
+        if any(names.home_of(star) == module for star in names.stars):
             # It may use the name, or re-export it in turn.
             yield True
         for imported in facts.hints.imports:
@@ -356,4 +353,4 @@ def _imported_name(facts: Facts, imported: HintImport) -> str:
     statement, names = imported.statement, facts.names
     if isinstance(statement, ast.Import):
         return imported.alias.name
-    return f"{absolute_import(names.name, names.is_package, statement.module, statement.level)}.{imported.alias.name}"
+    return f"{names.home_of(statement)}.{imported.alias.name}"

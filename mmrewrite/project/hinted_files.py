@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 
 from mmrewrite.directives.calls import Reexports, means_hints
 from mmrewrite.project.facts import Facts, Importing, SourceFile, Unreadable
-from mmrewrite.source.names import absolute_import
 
 Read = Callable[[SourceFile, Reexports], Facts | Unreadable]
 
@@ -68,7 +67,7 @@ def _imports(facts: Facts, reexports: Reexports) -> bool:
     targets, star = set(_targets(facts)), facts.names.star
     if star is not None:
         names = facts.names
-        if absolute_import(names.name, names.is_package, star.module, star.level) in reexports.modules:
+        if names.home_of(star) in reexports.modules:
             return True
     for full in reexports.every:
         module, _, name = full.rpartition(".")

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from mmrewrite.directives.collect import Hint
 from mmrewrite.project.facts import Facts, Loader, SourceFile, Unreadable, place_of, read_facts
 from mmrewrite.source.exported_names import ExportedNames, exported_names
-from mmrewrite.source.names import Binding, absolute_import, member_of
+from mmrewrite.source.names import Binding, member_of
 
 Answer = TypeVar("Answer")
 
@@ -157,7 +157,7 @@ class Project:
     def _star_target(self, star: ast.ImportFrom, name: str, near: Facts) -> str | None:
         """The full name of what `from ... import *` binds `name` to, if it is certain to do so."""
         facts = self.star_module(star, near)
-        module = absolute_import(near.names.name, near.names.is_package, star.module, star.level)
+        module = near.names.home_of(star)
         listed = None if facts is None else self._exported(facts)
         if facts is None or module is None or (listed is not None and not listed.has(name)):
             return None
@@ -189,7 +189,7 @@ class Project:
 
     def star_module(self, star: ast.ImportFrom, near: Facts) -> Facts | None:
         """The project's module that a `from ... import *` in `near` takes its names from."""
-        module = absolute_import(near.names.name, near.names.is_package, star.module, star.level)
+        module = near.names.home_of(star)
         return self.module(module, near) if module else None
 
     def is_taken_by_stars(self, facts: Facts, name: str) -> bool:
@@ -422,7 +422,7 @@ def imported_names(node: ast.AST, facts: Facts) -> Iterator[str]:
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
-        module = absolute_import(facts.names.name, facts.names.is_package, node.module, node.level)
+        module = facts.names.home_of(node)
         if module is not None:
             yield from (member_of(module, alias.name) for alias in node.names)
 

@@ -355,10 +355,28 @@ class Module:
         target = None if star in self.parents else self.star_target(star, name)
         return None if target is None else self._canonical(target)
 
+    def home_of(self, statement: ast.ImportFrom) -> str | None:
+        """The absolute name of the module that a statement imports from, None if it cannot be known.
+
+        An import that leaves the package (the outermost folder with `__init__.py`) keeps leading dots: `.name` lies in
+        the folder from which this module is imported, `..name` in the one above.
+        """
+        name = statement.module
+        if statement.level == 0:
+            return name
+        parts = self.name.split(".") if self.name else []
+        drop = statement.level - 1 if self.is_package else statement.level
+        if not parts:
+            return None
+        if drop >= len(parts):
+            return "." * (drop - len(parts) + 1) + (name or "")
+        base = parts[: len(parts) - drop]
+        return ".".join([*base, name] if name else base)
+
     def given_by_star(self, name: str) -> str | None:
         """The full name that the last `from ... import *` which may bind a name gives it, before that is followed."""
         star = next((each for each in reversed(self.stars) if self.star_gives(each, name)), None)
-        home = absolute_import(self.name, self.is_package, star.module, star.level) if star is not None else None
+        home = self.home_of(star) if star is not None else None
         return member_of(home, name) if home is not None else None
 
     def is_bound_by(self, star: ast.ImportFrom, name: str) -> bool:
@@ -435,24 +453,6 @@ def dotted_name(node: ast.expr | None) -> str | None:
 def last_name(node: ast.AST | None) -> str | None:
     """`c` for `c` and for `x.b.c`, None for anything else."""
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else None
-
-
-def absolute_import(module: str, is_package: bool, name: str | None, level: int) -> str | None:
-    """The absolute name of the module that `from ...name import` in `module` imports, None if it cannot be known.
-
-    An import that leaves the package (the outermost folder with `__init__.py`) keeps leading dots: `.name` lies in the
-    folder from which `module` is imported, `..name` in the one above.
-    """
-    if level == 0:
-        return name
-    parts = module.split(".") if module else []
-    drop = level - 1 if is_package else level
-    if not parts:
-        return None
-    if drop >= len(parts):
-        return "." * (drop - len(parts) + 1) + (name or "")
-    base = parts[: len(parts) - drop]
-    return ".".join([*base, name] if name else base)
 
 
 def member_of(module: str, name: str) -> str:
@@ -551,7 +551,7 @@ class _ScopeBuilder:
             self.bind(scope, name, "import", node, target=alias.name if alias.asname else name)
 
     def visit_ImportFrom(self, node: ast.ImportFrom, scope: Scope) -> None:
-        module = absolute_import(self.module.name, self.module.is_package, node.module, node.level)
+        module = self.module.home_of(node)
         for alias in node.names:
             if alias.name == "*":
                 # A star import of the standard library hides no name of JAX.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.uses import ModuleUses
-from mmrewrite.source.names import Binding, Scope, absolute_import
+from mmrewrite.source.names import Binding, Scope
 from mmrewrite.source.spans import blocks_of
 from mmrewrite.values.containers import put_into
 from mmrewrite.values.targets import of_binding
@@ -208,7 +208,7 @@ def _of_star(
     if facts is not None:
         yield from of_member(flow, facts, name, path)
         return
-    origin = absolute_import(module.facts.names.name, module.facts.names.is_package, star.module, star.level)
+    origin = module.facts.names.home_of(star)
     if origin is not None and not origin.startswith("."):
         yield flow.outside(module, f"{origin}.{name}", path)
         if is_bound:

@@ -14,7 +14,6 @@ from mmmodernize.sites.site import ModernizeContext
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.uses import ModuleUses
-from mmrewrite.source.names import absolute_import
 
 # Calls that keep nothing of a module that they are given first.
 ASK_ONLY = frozenset(
@@ -116,7 +115,7 @@ class PassedModules:
 
     def _by_star(self, facts: Facts, star: ast.ImportFrom, project: Project, seen: set[str]) -> Iterator[str]:
         """The modules that modules of the project give by `import *`."""
-        origin = absolute_import(facts.names.name, facts.names.is_package, star.module, star.level)
+        origin = facts.names.home_of(star)
         inner = project.module(origin, facts) if origin is not None and origin not in seen else None
         if inner is None or origin is None:
             return
@@ -131,7 +130,7 @@ def star_origins(
     facts: Facts, star: ast.ImportFrom, project: Project, seen: frozenset[str] = frozenset()
 ) -> Iterator[str]:
     """The modules out of the project whose names an `import *` gives, also by way of the project's own."""
-    origin = absolute_import(facts.names.name, facts.names.is_package, star.module, star.level)
+    origin = facts.names.home_of(star)
     inner = project.module(origin, facts) if origin is not None and origin not in seen else None
     if inner is not None and origin is not None:
         for each in inner.names.stars:

@@ -18,7 +18,7 @@ from mmrewrite.project.project import Project
 from mmrewrite.project.uses import ModuleUses, OldNameUse
 from mmrewrite.results import CompatUse, Edit, HintReference
 from mmrewrite.source.brackets import expression_text, tokens_between
-from mmrewrite.source.names import Scope, absolute_import, dotted_name
+from mmrewrite.source.names import Scope, dotted_name
 from mmrewrite.source.spans import span
 from mmrewrite.values.flow import ValueFlow
 
@@ -142,7 +142,7 @@ class ModernizeContext:
                 found.setdefault(name, []).append((module, home))
             names = module.facts.names
             for star in names.stars:
-                source = absolute_import(names.name, names.is_package, star.module, star.level)
+                source = names.home_of(star)
                 if source is not None:
                     found.setdefault("*", []).append((module, source))
         return found

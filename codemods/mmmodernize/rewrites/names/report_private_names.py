@@ -32,7 +32,7 @@ from mmmodernize.sites.site import Location, ModernizeContext
 from mmmodernize.sites.version_guards import guard_of
 from mmrewrite.project.uses import ImportedName, ModuleUses
 from mmrewrite.results import Change
-from mmrewrite.source.names import absolute_import, dotted_name, root_of
+from mmrewrite.source.names import dotted_name, root_of
 
 
 class ReportPrivateNames(ModernizeCodemod):
@@ -120,7 +120,7 @@ def _by_star(module: ModuleUses, context: ModernizeContext) -> Iterator[Location
     """Each `import *` of a module that is gone, and the names that one gave which are gone."""
     names = module.facts.names
     for star in names.stars:
-        origin = absolute_import(names.name, names.is_package, star.module, star.level)
+        origin = names.home_of(star)
         if origin is not None and is_private(origin) and _is_told(origin, module, context):
             yield Location(module, star, part=origin)
             continue
