@@ -32,13 +32,18 @@ RELATIVE = (
 )
 # In another part, which is not known, an absolute path may be.
 PERHAPS = ('os.path.join("ckpt", name)', 'Path("ckpt") / name', 'Path("ckpt", name)')
+# Of several paths one is relative, and what else it may be is not seen.
+UNSEEN = {
+    "folder if n else name": "`name` is not bound in view",
+    "contextvars.ContextVar('c', default='ckpt').get()": "a context may hold another value",
+}
 OTHERS = (
     *('"/tmp/ckpt"', '"gs://bucket/ckpt"', "name", 'f"{name}/ckpt"', 'name + "ckpt"', 'os.path.abspath("ckpt")'),
     *('Path("ckpt") / "/tmp"', 'Path("ckpt").absolute()', 'Path("ckpt").resolve()', 'os.path.realpath("ckpt")'),
     *('os.path.join(os.getcwd(), "ckpt")', 'f"{os.getcwd()}/ckpt"', 'Path.cwd() / "ckpt"', 'os.path.join("a", "/b")'),
     *("tempfile.mkdtemp()", 'os.path.join(name, "ckpt")', 'Path(name) / "ckpt"', 'os.path.expanduser("~/ckpt")'),
     *('os.path.join("", name)', '"%s/ckpt" % name', '"{}/ckpt".format(name)', "os.path.join(*names)", '""'),
-    *('f"{n:s}/a"', 'Path("~/a").expanduser()', 'str("a", encoding)', "folder if n else name"),
+    *('f"{n:s}/a"', 'Path("~/a").expanduser()', 'str("a", encoding)'),
 )
 
 
@@ -67,6 +72,12 @@ def test_a_part_that_may_be_absolute_makes_it_a_note() -> None:
     calls = "\n".join(f"saver.save({path}, state)" for path in PERHAPS)
     advice = ("`os.path.abspath(...)`", "`.absolute()`", "`.absolute()`")
     assert told(HEAD + calls) == ([], [f" unless `name` is absolute; pass {each} of it" for each in advice])
+
+
+@pytest.mark.parametrize(("path", "reason"), UNSEEN.items())
+def test_what_else_a_relative_path_may_be_is_told(path: str, reason: str) -> None:
+    said = f" unless it is another one ({reason}); pass `os.path.abspath(...)` of it"
+    assert told(f"{HEAD}import contextvars\nsaver.save({path}, state)\n") == ([], [said])
 
 
 def test_the_advice_is_for_what_the_path_is() -> None:

@@ -35,6 +35,7 @@ WALRUSES = {
     "codemods/mmmodernize/meshes/partition_specs.py": "the specs in it are edited at their places",
     "codemods/mmmodernize/modules/passed_modules.py": "whether a module gets another name",
     "mmrewrite/analysis/loops/dataflow.py": "what a statement of a loop writes and reads, not what it is",
+    "mmrewrite/analysis/steps/closures.py": "the name that a lambda is given",
     "mmrewrite/codemod/imports.py": "names that may be unbound where a codemod would write them",
     "mmrewrite/directives/arguments.py": "which arguments need brackets in a display",
     "mmrewrite/directives/calls.py": "which expressions need parentheses",

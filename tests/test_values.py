@@ -8,11 +8,13 @@ forms of the first.
 from __future__ import annotations
 
 import ast
+import random
 import re
 import sys
 from pathlib import Path
 
 import pytest
+from compositions import composed
 
 from mmrewrite.project.facts import Facts, SourceFile, read_facts
 from mmrewrite.project.project import Project
@@ -101,6 +103,34 @@ def test_a_part_of_a_value_is_not_taken_for_the_value(code: str) -> None:
 def test_what_is_certain_is_believed(code: str) -> None:
     flow, value = read(code)
     assert flow.must(value, is_mesh) is True
+
+
+def pairs(first: dict[str, str], second: dict[str, str], count: int) -> list[tuple[str, str]]:
+    """Some programs of two forms each, by their names."""
+    chosen = random.Random(39)
+    found: dict[tuple[str, str], str | None] = {}
+    while len(found) < count:
+        pair = chosen.choice([*first]), chosen.choice([*second])
+        found[pair] = composed(first[pair[0]], second[pair[1]])
+    return [pair for pair, code in found.items() if code is not None]
+
+
+def test_a_form_within_a_form_is_seen() -> None:
+    every = FORMS | MORE_FORMS
+    unseen = []
+    for pair in pairs(every, every, 600):
+        flow, value = read(composed(*(every[name] for name in pair)) or "")
+        found = flow.may(value, is_mesh)
+        unseen += [pair] if not found.answers and all(each.is_open for each in found.unknown) else []
+    assert unseen == []
+
+
+def test_what_may_be_something_else_is_not_believed_behind_a_form() -> None:
+    believed = []
+    for attack, form in pairs(ATTACKS, FORMS, 400):
+        flow, value = read(composed(ATTACKS[attack], FORMS[form]) or "")
+        believed += [(attack, form)] if flow.must(value, is_mesh) else []
+    assert believed == []
 
 
 def test_too_many_values_are_unknown() -> None:

@@ -318,21 +318,23 @@ def _attribute(
             # `setattr(self, name, value)`
             yield from flow.stored(store, rest, frame)
     is_given = is_found or any(each.words or (each.value and each.holder) for each in computed)
+    looked = [(home, each) for home, each in bases.classes if _binds(home, each, "__getattr__")]
     for store in computed[:1]:
         line = getattr(store.node, "lineno", 1)
         told = f"line {line} of {store.module.facts.path} sets attributes by computed names"
         yield Unknown(told, value, is_open=is_given)
     if not bases.is_whole:
         yield Unknown(f"a base of `{definition.name}` is not in view", value)
-    if is_found:
-        return
-    for metaclass in bases.metaclasses if is_class else ():
-        yield _made(flow, metaclass).done(attribute(name), *rest)
-    looked = [(home, each) for home, each in bases.classes if _binds(home, each, "__getattr__")]
-    for home, each in looked[:1]:
+    # What other code sets may be of another object.
+    is_of_class = any(each.holder is not None for each in stores) or bool(_first_with(family, name))
+    for home, each in looked[:1] if not is_of_class else ():
         given = CallArguments([flow.argument(module, ast.Constant(name))])
         for binding in home.facts.names.inner[each].bindings["__getattr__"]:
             yield from of_bound(flow, home, binding, (Access(By.BOUND, owner), Access(By.CALL, given), *rest), None)
+    for metaclass in bases.metaclasses if is_class and not is_of_class else ():
+        yield _made(flow, metaclass).done(attribute(name), *rest)
+    if is_found:
+        return
     for outside in bases.outside if not looked else filter(lambda base: _may_have(base, name), bases.outside):
         made = () if is_class else (Access(By.CALL, call or flow.no_arguments),)
         yield flow.outside(module, outside, (*made, attribute(name), *rest))

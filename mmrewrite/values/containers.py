@@ -147,6 +147,9 @@ def paths_of_items(path: Path) -> Iterator[tuple[Path, Value | None]]:
     match path:
         case [Access(By.ITEM | By.ELEMENT | By.REST), *_]:
             yield path, None
+        case [Access(By.ATTRIBUTE, "get"), Access(By.CALL, call), Access(By.AWAITED), *rest] if call.at(0) is None:
+            # Of an `asyncio.Queue`.
+            yield (ANY_ITEM, *rest), None
         case [
             Access(By.ATTRIBUTE, "get" | "get_nowait" | "pop" | "setdefault" | "__getitem__" as name),
             Access(By.CALL, call),

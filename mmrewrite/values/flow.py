@@ -37,6 +37,8 @@ Answer = TypeVar("Answer")
 # A value that is followed for so many steps, or for so many values, is unknown.
 _LONGEST_PATH = 8
 MOST_VALUES = 600
+# What a step back asks of other values may ask of others again, so deep.
+_MOST_QUESTIONS = 30
 
 
 class FoundValues(NamedTuple, Generic[Answer]):
@@ -69,6 +71,7 @@ class ValueFlow:
         self.stores = Stores(lambda: self.modules)
         self.no_arguments = CallArguments(())
         self._behind: dict[Value, Behind] = {}
+        self._depth = 0
         self._calls: dict[tuple[ast.AST, CallFrame | None], CallArguments] = {}
         self._merged: dict[tuple[object, ...], CallArguments] = {}
         self._bases: dict[ast.ClassDef, classes.Bases] = {}
@@ -199,7 +202,7 @@ class ValueFlow:
         """A call without its first argument."""
         return self._once(("rest", call), lambda: arguments.without_first(call))
 
-    def same(self, made: CallArguments, call: CallArguments, step: Access) -> CallArguments:
+    def same(self, made: CallArguments, call: CallArguments, step: Access | Path) -> CallArguments:
         """A call that is made of another one, the first of its kind."""
         return self._once(("of", call, step), lambda: made)
 
@@ -349,6 +352,8 @@ class ValueFlow:
             if len(value.path) > _LONGEST_PATH:
                 found = (Unknown("too much is done to it to be followed", value),)
             else:
+                # What a step asks may lead here again.
+                self._behind[value] = (Unknown("what it is depends on itself", value),)
                 found = tuple(dict.fromkeys(self._step(value)))
             self._behind[value] = found
         return found
@@ -440,19 +445,38 @@ class ValueFlow:
         With `by_name`, an attribute of something unknown may be any of its name in the project. It is unknown as well
         only if there is none. `also` says what else a value may be. `came` is given, for each value, that before it.
         """
+        if self._depth >= _MOST_QUESTIONS:
+            yield None, Unknown("too many questions lead to one another", value)
+            return
+        self._depth += 1
+        try:
+            yield from self._walk(value, test, by_name, also, came if came is not None else {})
+        finally:
+            self._depth -= 1
+
+    def _walk(
+        self,
+        value: Value,
+        test: Callable[[Value], Answer | None],
+        by_name: bool,
+        also: Callable[[Value], Iterable[Value]] | None,
+        seen: dict[Value, Value],
+    ) -> Iterator[tuple[Answer | None, Value | Unknown]]:
         queue: list[Value] = [value]
-        seen = {} if came is None else came
         seen[value] = value
+        is_told = False
         for each in queue:
             answer = test(each)
             behind = self.behind(each) if answer is None else ()
             if not behind:
+                is_told = True
                 yield answer, each
             if also is not None and answer is None:
                 behind = [*behind, *also(each)]
             for other in (*behind, *self._replaced(each)):
                 named = [*self._of_name(other.value)] if by_name and isinstance(other, Unknown) else []
                 if isinstance(other, Unknown) and not named:
+                    is_told = True
                     yield None, other
                 for found in named or (other,):
                     if isinstance(found, Unknown) or found in seen:
@@ -462,6 +486,8 @@ class ValueFlow:
                         return
                     seen[found] = each
                     queue.append(found)
+        if not is_told:
+            yield None, Unknown("what it is depends on itself", value)
 
     def _of_name(self, value: Value | None) -> Iterator[Value]:
         """What an attribute of something that is not known may be, by its name."""

@@ -17,6 +17,7 @@ from mmrewrite.values.containers import paths_of_items
 from mmrewrite.values.names import of_bound
 from mmrewrite.values.operators import WORDS, of_operands
 from mmrewrite.values.value import (
+    ANY_ITEM,
     AWAITED,
     ELEMENT,
     ENTERED,
@@ -98,6 +99,24 @@ _CONTEXTS = frozenset(("contextlib.contextmanager", "contextlib.asynccontextmana
 # What is called with the arguments of the function that it is given, and gives what that gives, as far as this is no
 # array: `jax.jit(f)` itself is where a value ends.
 _WRAP = frozenset(("functools.lru_cache", "functools.cache"))
+# What these make of a function gives what the function gives, entry by entry.
+_ENTRY_BY_ENTRY = frozenset(
+    (
+        *(f"jax.{name}" for name in ("checkpoint", "jit", "named_call", "pmap", "vmap")),
+        *(f"flax.nnx.{name}" for name in ("jit", "pmap", "remat", "vmap")),
+        *(f"equinox.filter_{name}" for name in ("checkpoint", "jit", "pmap", "vmap")),
+    )
+)
+_TREES = frozenset(
+    form
+    for name in ("flatten", "leaves", "map", "structure", "unflatten")
+    for form in (f"jax.tree.{name}", f"jax.tree_util.tree_{name}", f"jax.tree_{name}")
+)
+# What these give is put together anew, and so is each container in it.
+MAKE_TREES = _ENTRY_BY_ENTRY | _TREES
+# So deep in trees leaves are looked for.
+_DEEPEST_LEAF = 3
+_CONTAINERS = (ast.Tuple, ast.List, ast.Dict, ast.ListComp, ast.DictComp, Display)
 _OPERATORS = frozenset((*WORDS.values(), "concat"))
 _PROPERTIES = frozenset(("builtins.property", "functools.cached_property"))
 
@@ -215,6 +234,84 @@ def _cached(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _
         yield first.done(*rest)
     elif rest and rest[0].kind is By.CALL:
         yield from _first(flow, value, rest[0].what, rest[1:])
+
+
+def _entry_by_entry(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    """`jit(f)(x)`, and `jit(static_argnums=0)(f)(x)`; `jit(f)` itself is where a value ends."""
+    first = call.at(0, "fun")
+    match rest:
+        case [Access(By.CALL), Access(By.CALL), *_] if first is None:
+            yield Value(value.module, value.head, rest)
+        case [Access(By.CALL), *_] | [Access(By.BOUND), Access(By.CALL), *_] if first is not None:
+            yield first.done(*rest)
+        case _:
+            pass
+
+
+def _tree(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    """What JAX makes of the leaves of trees: `map(f, tree)`, `leaves(tree)`, `unflatten(treedef, leaves)`."""
+    name, first = f"{value.head}".rpartition(".")[2].removeprefix("tree_"), call.first()
+    match name, rest:
+        case _ if first is None:
+            yield Unknown("an argument is not seen", value)
+        case "map", _:
+            yield from _mapped_tree(flow, value, call, rest)
+        case "leaves", _:
+            yield from _leaves(flow, first, rest)
+        case "flatten", [Access(By.ITEM, Key(text=0)), *more]:
+            yield from _leaves(flow, first, tuple(more))
+        case "unflatten", _:
+            yield first.done(attribute("unflatten"), Access(By.CALL, flow.rest_of(call)), *rest)
+            yield from _of_leaves(value, call.at(1, "leaves"), rest)
+        case ("structure", [Access(By.ATTRIBUTE, "unflatten"), Access(By.CALL, later), *more]) | (
+            "flatten",
+            [Access(By.ITEM), Access(By.ATTRIBUTE, "unflatten"), Access(By.CALL, later), *more],
+        ):
+            # It is such a tree as that before.
+            yield first.done(*more)
+            yield from _of_leaves(value, later.first(), tuple(more))
+        case _:
+            pass
+
+
+def _mapped_tree(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    function, tree = call.at(0, "f"), call.at(1, "tree")
+    may_be_leaf, may_be_tree = _kinds_of_tree(flow, tree) if tree is not None else (True, True)
+    if function is not None and may_be_leaf:
+        leaves = flow.same(CallArguments(call.positional[1:]), call, ELEMENT)
+        yield function.done(Access(By.CALL, leaves), *rest)
+    for path, _ in paths_of_items(rest) if may_be_tree else ():
+        parts = [each._replace(value=each.value.done(path[0])) for each in call.positional[1:]]
+        inner = flow.same(CallArguments([*call.positional[:1], *parts]), call, path[0])
+        yield Value(value.module, value.head, (Access(By.CALL, inner), *path[1:]))
+
+
+def _kinds_of_tree(flow: ValueFlow, tree: Value) -> tuple[bool, bool]:
+    """Whether something may be a leaf, and whether it may be a container of some."""
+    found = flow.may(tree, lambda each: True if isinstance(each.head, _CONTAINERS) and not each.path else None)
+    return not found.answers or bool(found.others or found.unknown), bool(found.answers or found.unknown)
+
+
+def _leaves(flow: ValueFlow, tree: Value, rest: Path) -> _Found:
+    for path, _ in paths_of_items(rest):
+        part, may_be_tree = tree, True
+        for _ in range(_DEEPEST_LEAF):
+            may_be_leaf, may_be_tree = _kinds_of_tree(flow, part)
+            if may_be_leaf:
+                yield part.done(*path[1:])
+            if not may_be_tree:
+                break
+            part = part.done(ANY_ITEM)
+        if may_be_tree:
+            yield Unknown("leaves may lie deeper in a tree", part)
+
+
+def _of_leaves(value: Value, leaves: Value | None, rest: Path) -> _Found:
+    """The parts of a tree that is made of leaves: how deep they lie in it is not seen."""
+    is_part = bool(rest) and rest[0].kind in (By.ITEM, By.ELEMENT)
+    if leaves is not None:
+        yield leaves.done(ELEMENT, *rest[is_part:])
+    yield Unknown("how deep the leaves of a tree lie is not seen", value)
 
 
 def _property(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
@@ -335,13 +432,22 @@ def _dictionary(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) 
     entries: list[tuple[ast.expr | str | None, Value, bool]] = [
         (word, each, word is None) for word, each in call.keywords
     ]
-    entries += [(None, each.value, True) for each in call.positional]
+    entries += [(None, each.value, True) for each in call.positional if not _gives_pairs(flow, each.value)]
     yield Value(value.module, Display(entries, is_mapping=True), rest)
     for path, _ in paths_of_items(rest):
         # `dict([(key, value)])` and `dict(zip(keys, values))`
         for each in call.positional:
             if path[0].kind is By.ITEM and not isinstance(each.value.head, ast.Dict):
                 yield each.value.done(ELEMENT, item(1), *path[1:])
+
+
+def _gives_pairs(flow: ValueFlow, value: Value) -> bool:
+    """Whether the elements of a value are seen to be pairs, rather than keys."""
+    head = value.expression
+    return isinstance(head, ast.Call) and flow.full_name(value.module, head.func) in (
+        "builtins.enumerate",
+        "builtins.zip",
+    )
 
 
 def _enumerate(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
@@ -781,6 +887,8 @@ _FORMS: dict[str, _Form] = {
     **dict.fromkeys(("dataclasses.asdict", "attrs.asdict", "attr.asdict"), _as_dictionary),
     **dict.fromkeys(("dataclasses.astuple", "attrs.astuple", "attr.astuple"), _first),
     **dict.fromkeys(_WRAP, _cached),
+    **dict.fromkeys(_ENTRY_BY_ENTRY, _entry_by_entry),
+    **dict.fromkeys(_TREES, _tree),
     **dict.fromkeys(_PROPERTIES, _property),
     "builtins.classmethod": _classmethod,
     "builtins.staticmethod": _staticmethod,

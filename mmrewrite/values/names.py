@@ -10,9 +10,11 @@ from mmrewrite.project.facts import Facts
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import Binding, Scope
 from mmrewrite.source.spans import blocks_of
+from mmrewrite.source.walk import walk
 from mmrewrite.values.containers import put_into
 from mmrewrite.values.targets import of_binding
 from mmrewrite.values.value import (
+    AWAITED,
     Access,
     By,
     CallArguments,
@@ -49,6 +51,9 @@ def of_name(flow: ValueFlow, value: Value) -> _Found:
         # A name is that of the module until the class binds it.
         outer = owner.module_with(node.id)
         bindings = [*bindings, *(outer.bindings[node.id] if outer is not None else ())]
+        for star in module.facts.names.stars if outer is None else ():
+            if module.facts.names.star_gives(star, node.id):
+                yield from _of_star(flow, module, star, node.id, path, is_bound=True)
     frame = frame_in(frame, owner)
     for binding in bindings:
         yield from of_bound(flow, module, binding, path, frame)
@@ -104,6 +109,7 @@ def of_caught(flow: ValueFlow, value: Value) -> _Found:
     handler = value.head
     assert isinstance(handler, ast.ExceptHandler)
     kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    yield from _of_generator(flow, value, handler)
     for found in (flow.class_at(value.module, each) if each is not None else None for each in kinds):
         if found is None or isinstance(value.module.parents[handler], getattr(ast, "TryStar", ())):
             yield Unknown(f"what `{handler.name}` is cannot be seen", value)
@@ -114,6 +120,22 @@ def of_caught(flow: ValueFlow, value: Value) -> _Found:
             if isinstance(node.exc, ast.Call):
                 made = [(None, each.value, each.is_starred) for each in flow.call_at(module, node.exc, None).positional]
                 yield Value(module, Display(made, is_mapping=False), value.path[1:])
+
+
+def _of_generator(flow: ValueFlow, value: Value, handler: ast.ExceptHandler) -> _Found:
+    """What `e.value` of a `StopIteration` is: what a generator returns that is advanced in the block."""
+    holder = value.module.parents[handler]
+    if value.path[:1] != (attribute("value"),) or not isinstance(holder, ast.Try):
+        return
+    for node in (each for statement in holder.body for each in walk(statement)):
+        match node:
+            case (
+                ast.Call(func=ast.Name(id="next"), args=[source, *_])
+                | ast.Call(func=ast.Attribute(value=source, attr="send" | "throw" | "__next__"))
+            ):
+                yield Value(value.module, source, (AWAITED, *value.path[1:]), value.frame)
+            case _:
+                pass
 
 
 _OVERLOADS = frozenset(("typing.overload", "typing_extensions.overload"))

@@ -15,10 +15,21 @@ from mmrewrite.source.calls import PARTIALS
 from mmrewrite.source.names import Scope, last_name
 from mmrewrite.values.arguments import parameter_of
 from mmrewrite.values.containers import PUT_ONE
-from mmrewrite.values.library import MAPS
+from mmrewrite.values.library import MAKE_TREES, MAPS
 from mmrewrite.values.stores import Store, own_class
 from mmrewrite.values.targets import of_target
-from mmrewrite.values.value import ELEMENT, Access, By, CallArguments, Decorated, Function, GivenValue, Own, Value
+from mmrewrite.values.value import (
+    ANY_ITEM,
+    ELEMENT,
+    Access,
+    By,
+    CallArguments,
+    Decorated,
+    Function,
+    GivenValue,
+    Own,
+    Value,
+)
 
 if TYPE_CHECKING:
     from mmrewrite.values.flow import ValueFlow
@@ -399,8 +410,8 @@ def _out_of_view(flow: ValueFlow, place: UsePlace, call: ast.Call, name: str, us
             [(None, kwargs)] if kwargs is not None else [],
         )
     elif method in _CALL_WITH_ELEMENTS:
-        is_starred = "starmap" in method
-        found = CallArguments([GivenValue(each.value.done(ELEMENT), is_starred) for each in after])
+        is_starred, step = "starmap" in method, ANY_ITEM if name in MAKE_TREES else ELEMENT
+        found = CallArguments([GivenValue(each.value.done(step), is_starred) for each in after])
     elif method in PUT_ONE and isinstance(call.func, ast.Attribute) and not place.is_held:
         yield from _named(flow, place._replace(is_held=True), call.func.value, used)
     elif isinstance(call.func, ast.Attribute) and flow.stores.in_classes(method):

@@ -60,7 +60,8 @@ def path_beginning(flow: ValueFlow, value: Value, depth: int = 0) -> PathBeginni
     others: list[str] = []
     for begin, each in flow.walk(value, lambda value: _of_value(flow, value, depth)):
         if isinstance(each, Unknown):
-            others.append(_told(flow, each.value) or ("other code gives another" if each.is_open else ""))
+            unseen = "other code gives another" if each.is_open else f"it is another one ({each.reason})"
+            others.append(_told(flow, each.value) or unseen)
         elif begin is None:
             # `None` and numbers are no paths, and an empty container has none.
             if not isinstance(each.head, _NO_PATHS):
@@ -87,6 +88,8 @@ def _told(flow: ValueFlow, value: Value | None) -> str:
         return f"a caller passes another `{value.head.arg}`"
     if value is not None and isinstance(value.head, _CONTAINERS):
         return "another one is put there"
+    if value is not None and value.is_made and isinstance(value.head, ast.ClassDef):
+        return f"it is an object of `{value.head.name}`"
     return ""
 
 

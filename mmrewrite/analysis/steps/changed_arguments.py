@@ -22,6 +22,7 @@ from mmrewrite.source.jit_kinds import JIT_KINDS, is_jit_decorator
 from mmrewrite.source.names import all_arguments, dotted_name
 from mmrewrite.values.arguments import of_parameter
 from mmrewrite.values.flow import ValueFlow, values_of
+from mmrewrite.values.library import MAKE_TREES
 from mmrewrite.values.value import ANY_ITEM, ELEMENT, By, Own, Path, Value
 
 # Methods of containers that change these, and those that other objects have too, which then give a new value.
@@ -176,7 +177,7 @@ class _ArgumentChanges:
     def _argument(self, value: Value) -> tuple[str, bool] | None:
         """The name that a value is a part of, and whether it is all of it; "" for what is made anew."""
         head, path, outer = value.head, value.path, self._loss.scope.parent
-        if head in _COPIES and len(path) == 1:
+        if (head in _COPIES and len(path) == 1) or (head in MAKE_TREES and path):
             return "", True
         name = ""
         if isinstance(head, ast.arg) and head in self._module.parents:
