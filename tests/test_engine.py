@@ -23,6 +23,7 @@ from mmrewrite.engine.edits import apply_edits, ordered_edits, undo_edits, witho
 from mmrewrite.engine.rewrite import rewrite_project, rewrite_source
 from mmrewrite.engine.self_check import SecondRun, self_check
 from mmrewrite.engine.settings import HintSettings
+from mmrewrite.project import facts
 from mmrewrite.project.facts import Facts, SourceFile, read_facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reach
@@ -109,6 +110,25 @@ class TestGates:
     def test_what_cannot_be_read_is_a_failure_with_the_reason(self, data: bytes, message: str) -> None:
         (result,) = rewrite_project([SourceFile("a.py", data, "a")], REGISTRY)
         assert message in (result.failure or "")
+
+    @pytest.mark.parametrize(
+        ("text", "is_large"),
+        [
+            ("x = [" + "a," * 60 + "]", True),
+            ("x = (((((" * 40, True),
+            ("f'" + "{a}" * 110 + "'", True),
+            ("# " + "a b, " * 100, False),
+            ("x = '''" + "a b \\' \n" * 100 + "'''", False),
+            ('x = "' + 'a b \\" ' * 100 + '"', False),
+        ],
+    )
+    def test_a_module_of_too_many_parts_is_not_parsed(
+        self, text: str, is_large: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(facts, "_MOST_PARTS", 100)
+        monkeypatch.setattr(facts, "_FEW_BYTES", 100)
+        (result,) = rewrite_project([SourceFile("a.py", f"{HINTED}{text}\n".encode(), "a")], REGISTRY)
+        assert (result.failure == facts.TOO_LARGE) is is_large
 
     def test_only_the_hinted_statements_reach_libcst(self, monkeypatch: pytest.MonkeyPatch) -> None:
         seen: list[str] = []
@@ -243,7 +263,7 @@ class TestSelfChecks:
         assert refusal.reason == expected
 
     def test_a_statement_with_other_calls_than_ast_sees_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(fragment, "calls_in_order", lambda _: [])
+        monkeypatch.setattr(fragment, "nodes_in_order", lambda _: [])
         (refusal,) = rewrite_source(HINTED, REGISTRY).refusals
         expected = "the calls of this statement are not where `ast` has them; give what it makes a name in a statement"
         assert refusal.reason.startswith(expected)

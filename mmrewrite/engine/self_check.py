@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mmrewrite.engine.edits import undo_edits
-from mmrewrite.project.facts import Facts, SourceFile, Unreadable
+from mmrewrite.project.facts import TOO_LARGE, Facts, SourceFile, Unreadable
 from mmrewrite.results import Rewrite
 from mmrewrite.source.failure import bug
 from mmrewrite.source.text import SourceText
@@ -48,19 +48,21 @@ def self_check(
             continue
         second = run.read(replace(facts.file, data=result.result))
         if isinstance(second, Unreadable):
-            checked[facts.path] = _failed(result, f"the {run.verb} file does not parse: {second.message}")
+            is_ours = second.message != TOO_LARGE
+            said = bug(f"the {run.verb} file does not parse: {second.message}") if is_ours else second.message
+            checked[facts.path] = _failed(result, said)
             second = facts
         elif (problem := _why_not_compiled(second)) and not _why_not_compiled(facts):
-            checked[facts.path] = _failed(result, f"the {run.verb} file does not compile: {problem}")
+            checked[facts.path] = _failed(result, bug(f"the {run.verb} file does not compile: {problem}"))
         elif undo_edits(SourceText.decode(result.result).text, result.edits, facts.source.text) != facts.source.text:
-            checked[facts.path] = _failed(result, f"text outside the edited {run.edited} changed")
+            checked[facts.path] = _failed(result, bug(f"text outside the edited {run.edited} changed"))
         again.append(second)
     if any(result.changed for result in checked.values()):
         for path, second_result in run.rewrite(again).items():
             if checked[path].changed and second_result.failure is not None:
-                checked[path] = _failed(checked[path], "a second run over the result fails")
+                checked[path] = _failed(checked[path], bug("a second run over the result fails"))
             elif checked[path].changed and second_result.changed:
-                checked[path] = _failed(checked[path], "a second run would change the file again")
+                checked[path] = _failed(checked[path], bug("a second run would change the file again"))
     return checked
 
 
@@ -76,5 +78,5 @@ def _why_not_compiled(facts: Facts) -> str | None:
     return None
 
 
-def _failed(result: Rewrite, problem: str) -> Rewrite:
-    return Rewrite(result.path, result.original, result.original, refusals=result.refusals, failure=bug(problem))
+def _failed(result: Rewrite, failure: str) -> Rewrite:
+    return Rewrite(result.path, result.original, result.original, refusals=result.refusals, failure=failure)

@@ -33,6 +33,15 @@ Adopt = Callable[[str], "SourceFile | None"]
 Importing = Callable[[Callable[[bytes], bool]], "Iterable[SourceFile]"]
 
 _TOO_DEEP = "nested too deeply to be read; split its longest expressions"
+# A module of so many words and signs takes some two gigabytes, and one of fewer bytes has not so many.
+_MOST_PARTS, _FEW_BYTES = 2_000_000, 1 << 20
+TOO_LARGE = f"more than {_MOST_PARTS:,} names, values and signs in one module; split it into several"
+# Comments, strings with their brackets for fields, words and signs.
+_PARTS = re.compile(
+    rb'#[^\r\n]*|"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*(?:"""|\Z)|"[^"\\\r\n]*(?:\\.[^"\\\r\n]*)*"?'
+    rb"|'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*(?:'''|\Z)|'[^'\\\r\n]*(?:\\.[^'\\\r\n]*)*'?|\w+|[^\w\s]",
+    re.DOTALL,
+)
 
 # An import of our package, also over lines that end in a backslash.
 _CONTINUED = re.compile(r"\\\r?\n")
@@ -114,6 +123,8 @@ def read_facts(
         left: Hints that are calls and stay part of the program: their offset, and why.
         reexports: Hint functions that other modules of the project re-export.
     """
+    if len(file.data) > _FEW_BYTES and _is_too_large(file.data):
+        return Unreadable(file, TOO_LARGE)
     try:
         source = SourceText.decode(file.data)
         tree = parse_program(source.text)
@@ -149,6 +160,17 @@ def read_facts(
         # One file's trouble is no reason to lose the others.
         return Unreadable(file, failure_of(error))
     return facts
+
+
+def _is_too_large(data: bytes) -> bool:
+    """Whether the tree of a module, and what is asked of it, would take more memory than a run should."""
+    left = _MOST_PARTS
+    for match in _PARTS.finditer(data):
+        part = match.group()
+        left -= 1 + part.count(b"{") if part[:1] != b"#" else 0
+        if left < 0:
+            return True
+    return False
 
 
 def has_mark(file: SourceFile) -> bool:
