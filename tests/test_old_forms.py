@@ -88,8 +88,36 @@ def test_no_form_is_passed_over(name: str) -> None:
             "import jax\nfrom mmruntime import compat\nimport numpy\n\nimport jax\n"
             "f = compat.pjit(g, in_axis_resources=None, out_axis_resources=None)\n",
         ),
+        (
+            "import jax\nfrom jax.sharding import PartitionSpec as P\nfrom jax.sharding import reshard\n\n"
+            "from jax.experimental.pjit import pjit\nfrom jax.sharding import Mesh\n\n\ndef scaled(f, mesh: Mesh):\n"
+            "    with mesh:\n        return pjit(f, in_axis_resources=P(), out_axis_resources=P('x'))\n",
+            "import jax\nfrom jax.sharding import NamedSharding, reshard\nfrom jax.sharding import PartitionSpec as P\n"
+            "from mmruntime import compat\n\nfrom jax.sharding import Mesh\n\n\ndef scaled(f, mesh: Mesh):\n"
+            "    with compat.mesh_context(mesh):\n        return jax.jit(\n            f, "
+            "in_shardings=NamedSharding(mesh, P()), out_shardings=NamedSharding(mesh, P('x'))\n        )\n",
+        ),
+        (
+            "from jax.experimental.maps import Mesh\nfrom other import *\nfrom jax.sharding import Mesh as M\n",
+            "from jax.sharding import Mesh\nfrom other import *\nfrom jax.sharding import Mesh as M\n",
+        ),
     ],
 )
-def test_names_that_are_imported_twice(before: str, after: str) -> None:
+def test_names_of_several_imports(before: str, after: str) -> None:
     (result,) = modernize_project(source_files({"module.py": before.encode()}), REGISTRY)
     assert result.failure is None and result.result.decode() == after
+
+
+def test_no_new_name_above_a_star_that_may_bind_it() -> None:
+    text = b"import jax\n\n\ndef f(mesh, x):\n    with mesh:\n        return jax.pjit(x)\n\n\nfrom other import *\n"
+    (result,) = modernize_project(
+        source_files({"module.py": text.replace(b"jax.pjit", b"jax.experimental.pjit.pjit")}), REGISTRY
+    )
+    assert not result.changed
+    assert "`from other import *` on line 9 may give its name another meaning" in str(result.refusals)
+
+
+def test_a_switch_of_multimesh_that_is_not_called_is_refused() -> None:
+    text = b"from legate.jax import only_fuse_loop_tasks\nx = only_fuse_loop_tasks.lax\n"
+    (result,) = modernize_project(source_files({"module.py": text}), REGISTRY)
+    assert "has no effect in `mmruntime`; call it in a `with`" in str(result.refusals)

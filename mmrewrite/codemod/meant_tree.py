@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import bisect
 import copy
+import itertools
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -410,29 +411,35 @@ class MeantTree:
 
 
 # A name that an import binds: its module, itself and its local name; and whether it is new.
-_Imported = tuple[tuple[Hashable, str, str | None], bool]
+_ImportedName = tuple[Hashable, str, str | None]
+_Imported = tuple[_ImportedName, bool]
 
 
 def _are_same(meant: Sequence[_Imported], found: Sequence[_Imported]) -> bool:
-    kept, added = [name for name, is_added in meant if not is_added], [name for name, is_added in meant if is_added]
-    kept.reverse()
-    seen: set[tuple[Hashable, str, str | None]] = set()
-    for name, _ in found:
-        while name not in added and kept and kept[-1] != name and kept[-1] in seen:
-            kept.pop()
-        if kept and kept[-1] == name:
-            kept.pop()
-        elif name in added:
-            added.remove(name)
-        else:
-            return False
-        seen.add(name)
-    # The same name need not be imported twice, unless another one has its local name in between.
-    twice = {*kept, *added}
-    return twice <= seen and not {_local(name) for name in twice} & {_local(name) for name in seen - twice}
+    """Whether imports bind the same names, those that stay of each module and of each local name in the same order.
+
+    The same name need not be imported twice, unless another one has its local name in between.
+    """
+    kept = [name for name, is_added in meant if not is_added]
+    stay = {*kept}
+    rest = [name for name, _ in found if name in stay]
+    if {name for name, _ in meant} != {name for name, _ in found} or _homes(kept) != _homes(rest):
+        return False
+    locals_of = {_local(name) for name in kept}
+    return len(locals_of) == len(kept) or all(_bound(kept, each) == _bound(rest, each) for each in locals_of)
 
 
-def _local(name: tuple[Hashable, str, str | None]) -> str:
+def _homes(names: Iterable[_ImportedName]) -> list[Hashable]:
+    """The modules that names come from, in order."""
+    return [*dict.fromkeys(name[:2] if name[0] is None else name[0] for name in names)]
+
+
+def _bound(names: Iterable[_ImportedName], local: str) -> list[_ImportedName]:
+    """What imports bind a local name to, in turn."""
+    return [name for name, _ in itertools.groupby(each for each in names if _local(each) == local)]
+
+
+def _local(name: _ImportedName) -> str:
     return name[2] or name[1].partition(".")[0]
 
 

@@ -129,6 +129,9 @@ def joined(text: str, was: str, width: int, unit: str, newline: str) -> str:
         # The first of its lines is the end of another statement, too.
         return text
     before = [each for each in above if isinstance(each, ast.ImportFrom)]
+    if any(each.names[0].name == "*" for each in before):
+        # An import that goes to the other side of it would bind what it did not, or no more.
+        return text
     old, kept = Counter(map(_home, before)), {name for each in before for name in _names_of(each)}
     for home, count in Counter(map(_home, now)).items():
         for _ in range(count - max(old[home], 1) if home is not None else 0):

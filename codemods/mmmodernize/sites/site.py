@@ -323,6 +323,7 @@ class OldNameSite:
             self.draft.spelled.add(found.partition(".")[0])
             return found
         if qualified in _IMPORTED_BY_NAME:
+            self._refuse_below_star()
             return imports.member(qualified.rpartition(".")[0], parts[-1], _IMPORTED_BY_NAME[qualified])
         for length in range(len(parts) - 1, 0, -1):
             module = ".".join(parts[:length])
@@ -331,10 +332,21 @@ class OldNameSite:
                 self.draft.spelled.add(found.partition(".")[0])
                 self.draft.reached.add((length - found.count("."), qualified))
                 return ".".join((found, *parts[length:]))
+        self._refuse_below_star()
         if qualified.startswith("mmruntime.compat."):
             return f"{imports.member('mmruntime', 'compat', ('compat', 'mm_compat'))}.{parts[-1]}"
         module = imports.module(parts[0], parts[0], self.scope, line)
         return ".".join((module, *parts[1:]))
+
+    def _refuse_below_star(self) -> None:
+        """Refuse a new name that an `import *` further below may give another meaning."""
+        names, line = self.facts.names, self.statement.lineno
+        star = next((each for each in names.stars if each.lineno > line and names.star_gives(each, "")), None)
+        if star is not None:
+            self.refuse(
+                f"what is written here needs an import, and `{ast.unparse(star)}` on line {star.lineno} may give its "
+                "name another meaning; import by name what is needed from there"
+            )
 
     def spell_compat(self, function: str, because: str) -> str:
         """The text for a function of `mmruntime.compat`, and a note of what would make plain JAX exact here.

@@ -88,8 +88,6 @@ class RenameMultimesh(ModernizeCodemod):
             self._check_import(place)
         for node, name in used_in(self.site.module):
             self._check_known(node, name)
-            if name in _SWITCHES and self.site.module.call_at(node) is None:
-                self.refuse("this switch has no effect in `mmruntime`; call it in a `with`, or remove it", node)
         statement = self.site.node
         if self.site.use is not None:
             self._rewrite_use(self.site.use.name, self.site.use.node)
@@ -101,9 +99,10 @@ class RenameMultimesh(ModernizeCodemod):
                     self._rename_module(alias)
 
     def _rewrite_use(self, name: str, node: ast.expr) -> None:
-        call = self.site.module.parents.get(node)
+        call = self.site.module.call_at(node)
         if name in _SWITCHES:
-            assert isinstance(call, ast.Call)
+            if call is None:
+                self.refuse("this switch has no effect in `mmruntime`; call it in a `with`, or remove it", node)
             self.site.replace(call, f"{self.site.spell('contextlib.nullcontext')}()")
         elif name in _TASKS:
             self.refuse("`task` has no `configure=`; choose the task first and give it as `task=`", call)
