@@ -189,7 +189,7 @@ def check(out: str | None, **options: Any) -> None:
     try:
         check_place(session.paths, out)
         with session.progress.erased_at_end():
-            found = stale(session.paths, out, session.rules, session.results, session.progress.track)
+            found = stale(session.program, out, session.progress.track)
     except NotBuilt as problem:
         session.fail(str(problem))
     session.add_unread(found.unread)
@@ -214,7 +214,7 @@ def build(out: str | None, **options: Any) -> None:
     try:
         check_place(session.paths, target)
         with session.progress.erased_at_end():
-            built = build_mirror(session.paths, target, session.rules, session.results, session.progress.track)
+            built = build_mirror(session.program, target, session.progress.track)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"{target} is not complete; run again, and it goes on where it stopped") from None
     except NotBuilt as problem:
@@ -304,7 +304,7 @@ def plan(
     )
     try:
         with session.progress.phase(f"plan: {entry}" if entry else "plan") as tell:
-            planned = make_plan(session.paths, session.rules, session.results, tuple(Registry()), request, tell=tell)
+            planned = make_plan(session.program, tuple(Registry()), request, tell=tell)
     except NotPlanned as problem:
         if session.options.verbose and problem.details:
             say(problem.details)
@@ -458,14 +458,7 @@ def verify(
     )
     try:
         verified = compare(
-            session.paths,
-            session.rules,
-            session.selection,
-            session.results,
-            tuple(Registry()),
-            patch,
-            request,
-            session.progress.phase,
+            session.program, session.selection, tuple(Registry()), patch, request, session.progress.phase
         )
     except (NotRun, NotVerified) as problem:
         session.fail(str(problem))

@@ -40,6 +40,7 @@ from mmrewrite.engine.settings import HintSettings
 from mmrewrite.engine.workers import WorkerDied
 from mmrewrite.files.select import (
     BadPattern,
+    RewrittenProgram,
     Rules,
     Selection,
     select_files,
@@ -275,6 +276,11 @@ class Session:
         return ignored_codemods(self.config, paths, registry, others)
 
     @property
+    def program(self) -> RewrittenProgram:
+        """The files of the run, and what becomes of those that are reported."""
+        return RewrittenProgram(self.paths, self.rules, self.results)
+
+    @property
     def changed(self) -> list[Rewrite]:
         """The results with something to write."""
         return [result for result in self.results if result.changed]
@@ -341,7 +347,7 @@ class Session:
         from mmrewrite.plan.plan import make_plan
 
         about = None if self.options.since is None else {result.path for result in self.results}
-        return make_plan(self.paths, self.rules, self._all, tuple(Registry()), request, about, tell)
+        return make_plan(replace(self.program, results=self._all), tuple(Registry()), request, about, tell)
 
     def _hanging(self) -> Iterator[str]:
         """The meshes and steps of files that are not reported, on which those that are depend."""

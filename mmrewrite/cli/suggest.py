@@ -81,7 +81,7 @@ def compare_plans(wanted: Wanted, options: Mapping[str, Any]) -> NoReturn:
         raise click.UsageError("--suggest has the formats text and json.")
     session = Session(SourceOptions(**options))
     with _failing(session), session.progress.phase(f"plan --suggest: {wanted.entry}") as tell:
-        suggested = suggest(wanted, session.paths, session.rules, session.results, tell)
+        suggested = suggest(wanted, session.program, tell)
     folder = cache_folder(KIND) if session.caches else None
     if folder is not None:
         # A cache that cannot be written is none.
@@ -104,7 +104,7 @@ def suggest_and_show(wanted: Wanted, options: Mapping[str, Any], *, applies: boo
         )
     project = HintedProject(_files(session), session.rewritten)
     with _failing(session):
-        suggested = suggest_hints(wanted, session.paths, session.rules, project, session.top, session.progress.phase)
+        suggested = suggest_hints(wanted, session.program, project, session.top, session.progress.phase)
         is_good = True
         if checks and suggested.hints is not None:
             is_good, verified = _checked(session, suggested, project)
@@ -165,10 +165,8 @@ def _checked(session: Session, suggested: Suggested, project: HintedProject) -> 
     )
     try:
         verified = verify(
-            session.paths,
-            session.rules,
+            dataclasses.replace(session.program, results=hints.results),
             selection,
-            hints.results,
             codemods,
             patch_of(hints.results, session.top),
             request,

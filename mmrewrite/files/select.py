@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmrewrite.directives.carrier import may_have_hints
 from mmrewrite.files.walk import folders_above, load_file, read_file, shown, walk
+from mmrewrite.results import Rewrite
 from mmrewrite.source.file import SourceFile, may_import_all
 from mmrewrite.tracking import Track, untracked
 
@@ -26,6 +27,21 @@ if TYPE_CHECKING:
 
 class BadPattern(ValueError):
     """A pattern of the configuration that is none, as a sentence."""
+
+
+@dataclass(frozen=True)
+class RewrittenProgram:
+    """The files of a run, and what becomes of them.
+
+    Attributes:
+        paths: The files and folders of the run.
+        rules: The files that the run ignores.
+        results: The rewrites.
+    """
+
+    paths: Sequence[str]
+    rules: Rules
+    results: Sequence[Rewrite]
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from typing import Any
 
 from mmrewrite.engine.edits import apply_edits
 from mmrewrite.files.cache_folder import hash_of
-from mmrewrite.files.select import Rules, source_file
+from mmrewrite.files.select import RewrittenProgram, source_file
 from mmrewrite.files.walk import MANIFEST, load_file, read_file, shown, walk
 from mmrewrite.files.write import remove_left_behind, write_new
-from mmrewrite.results import Edit, Rewrite
+from mmrewrite.results import Edit
 from mmrewrite.source.failure import bug
 from mmrewrite.source.names import relative_import
 from mmrewrite.source.spans import parse_program
@@ -84,25 +84,15 @@ def check_place(paths: Sequence[str], out: str) -> None:
         raise NotBuilt(f"--out {out} is no folder; give another name")
 
 
-def build_mirror(
-    paths: Sequence[str],
-    out: str,
-    rules: Rules,
-    results: Iterable[Rewrite],
-    track: Track = untracked,
-    *,
-    headed: bool = True,
-) -> BuiltMirror:
-    """Write the mirror of `paths` under `out`.
+def build_mirror(program: RewrittenProgram, out: str, track: Track = untracked, *, headed: bool = True) -> BuiltMirror:
+    """Write the mirror of a program under `out`.
 
     The manifest is written first, with the hashes before and after of each file, and without those before at the end.
     So after a run that was killed the next one knows what is its own, and goes on.
 
     Args:
-        paths: The files and folders to mirror.
+        program: The files to mirror.
         out: The folder of the mirror.
-        rules: The files that the run ignores.
-        results: The rewrites.
         track: Shows how many files are done.
         headed: Whether each file begins with a line that names its source. Without it, lines are those of `apply`.
 
@@ -110,7 +100,7 @@ def build_mirror(
         NotBuilt: If a file in the way was edited by hand, was never written by us, is a link or is a source.
     """
     unreadable: list[tuple[str, str]] = []
-    targets = _targets(paths, out, rules, {result.path: result for result in results}, unreadable, track, headed)
+    targets = _targets(program, out, unreadable, track, headed)
     manifest = _read_manifest(out)
     foreign = [problem for target in targets for problem in _problems(target, out, manifest.known)]
     if foreign:
@@ -204,16 +194,14 @@ class StaleMirror:
     unread: tuple[tuple[str, str], ...] = ()
 
 
-def stale(
-    paths: Sequence[str], out: str, rules: Rules, results: Iterable[Rewrite], track: Track = untracked
-) -> StaleMirror:
+def stale(program: RewrittenProgram, out: str, track: Track = untracked) -> StaleMirror:
     """What `build_mirror` would change, and what stands in its way.
 
     Raises:
         NotBuilt: If the manifest cannot be read.
     """
     unreadable: list[tuple[str, str]] = []
-    targets = _targets(paths, out, rules, {result.path: result for result in results}, unreadable, track)
+    targets = _targets(program, out, unreadable, track)
     manifest = _read_manifest(out)
     known = manifest.known
     found = [*manifest.problems]
@@ -255,15 +243,9 @@ def _problems(target: _Target, out: str, known: Mapping[str, Sequence[str]]) -> 
 
 
 def _targets(
-    paths: Sequence[str],
-    out: str,
-    rules: Rules,
-    results: Mapping[str, Rewrite],
-    unreadable: list[tuple[str, str]],
-    track: Track,
-    headed: bool = True,
+    program: RewrittenProgram, out: str, unreadable: list[tuple[str, str]], track: Track, headed: bool = True
 ) -> list[_Target]:
-    mirrored = _mirrored(paths, out, rules)
+    mirrored, results = _mirrored(program, out), {result.path: result for result in program.results}
     modules = {_module_name(place) for place in mirrored if place.endswith(".py")}
     targets = []
     for place, path in track("Mirroring", sorted(mirrored.items()), len(mirrored)):
@@ -283,11 +265,11 @@ def _targets(
     return targets
 
 
-def _mirrored(paths: Sequence[str], out: str, rules: Rules) -> dict[str, str]:
+def _mirrored(program: RewrittenProgram, out: str) -> dict[str, str]:
     """The files to mirror: paths in the mirror, with the paths of the sources."""
     found: dict[str, str] = {}
     mirror = os.path.realpath(out)
-    for path in paths:
+    for path in program.paths:
         base, top = _base_and_top(path)
         files = walk(top) if os.path.isdir(top) else [top]
         for file in files:
@@ -296,7 +278,7 @@ def _mirrored(paths: Sequence[str], out: str, rules: Rules) -> dict[str, str]:
             hidden = os.path.basename(file).startswith(".")
             if inside == mirror or inside.startswith(os.path.join(mirror, "")) or hidden:
                 continue
-            if file != path and rules.excludes(absolute):
+            if file != path and program.rules.excludes(absolute):
                 continue
             found[os.path.relpath(absolute, base).replace(os.sep, "/")] = file
     return found

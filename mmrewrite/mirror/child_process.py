@@ -12,11 +12,11 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mmrewrite.files.select import Rules
+from mmrewrite.files.select import RewrittenProgram
 from mmrewrite.files.walk import MANIFEST, read_file
 from mmrewrite.launch.environment import JOB
 from mmrewrite.launch.watchman import temporary_folder
@@ -120,18 +120,17 @@ class Mirror:
 
 
 @contextlib.contextmanager
-def mirrored(paths: Sequence[str], rules: Rules, results: Iterable[Rewrite]) -> Iterator[Mirror]:
+def mirrored(program: RewrittenProgram) -> Iterator[Mirror]:
     """The rewritten program in a folder that is deleted afterwards.
 
     Raises:
         NotRun: If the mirror cannot be built.
     """
-    results = list(results)
     with temporary_folder("mmrewrite-") as folder:
         # macOS links its temporary folder; `named` has to find the path in messages of programs that resolve it.
         mirror = os.path.realpath(folder)
         try:
-            built = build_mirror(paths, mirror, rules, results, headed=False)
+            built = build_mirror(program, mirror, headed=False)
         except NotBuilt as problem:
             raise NotRun(str(problem)) from None
         if missing := (*built.unread, *built.unwritten):
@@ -140,7 +139,7 @@ def mirrored(paths: Sequence[str], rules: Rules, results: Iterable[Rewrite]) -> 
         files = json.loads(read_file(os.path.join(mirror, MANIFEST)))["files"]
         sources = {place: str(entry["source"]) for place, entry in files.items()}
         hashes = {str(entry["source"]): str(entry["source_sha256"]) for entry in files.values()}
-        yield Mirror(mirror, sources, hashes, {result.path: result for result in results if result.changed})
+        yield Mirror(mirror, sources, hashes, {result.path: result for result in program.results if result.changed})
 
 
 def environment(devices: int | None) -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
-from mmrewrite.files.select import Rules, select_files
+from mmrewrite.files.select import RewrittenProgram, select_files
 from mmrewrite.files.walk import load_file
 from mmrewrite.mirror.limits import USUAL, ProgramLimits
 from mmrewrite.plan.fit import Fit, fit
@@ -63,15 +63,13 @@ class Planned:
 
 
 def make_plan(
-    paths: Sequence[str],
-    rules: Rules,
-    results: Sequence[Rewrite],
+    program: RewrittenProgram,
     codemods: Sequence[str],
     request: PlanRequest,
     about: Set[str] | None = None,
     tell: Tell = untold,
 ) -> Planned:
-    """Plan the rewritten files below `paths`, and those that call the runtime already.
+    """Plan the rewritten files of a run, and those that call the runtime already.
 
     With `about`, the paths of some of them, only what these are a part of: of a mesh and its steps in other files too.
     `tell` takes what the process that traces says that it is doing.
@@ -79,13 +77,13 @@ def make_plan(
     Raises:
         NotPlanned: If a step should be traced and cannot be.
     """
-    files = select_files(paths, rules, may_place).files
-    regions = read_regions(files, results, load_file, codemods)
+    files = select_files(program.paths, program.rules, may_place).files
+    regions = read_regions(files, program.results, load_file, codemods)
     # A traced step has its own timeline, from the real stages.
     sections = plan_regions(regions, request.microbatches, simulate=request.entry is None)
     if about is not None:
         sections = tuple(section for section in sections if not about.isdisjoint(section.files))
-    told = results if about is None else [result for result in results if result.path in about]
+    told = [result for result in program.results if about is None or result.path in about]
     problems = tuple(problem for result in told for problem in _problems(result))
     if request.entry is None or request.arguments is None:
         return Planned(sections, None, problems)
@@ -94,8 +92,8 @@ def make_plan(
         raise NotPlanned(few)
     devices = request.devices or devices_needed(regions)
     tracing = Tracing(request.entry, request.arguments, devices, request.measure, request.limits)
-    traced = plan_entry(tracing, paths, rules, results, tell)
-    known = traced_bytes(request.entry, request.arguments, traced, traced["sources"], results)
+    traced = plan_entry(tracing, program, tell)
+    known = traced_bytes(request.entry, request.arguments, traced, traced["sources"], program.results)
     fitting = None if request.memory is None else fit(traced, request.memory)
     section = section_of(tracing, traced, () if fitting is None else fitting.sentences)
     return Planned((*sections, section), traced, problems, known, fitting)

@@ -5,15 +5,14 @@ The tool imports no JAX: the process is started as `mmruntime._commands.plan` an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mmrewrite.files.select import Rules
+from mmrewrite.files.select import RewrittenProgram
 from mmrewrite.mirror.child_process import Mirror, NotRun, check_named, check_runtime, environment, mirrored, run_module
 from mmrewrite.mirror.limits import USUAL, ProgramLimits
 from mmrewrite.plan.sections import PlanGrid, PlanSection, PlanTable, PlanTimeline
-from mmrewrite.results import Rewrite
 from mmrewrite.tracking import Tell, untold
 
 
@@ -40,9 +39,7 @@ class Tracing:
     limits: ProgramLimits = USUAL
 
 
-def plan_entry(
-    tracing: Tracing, paths: Sequence[str], rules: Rules, results: Iterable[Rewrite], tell: Tell = untold
-) -> dict[str, Any]:
+def plan_entry(tracing: Tracing, program: RewrittenProgram, tell: Tell = untold) -> dict[str, Any]:
     """The document of `mmruntime._commands.plan` about the rewritten program.
 
     Raises:
@@ -51,7 +48,7 @@ def plan_entry(
     try:
         check_named(entry=tracing.step, args=tracing.arguments)
         check_runtime("--entry")
-        with mirrored(paths, rules, results) as mirror:
+        with mirrored(program) as mirror:
             document, details = _trace(tracing, _roots(tracing, mirror), tell)
     except NotRun as problem:
         raise NotPlanned(str(problem), problem.details) from None

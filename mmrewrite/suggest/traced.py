@@ -10,11 +10,11 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mmrewrite.files.select import Rules
+from mmrewrite.files.select import RewrittenProgram
 from mmrewrite.files.walk import read_file
 from mmrewrite.mirror.child_process import Mirror, NotRun, check_named, check_runtime, environment, mirrored, run_module
 from mmrewrite.mirror.limits import USUAL, ProgramLimits
@@ -165,9 +165,7 @@ class NotTraced(NotRun):
 
 def trace_layers(
     wanted: Wanted,
-    paths: Sequence[str],
-    rules: Rules,
-    results: Iterable[Rewrite],
+    program: RewrittenProgram,
     tell: Tell = untold,
     files: Mapping[str, SourceFile] | None = None,
     *flags: str,
@@ -179,7 +177,7 @@ def trace_layers(
     Raises:
         NotRun: If it cannot be built, imported or traced.
     """
-    with _ready(wanted, paths, rules, results) as mirror:
+    with _ready(wanted, program) as mirror:
         # XLA has no fast products of short floats on CPUs, where the runtime makes others.
         platform = "cpu" if wanted.device.name == "cpu" else "gpu"
         document = _document(wanted, mirror, tell, files or {}, "--platform", platform, *flags)
@@ -194,9 +192,7 @@ def trace_layers(
 
 def suggest(
     wanted: Wanted,
-    paths: Sequence[str],
-    rules: Rules,
-    results: Iterable[Rewrite],
+    program: RewrittenProgram,
     tell: Tell = untold,
     files: Mapping[str, SourceFile] | None = None,
 ) -> Suggested:
@@ -205,14 +201,12 @@ def suggest(
     Raises:
         NotRun: If it cannot be built, imported or traced, or nothing divides the devices.
     """
-    return compared(wanted, trace_layers(wanted, paths, rules, results, tell, files))
+    return compared(wanted, trace_layers(wanted, program, tell, files))
 
 
 def time_layer(
     wanted: Wanted,
-    paths: Sequence[str],
-    rules: Rules,
-    results: Iterable[Rewrite],
+    program: RewrittenProgram,
     batch: int,
     tell: Tell = untold,
     files: Mapping[str, SourceFile] | None = None,
@@ -222,7 +216,7 @@ def time_layer(
     Raises:
         NotRun: If it cannot be built, imported, traced or run.
     """
-    with _ready(wanted, paths, rules, results) as mirror:
+    with _ready(wanted, program) as mirror:
         counts = map(str, sizes_to_time(batch, wanted.devices or 1))
         platforms = os.environ.get("JAX_PLATFORMS")
         # Stages are virtual devices, beside the accelerator.
@@ -233,9 +227,7 @@ def time_layer(
 
 def computed(
     wanted: Wanted,
-    paths: Sequence[str],
-    rules: Rules,
-    results: Iterable[Rewrite],
+    program: RewrittenProgram,
     files: Mapping[str, SourceFile],
     tell: Tell,
 ) -> tuple[str, list[LineOperations], list[dict[str, Any]], str | None]:
@@ -246,7 +238,7 @@ def computed(
     Raises:
         NotRun: If it cannot be built, imported or traced.
     """
-    with _ready(wanted, paths, rules, results) as mirror:
+    with _ready(wanted, program) as mirror:
         document = _document(wanted, mirror, tell, files, "--operations")
         own = _OwnLines(mirror, files)
         operations = [
@@ -352,12 +344,12 @@ def _lines(original: bytes, rewritten: bytes) -> dict[int, int]:
 
 
 @contextlib.contextmanager
-def _ready(wanted: Wanted, paths: Sequence[str], rules: Rules, results: Iterable[Rewrite]) -> Iterator[Mirror]:
+def _ready(wanted: Wanted, program: RewrittenProgram) -> Iterator[Mirror]:
     check_named(entry=wanted.entry)
     if wanted.arguments != RUN:
         check_named(args=wanted.arguments)
     check_runtime("a suggestion")
-    with mirrored(paths, rules, results) as mirror:
+    with mirrored(program) as mirror:
         yield mirror
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from mmrewrite.files.patch import patch_of
-from mmrewrite.files.select import Rules
+from mmrewrite.files.select import RewrittenProgram
 from mmrewrite.suggest.costs import name_divides
 from mmrewrite.suggest.hint_texts import mesh_hint, microbatch_arguments, stages_hint
 from mmrewrite.suggest.hinted import HintedProject, HintTrial, NewHint
@@ -50,14 +50,13 @@ _KEYS = re.compile(r"nothing says how each microbatch gets numbers of its own\. 
 
 
 def suggest_hints(
-    wanted: Wanted, paths: Sequence[str], rules: Rules, project: HintedProject, top: str, phase: Phase
+    wanted: Wanted, program: RewrittenProgram, project: HintedProject, top: str, phase: Phase
 ) -> Suggested:
     """The plans of a program without hints, and the hints of the best if that is worth stages.
 
     Args:
         wanted: The step and the devices.
-        paths: The files and folders of the run.
-        rules: The files that the run ignores.
+        program: The run.
         project: The files, to write hints into.
         top: The folder that the paths of the patch are relative to.
         phase: What each of the slow parts is shown by while it lasts.
@@ -70,7 +69,7 @@ def suggest_hints(
     with phase(f"{wanted.entry}: where hints belong") as tell:
         # A script may call a step by that name of another file.
         first = itertools.islice(steps, None if wanted.runs else 1)
-        wanted, step, seen = _computed(wanted, first, paths, rules, project, tell)
+        wanted, step, seen = _computed(wanted, first, program, project, tell)
     name, operations, gradients, left_out = seen
     # A script may compile a function under another name.
     wanted = replace(wanted, function=name) if wanted.runs else wanted
@@ -84,7 +83,7 @@ def suggest_hints(
             try:
                 with phase(f"{wanted.entry}: what its layers cost") as tell:
                     trial = project.tried(tried.to_trace())
-                    document = trace_layers(wanted, paths, rules, trial.results, tell, project.files)
+                    document = trace_layers(wanted, _with(program, trial), tell, project.files)
             except NotTraced as problem:
                 # Without the hints the step was traced, so they are what is in the way.
                 where = f"{found.candidate.path}:{found.candidate.line}"
@@ -104,21 +103,21 @@ def suggest_hints(
 
             def trace_once(trial: HintTrial) -> Mapping[str, Any]:
                 with phase(f"{wanted.entry}: what a model axis may cut") as tell:
-                    return trace_layers(wanted, paths, rules, trial.results, tell, project.files, "--once")
+                    return trace_layers(wanted, _with(program, trial), tell, project.files, "--once")
 
             document, kept = _with_shards(wanted, project, kept, document, trace_once)
             timed = None
             if wanted.calibrates:
                 with phase(f"{wanted.entry}: how long a layer takes here") as tell:
-                    results = project.tried(kept.to_trace()).results
-                    timed = time_layer(wanted, paths, rules, results, int(document["batch"]), tell, project.files)
+                    trial = project.tried(kept.to_trace())
+                    timed = time_layer(wanted, _with(program, trial), int(document["batch"]), tell, project.files)
             suggested = compared(wanted, document, timed)
             suggested = replace(
                 suggested,
                 places=kept,
                 again=again_line(project.text(kept.candidate.path).text),
                 today=None,
-                paths=tuple(paths),
+                paths=tuple(program.paths),
                 logical_axes={name: axis for name, axis in suggested.logical_axes.items() if axis != MODEL},
                 model_names=(CUT,) if kept.shards else (),
                 uncut=tuple(uncut_sentences(project, document["cuts"])),
@@ -130,8 +129,7 @@ def suggest_hints(
 def _computed(
     wanted: Wanted,
     steps: Iterator[CompiledPlace],
-    paths: Sequence[str],
-    rules: Rules,
+    program: RewrittenProgram,
     project: HintedProject,
     tell: Tell,
 ) -> tuple[Wanted, CompiledPlace, Any]:
@@ -144,7 +142,7 @@ def _computed(
         while left:
             own = replace(wanted, seen=left[0])
             try:
-                return own, step, computed(own, paths, rules, step.trial.results, project.files, tell)
+                return own, step, computed(own, _with(program, step.trial), project.files, tell)
             except NotTraced as problem:
                 missing = _NO_AXIS.search(str(problem))
                 if missing is not None and missing[1] not in step.own_axes:
@@ -155,6 +153,10 @@ def _computed(
         if _NOT_CALLED not in str(problems[-1]):
             break
     raise problems[0]
+
+
+def _with(program: RewrittenProgram, trial: HintTrial) -> RewrittenProgram:
+    return replace(program, results=trial.results)
 
 
 def _or_left_out(

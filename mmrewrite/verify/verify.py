@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from mmrewrite.files.cache_folder import hash_of
 from mmrewrite.files.patch import file_patch
-from mmrewrite.files.select import Rules, Selection, select_files
+from mmrewrite.files.select import RewrittenProgram, Selection, select_files
 from mmrewrite.files.walk import load_file
 from mmrewrite.mirror.child_process import Mirror, check_named, check_runtime, mirrored
 from mmrewrite.mirror.limits import USUAL, ProgramLimits
@@ -98,10 +98,8 @@ class Verified:
 
 
 def verify(
-    paths: Sequence[str],
-    rules: Rules,
+    program: RewrittenProgram,
     selection: Selection,
-    results: Sequence[Rewrite],
     codemods: Collection[str],
     patch: bytes,
     request: VerifyRequest,
@@ -110,10 +108,8 @@ def verify(
     """Call every requested function in both programs, and compare arguments and results.
 
     Args:
-        paths: The files and folders of the run.
-        rules: The files that the run ignores.
+        program: The files of the run, and the rewrites of those with hints.
         selection: The files with hints.
-        results: The rewrites of these files.
         codemods: The names of codemods, which hints may mention.
         patch: The output of `mmrewrite diff` for the same paths.
         request: The functions to call, the devices and the tolerances.
@@ -123,9 +119,10 @@ def verify(
         NotVerified: If there is no function to call, or no file would change.
         NotRun: If this Python lacks JAX, or the rewritten program cannot be built.
     """
+    results = program.results
     read, _ = read_hinted(
         [file for file in selection.files if has_mark(file)],
-        lambda wanted: selection.importing(wanted, rules),
+        lambda wanted: selection.importing(wanted, program.rules),
         lambda file, reexports: read_facts(file, tuple(codemods), reexports=reexports),
     )
     modules = [facts for facts in read if isinstance(facts, Facts)]
@@ -138,7 +135,8 @@ def verify(
     check_runtime("verify")
     devices = None
     if not request.real:
-        regions = read_regions(select_files(paths, rules, may_place).files, results, load_file, tuple(codemods))
+        sources = select_files(program.paths, program.rules, may_place).files
+        regions = read_regions(sources, results, load_file, tuple(codemods))
         few = too_few_devices(request.devices, regions)
         if few is not None:
             raise NotVerified(few)
@@ -146,7 +144,7 @@ def verify(
     checks = []
     changed = [result for result in results if result.changed]
     with contextlib.ExitStack() as held:
-        mirror, before = held.enter_context(mirrored(paths, rules, results)), None
+        mirror, before = held.enter_context(mirrored(program)), None
         if request.since is None:
             coverage = Coverage.of_hints(modules, results, codemods)
         else:
