@@ -303,10 +303,9 @@ def test_reports_without_a_hint_are_no_hints(calls: list[Call]) -> None:
         (("--atol", "NaN"), "'--atol': NaN is no finite number"),
         (("--atol", "inf"), "'--atol': inf is no finite number"),
         (("--time-limit", "nan"), "'--time-limit': nan is no finite number"),
-        (("--time-limit", "inf"), "'--time-limit': inf is not in the range 0<x<=1000000000.0"),
+        (("--time-limit", "inf"), "'--time-limit': inf is no finite number"),
         (("--memory-limit", "nan"), "'--memory-limit': nan is no finite number"),
-        (("--memory-limit", "1e300"), "'--memory-limit': 1e+300 is not in the range"),
-        (("--output-limit", "inf"), "'--output-limit': inf is not in the range"),
+        (("--memory-limit", "0"), "'--memory-limit': 0.0 is not in the range x>0"),
     ],
 )
 def test_wrong_usage(calls: list[Call], arguments: tuple[str, ...], message: str) -> None:

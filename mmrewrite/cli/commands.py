@@ -15,6 +15,7 @@ import click
 from mmrewrite import __version__
 from mmrewrite.cli import last_resort
 from mmrewrite.cli.options import (
+    COMMON,
     ENTRY_AND_ARGS,
     Number,
     color_option,
@@ -61,6 +62,28 @@ class _CommandContext(click.Context):
 
 class _Command(click.Command):
     context_class = _CommandContext
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write what the command does, and what it reads if no path is given."""
+        super().format_help_text(ctx, formatter)
+        if any(param.name == "paths" for param in self.params):
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(
+                    "PATHS are files and folders; by default what the configuration includes, else `.`."
+                )
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options of the command before those that commands share."""
+        parts: dict[str, list[tuple[str, str]]] = {"Options": [], "Common options": []}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
+            if record is not None:
+                parts["Common options" if param.name in COMMON else "Options"].append(record)
+        for heading, records in parts.items():
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
 
 
 class CommandGroup(click.Group):

@@ -122,6 +122,10 @@ common_options = _all_of(
     format_option,
     color_option,
 )
+# Their names in a command, whose `--help` lists them last.
+COMMON = frozenset(
+    ("select", "ignore", "jobs", "no_cache", "strict", "config", "quiet", "verbose", "output_format", "color")
+)
 source_options = _all_of(click.argument("paths", nargs=-1, type=click.Path()), common_options)
 # For commands that an editor runs on a buffer.
 stdin_option = click.option(
@@ -153,7 +157,15 @@ def watch_option(command: _Command) -> _Command:
     return cast(_Command, flag(watched))
 
 
-_limit = functools.partial(click.option, type=Number(0, _MOST, min_open=True))
+class _Limit(Number):
+    """A bound of a program that is run."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number, or what is as good as none."""
+        return min(super().convert(value, param, ctx), _MOST)
+
+
+_limit = functools.partial(click.option, type=_Limit(0, min_open=True))
 # For commands that run the user's programs.
 limit_options = _all_of(
     _limit("--time-limit", default=1800, metavar="SECONDS", show_default=True, help="End a program that runs longer."),
