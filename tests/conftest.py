@@ -44,12 +44,15 @@ OPTIMIZED = os.environ.get("MMREWRITE_TESTS_OPTIMIZED") == "1"
 # Of families of programs, with the mark `family`, one of so many cases runs by default, or as the mark says.
 FAMILY_STRIDE = 16
 
+if OPTIMIZED:
+    # Which `verify` leaves out by itself.
+    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "0"
 _flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if "host_platform_device_count" not in flag]
 _flags += [] if OPTIMIZED else [flag for flag in _quick if flag not in _flags]
 os.environ["XLA_FLAGS"] = " ".join([*_flags, f"--xla_force_host_platform_device_count={DEVICES}"])
 # Results of earlier runs would hide what a test changes in the tool while it runs.
 os.environ["MMREWRITE_CACHE_DIR"] = ""
-# What a run says after some seconds hangs on how busy the machine is.
+# What a run says after some seconds depends on how busy the machine is.
 os.environ["MMREWRITE_PROGRESS"] = os.environ["MMRUNTIME_PROGRESS"] = "0"
 os.environ["JAX_PLATFORMS"] = "cpu"
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # workers and children take that of the process that started them
@@ -102,7 +105,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.slow)
             numbers[test] += 1
         if not OPTIMIZED and item.get_closest_marker("optimized") is not None:
-            item.add_marker(pytest.mark.skip(reason="hangs on optimized code: set MMREWRITE_TESTS_OPTIMIZED=1"))
+            item.add_marker(pytest.mark.skip(reason="depends on optimized code: set MMREWRITE_TESTS_OPTIMIZED=1"))
     if "slow" in config.getoption("markexpr") or any("::" in argument for argument in config.args):
         return
     marks = ("slow",) if OPTIMIZED else ("slow", "optimized")

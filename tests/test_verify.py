@@ -446,6 +446,21 @@ def judged(
     return programs.check_programs(entry, Mirror("mirror", {}, {}), settings, phase)
 
 
+@pytest.mark.parametrize("devices", [None, 2])
+def test_runs_compile_in_little_time_and_share_what_they_compile(devices: int | None) -> None:
+    settings = programs.ProgramSettings(devices, None, None, ProgramLimits(), ())
+    entry = Entry("train:step", "train:example", "--entry")
+    runs = programs.ProgramRuns(
+        entry, Mirror("mirror", {}, {}), settings, lambda _: contextlib.nullcontext(untold), "a"
+    )
+    compiled = runs._compiled_quickly({})
+    # On real devices it is the programs that users run.
+    assert compiled.get("JAX_DISABLE_MOST_OPTIMIZATIONS") == (None if devices is None else "1")
+    assert compiled["JAX_COMPILATION_CACHE_DIR"] == "a/compiled"
+    own = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "JAX_COMPILATION_CACHE_DIR": "mine"}
+    assert own.items() <= runs._compiled_quickly(own).items()
+
+
 def test_rounding_shrinks_with_the_precision_and_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     found = judged(monkeypatch, wide={"absolute": 1e-11})
     assert (found.status, found.rows[0]["rounding"], found.rows[0]["float64"]) == ("equal", True, 1e-11)

@@ -136,7 +136,7 @@ class _Judgement:
         self.reference = "microbatched"
         self.notes.append(
             f"microbatches have {' and '.join(own)} of their own, so values are compared with those of the same "
-            "microbatches, with the same random numbers, on one device, operation by operation"
+            "microbatches, with the same random numbers, on one device"
         )
 
     def run_in_other_precisions(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -217,13 +218,15 @@ class ProgramRuns:
         told = self._mirror.told
         how = " on one device" if on_one_device else ""
         options = ["--on-one-device"] * on_one_device + ["--plan"] * planned
+        # Without its mesh it may lack what it needs, as the axes of a `shard_map`: no mistake of the rewrite.
+        failed: Status = "not run" if on_one_device else "broken"
         try:
             variables = environment(self.settings.devices)
             run = self._run("rewritten", how, self._rewritten, variables, bits, kept, throughout, saved, options)
         except NotRun as problem:
-            raise ProgramFailed("broken", told(str(problem)), told(problem.details)) from None
+            raise ProgramFailed(failed, told(str(problem)), told(problem.details)) from None
         if "error" in run.document:
-            raise ProgramFailed("broken", told(run.document["error"]), told(run.document["traceback"]))
+            raise ProgramFailed(failed, told(run.document["error"]), told(run.document["traceback"]))
         return run
 
     def disturbed(
@@ -275,7 +278,7 @@ class ProgramRuns:
         shown = f"{self._count}/{max(self._count, most_runs(self.settings.own))} {program}{how}"
         name = f"{self._entry.step}: the {program} program{how}"
         # One hash seed: code that iterates over a set of strings must not make the two programs differ.
-        variables = {**variables, "PYTHONHASHSEED": "0"}
+        variables = {**self._compiled_quickly(variables), "PYTHONHASHSEED": "0"}
         if bits is not None:
             variables["JAX_ENABLE_X64"] = "1" if bits == 64 else "0"
             options = [*options, "--bits", str(bits), *([] if kept is None else ["--kept", kept])]
@@ -286,6 +289,18 @@ class ProgramRuns:
         with self._phase(shown) as tell:
             document, _ = run_module(module, arguments, roots, variables, name, self.settings.limits, tell)
         return ProgramRun(document, folder)
+
+    def _compiled_quickly(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """With variables by which runs compile in little time, as each program runs once or a few times.
+
+        What one run has compiled, such as the operations that make the arguments, the others take from a folder.
+        """
+        found = {"JAX_COMPILATION_CACHE_DIR": os.path.join(self._folder, "compiled")}
+        found |= {f"JAX_PERSISTENT_CACHE_MIN_{bound}": "-1" for bound in ("COMPILE_TIME_SECS", "ENTRY_SIZE_BYTES")}
+        if self.settings.devices is not None:
+            # Those of LLVM: without them it takes half of the time.
+            found["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+        return {**found, **variables}
 
     def compared(
         self,

@@ -64,7 +64,7 @@ def run(
         saved: The arrays of an earlier run's arguments, which are taken.
         epsilon: The spacing of the shortest type that the step computes in, for arguments that are changed as if they
             were rounded to it once more; None for changes of the last place of every float.
-        on_one_device: Whether a compiled step runs as the function that it is, operation by operation.
+        on_one_device: Whether steps are compiled by `jax.jit`, without a mesh.
 
     Raises:
         BadEntryPoint: If the function cannot be imported or fails.
@@ -138,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--throughout", action="store_true", help="make shorter floats of `jax.numpy` float64, too")
     parser.add_argument("--saved", help="the folder of a run whose arguments are taken")
     parser.add_argument("--epsilon", type=float, help="change arguments as if they were rounded to this once more")
-    parser.add_argument("--on-one-device", action="store_true", help="run a compiled step as the function that it is")
+    parser.add_argument("--on-one-device", action="store_true", help="compile steps by `jax.jit`, without a mesh")
     options = parser.parse_args(arguments)
     saved = prepare(options.saved, bits=options.bits, throughout=options.throughout)
 

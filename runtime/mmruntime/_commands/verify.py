@@ -65,8 +65,8 @@ def run(
         kept: The attribute below which they are left as they are; if None and the function refuses `bits` bits
             everywhere, the one with the fewest floats below it with which it does not.
         saved: The arrays of an earlier run's arguments, which are taken.
-        on_one_device: Whether a compiled step runs as the function that it is, operation by operation: with its
-            microbatches and their random numbers, and without a mesh.
+        on_one_device: Whether steps are compiled by `jax.jit`: with their microbatches and random numbers, and without
+            a mesh.
         planned: Whether the plan that a compiled step runs by is wanted too, as `plan` has it.
 
     Returns:
@@ -198,8 +198,11 @@ def record_call(
         _record(record.argument, name, argument)
     before = [_leaves(argument) for argument in example]
     progress.tell("running the step")
-    with jax.disable_jit() if on_one_device else contextlib.nullcontext():
+    MeshFunction.plain = on_one_device
+    try:
         result = jax.block_until_ready(step(*example))
+    finally:
+        MeshFunction.plain = False
     _record(record.result, "result", result)
     for name, argument, leaves in zip(names, example, before, strict=True):
         _record_changes(record.result, name, leaves, argument)
@@ -427,7 +430,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--throughout", action="store_true", help="make shorter floats of `jax.numpy` float64, too")
     parser.add_argument("--saved", help="the folder of a run whose arguments are taken")
     parser.add_argument("--plan", action="store_true", help="print the plan that a compiled step runs by, too")
-    parser.add_argument("--on-one-device", action="store_true", help="run a compiled step as the function that it is")
+    parser.add_argument("--on-one-device", action="store_true", help="compile steps by `jax.jit`, without a mesh")
     options = parser.parse_args(arguments)
     saved = prepare(options.saved, bits=options.bits, throughout=options.throughout)
     return print_document(

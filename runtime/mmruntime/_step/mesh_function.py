@@ -52,6 +52,8 @@ class MeshFunction(Generic[P, R]):
 
     # `verify` puts a list here, for the plans that all steps of the process make: what it calls may make its own.
     watch: ClassVar[list[Plan] | None] = None
+    # `verify` sets this for a run without meshes: steps are then compiled by `jax.jit`, with their microbatches.
+    plain: ClassVar[bool] = False
     # What looks at a step without compiling it comes before `make_plan`, and leaves by an exception of its own.
     look: ClassVar[Callable[[Callable[..., Any], Call, MultiMesh, frozenset[int]], None] | None] = None
 
@@ -97,8 +99,8 @@ class MeshFunction(Generic[P, R]):
         Under `jax.disable_jit()` it is the function itself, on one device.
         """
         try:
-            if jit_disabled.value:
-                return self._uncompiled(args, kwargs)
+            if jit_disabled.value or MeshFunction.plain:
+                return self._without_mesh(args, kwargs)
             if (
                 self._direct is not None
                 and (self._changes == changes.count or self._same_registrations())
@@ -120,8 +122,8 @@ class MeshFunction(Generic[P, R]):
             _compat.leave_out_frames(error)
             raise
 
-    def _uncompiled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-        """The function, operation by operation; on one device if its arrays are on several submeshes."""
+    def _without_mesh(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+        """What the function gives by itself; on one device if its arrays are on several submeshes."""
         arrays = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, jax.Array)]
         if _compat.at_top_level() and len({array.sharding for array in arrays if array.committed}) > 1:
             first = self._multimesh.devices.flat[0]
@@ -129,7 +131,11 @@ class MeshFunction(Generic[P, R]):
                 lambda leaf: jax.device_put(leaf, first) if isinstance(leaf, jax.Array) else leaf, (args, kwargs)
             )
         with outside_of_meshes():
-            return self._fun(*args, **kwargs)
+            return (self._fun if jit_disabled.value else self._jitted)(*args, **kwargs)
+
+    @functools.cached_property
+    def _jitted(self) -> Callable[..., R]:
+        return jax.jit(self._fun, static_argnums=sorted(self._static), static_argnames=sorted(self._static_names))
 
     def __repr__(self) -> str:
         calls = f"compiled for {len(self._plans)} input signatures" if self._plans else "not called yet"
