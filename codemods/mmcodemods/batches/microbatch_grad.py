@@ -40,6 +40,7 @@ from mmrewrite.analysis.meshes.schedules import check_schedule, runtime_argument
 from mmrewrite.analysis.objects.annotations import annotation_of, is_fully_annotated
 from mmrewrite.analysis.steps.batch_arguments import choose_batch
 from mmrewrite.analysis.steps.changed_arguments import changed_argument
+from mmrewrite.analysis.steps.closures import reachable
 from mmrewrite.analysis.steps.gradients import find_gradient, refuse_several
 from mmrewrite.analysis.steps.losses import (
     Loss,
@@ -186,8 +187,9 @@ class MicrobatchGrad(MeshCodemod):
         keys: list[UnnamedKey] = []
         if self.hint.argument("rng") is None:
             cut = (self.cut() or frozenset()).union(self.batch.appended)
+            names = self.batch.appended
             found = {
-                key.place: key
+                key.place: key if each is None else reachable(self.site, self.gradient, each, key, names)
                 for each in losses or (None,)
                 for key in unnamed_keys(self.site, self.gradient, each, cut)
             }

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from mmrewrite.analysis.steps.gradients import Gradient, is_gradient_decorator, reads_of
 from mmrewrite.analysis.steps.losses import (
     Loss,
+    UnnamedKey,
     find_function,
     has_a_key_for_each_row,
     keeps_values,
@@ -109,6 +110,14 @@ def cannot_be_given(site: Site, gradient: Gradient, loss: Loss, names: list[str]
             used = f"`{own}` is" if own is not None else "its `lambda` may be"
             return f"{used} used elsewhere, too, and `{changed}` changes below it"
     return None
+
+
+def reachable(site: Site, gradient: Gradient, loss: Loss, key: UnnamedKey, names: Sequence[str]) -> UnnamedKey:
+    """A random key that is missing in a hint, as it is if the loss can be given it beside some other names."""
+    if key.closed is None or remade_loss(site, gradient, loss, [*names, key.closed]) is not None:
+        return key
+    why = cannot_be_given(site, gradient, loss, [*names, key.closed])
+    return key if why is None else key.out_of_reach(why)
 
 
 @dataclass(frozen=True)

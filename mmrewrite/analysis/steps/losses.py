@@ -260,10 +260,16 @@ class UnnamedKey:
     Attributes:
         reason: What it is, and what to do first if no hint can name it.
         place: The text that `rng=` may have for it, None if no hint can name it yet.
+        closed: Its name, where the loss closes over it.
     """
 
     reason: str
     place: str | None
+    closed: str | None = None
+
+    def out_of_reach(self, why: str) -> UnnamedKey:
+        """The same key where the loss cannot be given a parameter for it."""
+        return UnnamedKey(f"{self.reason}; {why}, so pass it to the loss by position {_ELSEWHERE}", None)
 
 
 def unnamed_keys(site: Site, gradient: Gradient, loss: Loss | None, cut: Collection[object]) -> list[UnnamedKey]:
@@ -310,7 +316,7 @@ def _in_loss(site: Site, gradient: Gradient, loss: Loss, cut: Collection[object]
         if name in cut:
             continue
         what = f"the loss closes over `{name}`, which looks like a random key, {_REPEATED}"
-        yield UnnamedKey(what, f'"{name}"')
+        yield UnnamedKey(what, f'"{name}"', name)
     for name in keys_of_the_module(site, loss)[:1]:
         what = f"the loss uses the random key `{name}` of its module, which would be the same in every microbatch"
         yield UnnamedKey(f"{what}; pass it to the loss by position {_ELSEWHERE}", None)
