@@ -51,8 +51,12 @@ class Program:
     @functools.cached_property
     def plain(self) -> tuple[dict[str, Rewrite], float]:
         """What becomes of the program as it is, and how long that takes."""
+        return self.timed(self.before)
+
+    def timed(self, files: dict[str, bytes]) -> tuple[dict[str, Rewrite], float]:
+        """What becomes of some modules, and how many seconds of this process that takes."""
         start = time.process_time()
-        return self.rewrite(self.before), time.process_time() - start
+        return self.rewrite(files), time.process_time() - start
 
     def rewrite(self, files: dict[str, bytes]) -> dict[str, Rewrite]:
         if self.is_modernized:
@@ -66,9 +70,11 @@ class Program:
         if made is None:
             return False
         plain, seconds = self.plain
-        start = time.process_time()
-        results = self.rewrite({**self.before, path: made.encode()})
-        assert time.process_time() - start < 20 * seconds + 2
+        results, taken = self.timed({**self.before, path: made.encode()})
+        if taken > 20 * seconds + 2:
+            # The garbage of many programs may have been collected meanwhile.
+            results, taken = self.timed({**self.before, path: made.encode()})
+        assert taken < 20 * seconds + 2
         assert [each.failure for each in results.values()] == [each.failure for each in plain.values()]
         told = [error.message for each in results.values() for error in each.errors]
         is_compared = not any(message.startswith(INSIDE_A_HINT) for message in told)

@@ -227,8 +227,10 @@ def without_items(
                     [stop, *(stops[each] for each in stops if brackets.items[index][0] < each and last + 1 == count)]
                 )
                 yield from [(comma, comma + 1), (start, stop)] if apart else [(comma, stop)]
+            elif (own := brackets.commas[last]) is not None and _has_comment(brackets, brackets.items[last][1], own):
+                yield from ((brackets.items[index][0], brackets.items[last][1]), (own, own + 1))
             else:
-                yield _removal(source, brackets, index, last, stops)
+                yield _removal(source, brackets, index, last, stops, has_comma=index - 1 not in gone)
         index = last + 1
 
 
@@ -240,9 +242,12 @@ def without_listed(spans: Sequence[tuple[int, int]], gone: Collection[int]) -> I
 
 
 def _removal(
-    source: SourceText, brackets: Brackets, first: int, last: int, leaving: Mapping[int, int]
+    source: SourceText, brackets: Brackets, first: int, last: int, leaving: Mapping[int, int], *, has_comma: bool
 ) -> tuple[int, int]:
-    """The text to remove with the items from `first` to `last`; `leaving` are comments that go, by their starts."""
+    """The text to remove with the items from `first` to `last`; `leaving` are comments that go, by their starts.
+
+    `has_comma` says that the comma before them stays otherwise.
+    """
     text, comma = source.text, brackets.commas[last]
     (start, _), (_, end) = brackets.items[first], brackets.items[last]
     stop = end if comma is None else comma + 1
@@ -263,7 +268,7 @@ def _removal(
             return len(above) - (2 if above.endswith("\r\n") else 1), stop
         if rest.lstrip().startswith("#"):
             return start, line_end - len(rest.lstrip())
-    before = brackets.commas[first - 1] if first else None
+    before = brackets.commas[first - 1] if first and has_comma else None
     if before is not None and not _has_comment(brackets, before, start):
         return before, end
     if following is not None and is_plain_behind:

@@ -106,7 +106,10 @@ ADVICE = {
     "flax.nnx.graph": "write `flax.nnx`, which has what is public of it",
     "flax.config": "import `flax`, and write `flax.config`",
     "flax.linen.ConvLSTM": "write `flax.linen.ConvLSTMCell`",
-    "flax.nnx.with_sharding_constraint": "write `jax.lax.with_sharding_constraint`, with a sharding or under a mesh",
+    **dict.fromkeys(
+        ("flax.nnx.with_sharding_constraint", "flax.nnx.spmd.with_sharding_constraint"),
+        "write `jax.lax.with_sharding_constraint`, with a sharding or under a mesh",
+    ),
     "flax.nnx.field": "write `nnx.static()` for what is no part of the tree, `nnx.data()` for what is",
 }
 

@@ -17,7 +17,7 @@ from mmrewrite.codemod.refused import SiteRefused
 from mmrewrite.project.project import Project
 from mmrewrite.project.uses import ModuleUses, OldNameUse
 from mmrewrite.results import CompatUse, Edit, HintReference
-from mmrewrite.source.brackets import expression_text, tokens_between
+from mmrewrite.source.brackets import call_brackets, expression_text, tokens_between
 from mmrewrite.source.names import Scope, dotted_name
 from mmrewrite.source.spans import span
 from mmrewrite.values.flow import ValueFlow
@@ -418,6 +418,14 @@ class OldNameSite:
         self.edit(start, start, before)
         self.edit(end, end, after)
         self.meant.wrap(node, before, after)
+
+    def drop_brackets(self, call: ast.Call) -> None:
+        """Leave of a call without arguments what it calls."""
+        (start, end), function = self.span(call), call.func
+        opening = call_brackets(self.source, call).opening
+        above = [each for each in tokens_between(self.source, start, opening) if each.is_code or each.is_comment][-1]
+        self.edit(opening if above.is_comment else above.end, end, "")
+        self.meant.change(call, "function alone", lambda _: [function])
 
     def rename_keyword(self, keyword: ast.keyword, name: str) -> None:
         """Change the name of a keyword argument and keep its value."""

@@ -8,7 +8,8 @@ Before Flax 0.11 an optimizer held the model that it updates, and `wrt` was `nnx
 
 To check: nothing; to follow Flax, write `nnx.Optimizer(model, tx, wrt=nnx.Param)` and `optimizer.update(model, grads)`.
 
-Refused: `nnx.Optimizer` as a value in a module that shows no call with `wrt`; `*` and `**`; a `target-jax` before 0.6.
+Refused: `nnx.Optimizer` as a value in a module that shows no call with `wrt`; `*` and `**`; an update without the model
+of one that is made out of view; a `target-jax` before 0.6.
 See https://flax.readthedocs.io/en/latest/api_reference/flax.nnx/training/optimizer.html
 """
 
@@ -20,13 +21,15 @@ from typing import ClassVar
 
 from mmmodernize.calls.call_forms import hides_arguments
 from mmmodernize.codemod import ModernizeCodemod
-from mmmodernize.edits.arguments import append_argument, name_argument
+from mmmodernize.edits.arguments import append_argument, make_positional, name_argument
 from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
 from mmmodernize.types.value_classes import ValueClasses
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.values.value import Value
 
-_OPTIMIZER = "flax.nnx.Optimizer"
+_OPTIMIZERS = frozenset(f"flax.nnx.{home}Optimizer" for home in ("", "optimizer.", "training.optimizer."))
+_MADE = frozenset(f"{name}()" for name in _OPTIMIZERS)
+_CLASS_TESTS = frozenset(("builtins.isinstance", "builtins.issubclass"))
 
 
 class KeepNnxOptimizers(ModernizeCodemod):
@@ -34,48 +37,129 @@ class KeepNnxOptimizers(ModernizeCodemod):
 
     changed_in: ClassVar = {"": ("flax", "0.11.0", "stops")}
     extra_markers: ClassVar = (b"nnx",)
-    beside: ClassVar = (_OPTIMIZER,)
+    beside: ClassVar = _OPTIMIZERS
+    words: ClassVar = ("grads",)
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
-        """Calls without `wrt`, or with it by position, or whose updates are given no model."""
-        for use in module.uses((_OPTIMIZER,)):
+        """Calls without `wrt`, or with it by position, or whose updates are given no model; those updates; classes."""
+        updates = context.analysis(_OldUpdates)
+        for use in module.uses(_OPTIMIZERS):
             call = module.call_at(use.node)
             if call is None:
+                if _is_value(module, use.node) and not _gives_wrt(module):
+                    yield Location(module, use.node, use)
                 continue
             has_wrt = any(keyword.arg == "wrt" for keyword in call.keywords)
-            is_old = len(call.args) > 2 or not (has_wrt or hides_arguments(call))
-            if is_old or context.analysis(_OldUpdates).is_seen:
+            is_old = len(call.args) > 2 or not (has_wrt or (hides_arguments(call) and _gives_wrt(module)))
+            if is_old or updates.is_seen:
                 yield Location(module, use.node, use)
+        for call in module.nodes_of(ast.Call):
+            owner = _asked_as_before(call)
+            if owner is not None and (call.keywords or not updates.are_made):
+                is_one = updates.may_be_optimizer(module, owner)
+                if is_one and (call.keywords or updates.is_annotated(module, owner)):
+                    yield Location(module, call)
 
     def rewrite(self) -> None:
-        """Write one call."""
+        """Write one call, one class, or one update."""
         site, call = self.site, self.site.call
-        assert call is not None
-        if hides_arguments(call):
+        if self.site.use is None:
+            self._pass_by_position()
+            return
+        if call is None:
+            holder = site.module.parents[site.node]
+            if not isinstance(holder, ast.ClassDef):
+                self.refuse(
+                    "since Flax 0.11 `nnx.Optimizer` needs `wrt=` where it is called, and the model at each update; "
+                    "write `nnx.ModelAndOptimizer`, which is what it was"
+                )
+        elif hides_arguments(call):
             self.refuse("`*` or `**` hide whether `wrt=` is given; write `nnx.ModelAndOptimizer(model, tx, wrt=...)`")
         site.needs_package("flax", "0.11", "`nnx.ModelAndOptimizer`", jax="0.6")
-        if len(call.args) > 2:
+        if call is not None and len(call.args) > 2:
             name_argument(site, call, 2, "wrt")
-        elif "wrt" not in {word.arg for word in call.keywords}:
+        elif call is not None and "wrt" not in {word.arg for word in call.keywords}:
             append_argument(site, call, f"wrt={site.spell('flax.nnx.Param')}")
         site.replace(self.use.node, site.spell("flax.nnx.ModelAndOptimizer"))
 
+    def _pass_by_position(self) -> None:
+        site, call = self.site, self.site.node
+        updates = site.context.analysis(_OldUpdates)
+        assert isinstance(call, ast.Call)
+        assert isinstance(call.func, ast.Attribute)
+        text = site.text(call.func)
+        if not updates.are_made:
+            self.refuse(
+                f"since Flax 0.11 `update` of `nnx.Optimizer` takes the model before the gradients, both by position; "
+                f"write `{text}(model, ...)`, or `nnx.ModelAndOptimizer` where it is made"
+            )
+        if call.keywords[0].arg != "grads" or not updates.is_optimizer(site.module, call.func.value):
+            site.leave(
+                f"since Flax 0.11 an optimizer takes gradients by position alone; write `{text}(...)` without "
+                "`grads=`, if this is one"
+            )
+        make_positional(site, call.keywords[0])
+
+
+def _is_value(module: ModuleUses, node: ast.expr) -> bool:
+    """Whether a name of the class stands where it may be called later, or is derived from."""
+    holder = module.parents[node]
+    if isinstance(holder, ast.Tuple):
+        holder = module.parents[holder]
+    is_test = (
+        isinstance(holder, ast.Call)
+        and module.facts.names.resolve(holder.func, module.scope_of(holder)) in _CLASS_TESTS
+    )
+    return not (is_test or module.in_annotation(node))
+
+
+def _gives_wrt(module: ModuleUses) -> bool:
+    return any(word.arg == "wrt" for word in module.nodes_of(ast.keyword))
+
 
 class _OldUpdates:
-    """Whether the program updates an optimizer without a model, or asks one for it: today's class never allows that."""
+    """Updates without a model: today's class never allows those.
+
+    Attributes:
+        is_seen: Whether the program updates an optimizer so, or asks one for its model.
+        are_made: Whether the program makes optimizers, or passes their class on.
+    """
 
     def __init__(self, context: ModernizeContext) -> None:
         self._flow, self._classes = context.analysis(SharedFlow), context.analysis(ValueClasses)
+        modules = context.modules.values()
+        self.are_made = any(_is_value(module, use.node) for module in modules for use in module.uses(_OPTIMIZERS))
         self.is_seen = any(
-            owner is not None and self._may_be_optimizer(module, owner)
-            for module in context.modules.values()
+            owner is not None and self.may_be_optimizer(module, owner)
+            for module in modules
             for owner in (_asked_as_before(node) for node in module.nodes_of(ast.Call, ast.Attribute))
         )
 
-    def _may_be_optimizer(self, module: ModuleUses, owner: ast.expr) -> bool:
-        found = self._flow.may(Value(module, owner), lambda value: value.outside == f"{_OPTIMIZER}()" or None)
-        return bool(found.answers) or self._classes.of(module, owner) == _OPTIMIZER
+    def may_be_optimizer(self, module: ModuleUses, owner: ast.expr) -> bool:
+        """Whether a value may be an optimizer."""
+        if self.is_optimizer(module, owner):
+            return True
+        return bool(self._flow.may(Value(module, owner), self._is_made).answers)
+
+    def is_optimizer(self, module: ModuleUses, owner: ast.expr) -> bool:
+        """Whether a value is one for certain."""
+        if isinstance(owner, ast.Call) and self._flow.full_name(module, owner.func) == "builtins.super":
+            holder = module.class_around(owner)
+            return holder is not None and not _OPTIMIZERS.isdisjoint(self._flow.bases(module, holder).outside)
+        return self.is_annotated(module, owner) or bool(self._flow.must(Value(module, owner), self._is_made))
+
+    def is_annotated(self, module: ModuleUses, owner: ast.expr) -> bool:
+        """Whether an annotation says that a value is one."""
+        return self._classes.of(module, owner) in _OPTIMIZERS
+
+    def _is_made(self, value: Value) -> bool | None:
+        if value.is_made and isinstance(value.head, ast.ClassDef):
+            found = self._flow.bases(value.module, value.head)
+            parts = [part for _, each in found.classes for part in each.body]
+            is_own = any(isinstance(part, ast.FunctionDef) and part.name == "update" for part in parts)
+            return (not is_own and not _OPTIMIZERS.isdisjoint(found.outside)) or None
+        return value.outside in _MADE or None
 
 
 def _asked_as_before(node: ast.AST) -> ast.expr | None:
@@ -88,5 +172,8 @@ def _asked_as_before(node: ast.AST) -> ast.expr | None:
 
 
 def _is_without_model(call: ast.Call) -> bool:
-    has_both = any(keyword.arg in ("grads", "model", None) for keyword in call.keywords)
-    return len(call.args) == 1 and not isinstance(call.args[0], ast.Starred) and not has_both
+    words = [keyword.arg for keyword in call.keywords]
+    given = len(call.args) + ("grads" in words)
+    return (
+        given == 1 and not any(isinstance(each, ast.Starred) for each in call.args) and not {"model", None} & {*words}
+    )

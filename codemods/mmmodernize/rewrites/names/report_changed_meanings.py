@@ -32,7 +32,6 @@ from mmmodernize.sites.site import Location, ModernizeContext
 from mmmodernize.text.checkpoint_paths import relative_path
 from mmmodernize.types.value_classes import ARRAY, PMAP_RESULT, ValueClasses
 from mmrewrite.project.uses import ModuleUses, OldNameUse
-from mmrewrite.source.brackets import call_brackets
 
 _BY_NAME = {
     name: [each for each in CHANGED_MEANINGS if name in each.names] for row in CHANGED_MEANINGS for name in row.names
@@ -152,9 +151,7 @@ class ReportChangedMeanings(ModernizeCodemod):
         if kind == "device" and isinstance(site.node, ast.Call) and isinstance(site.node.func, ast.Attribute):
             if site.context.analysis(ValueClasses).of(site.module, site.node.func.value) == ARRAY:
                 site.needs("0.4.31", "`device` as a property")
-                site.edit(call_brackets(site.source, site.node).opening, site.span(site.node)[1], "")
-                function = site.node.func
-                site.meant.change(site.node, "function alone", lambda _: [function])
+                site.drop_brackets(site.node)
                 return
             site.leave(f"if this is an array: since {TITLES[package]} {release}, {told}")
         text = f"since {TITLES[package]} {release}, {told}"

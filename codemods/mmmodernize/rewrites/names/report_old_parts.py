@@ -66,7 +66,7 @@ from mmrewrite.source.calls import CallForm
 _OF_OTHERS = frozenset(
     (
         *("jax.make_mesh", "jax.experimental.pjit.pjit", "jax.experimental.shard_map.shard_map"),
-        *("jax.experimental.layout.Layout", "flax.nnx.Optimizer"),
+        *("jax.experimental.layout.Layout", "flax.nnx.Optimizer", "flax.nnx.training.optimizer.Optimizer"),
     )
 )
 # What took its arguments in another order in still older releases.

@@ -33,7 +33,6 @@ from mmmodernize.modules.project_names import OwnMembers
 from mmmodernize.sites.site import EVERYWHERE, Location, ModernizeContext
 from mmmodernize.types.value_classes import ValueClasses
 from mmrewrite.project.uses import ModuleUses
-from mmrewrite.source.brackets import call_brackets
 
 _HOME = "jax.experimental.layout"
 _LAYOUT, _LOCAL, _FORMAT = (f"{_HOME}.{name}" for name in ("Layout", "DeviceLocalLayout", "Format"))
@@ -125,8 +124,7 @@ class ReplaceLayouts(ModernizeCodemod):
         site.rename_attribute(node, _ATTRIBUTES[node.attr])
         if node.attr in _METHODS and call is not None and not call.args:
             # It was a method up to JAX 0.4.
-            site.edit(call_brackets(site.source, call).opening, site.span(call)[1], "")
-            site.meant.change(call, "function alone", lambda _: [node])
+            site.drop_brackets(call)
 
 
 def _is_module(module: ModuleUses, node: ast.Attribute) -> bool:
