@@ -89,6 +89,20 @@ class TestSince:
             assert "train.py" in page and "other.py" not in page
             assert "no step of these files reaches" not in page and "2 devices" in page.replace("&nbsp;", " ")
 
+    def test_what_keeps_a_changed_file_back_is_said_where_it_stands(self, repository: Path) -> None:
+        layers = "def forward(w, x):\n    for a in w:  # mm: stages\n        x = x @ a\n    return x\n"
+        step = "import jax\nfrom layers import forward\n\nstep = jax.jit(forward)  # mm: mjit\n"
+        put("layers.py", layers)
+        put("step.py", step)
+        git("add", ".")
+        git("commit", "-qm", "first")
+        put("layers.py", f"{layers}# more\n")
+        refused = run("diff", "--since", "HEAD").stderr
+        assert "step.py:4:1: no mesh for this step" in refused and "stays as well: layers.py:2 (" in refused
+        put("step.py", step.replace("mjit", "task(2)"))
+        git("commit", "-qm", "second", "step.py")
+        assert "step.py:4:37: " in run("diff", "--since", "HEAD").stderr
+
     def test_files_that_no_revision_has(self, repository: Path) -> None:
         """Ignored by git, and named outright; in a repository of their own; in none."""
         put("a.py", TASK)

@@ -200,7 +200,9 @@ class Session:
         kept = tuple(result for result in results if os.path.realpath(result.path) in changed)
         paths = {result.path for result in kept}
         self.unreported = sum(result.changed and result.path not in paths for result in results)
-        return kept
+        stay = [each.reason for result in kept for each in result.refusals if each.is_consequence]
+        causes = (_causes(result, stay) for result in results if result.path not in paths)
+        return tuple(sorted([*kept, *filter(None, causes)], key=lambda result: result.path)) if stay else kept
 
     def select(self) -> Selection:
         """The files that may change."""
@@ -609,6 +611,24 @@ class Session:
         """End the process with an error of the command itself, after the messages about the sources."""
         self.print_messages("would change")
         _stop(message)
+
+
+def _causes(result: Rewrite, reasons: Collection[str]) -> Rewrite | None:
+    """Of an unchanged file that what its refusals and errors keep back in others; None if that is nothing."""
+    refusals = tuple(
+        each
+        for each in result.refusals
+        if any(reason.endswith(f": {each.path}:{each.line} is refused") for reason in reasons)
+    )
+    stays = result.failed and any(reason.endswith(f": {result.path} stays as it is") for reason in reasons)
+    if not refusals and not stays:
+        return None
+    return Rewrite(
+        *(result.path, result.original, result.original),
+        refusals=refusals,
+        errors=result.errors if stays else (),
+        failure=result.failure if stays else None,
+    )
 
 
 def _stop(message: str) -> NoReturn:
