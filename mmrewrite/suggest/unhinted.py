@@ -29,9 +29,6 @@ from mmrewrite.suggest.traced import (
 )
 from mmrewrite.tracking import Phase, Tell
 
-# What the runtime advises about steps that have hints.
-_ADVICE = "; see what `plan --entry` says"
-
 # How often hints that cut layers are tried, where some are wrong.
 _MOST_TRACES = 3
 
@@ -87,7 +84,7 @@ def suggest_hints(
             except NotTraced as problem:
                 # Without the hints the step was traced, so they are what is in the way.
                 where = f"{found.candidate.path}:{found.candidate.line}"
-                said = str(problem).partition(": cannot be traced: ")[2].removesuffix(_ADVICE) or str(problem)
+                said = str(problem).partition(": cannot be traced: ")[2].rpartition("; ")[0] or str(problem)
                 with_keys = _with_keys(found, said)
                 if with_keys is not None and project.tried(with_keys.to_trace()).accepted:
                     found = with_keys

@@ -24,7 +24,7 @@ from mmrewrite.verify.before import own_of_calls
 from mmruntime._commands.compare import Leaf, Tolerance, compare, load
 from mmruntime._commands.disturb import disturbed
 from mmruntime._commands.disturb import run as disturb
-from mmruntime._commands.entry_point import BadEntryPoint, FunctionName
+from mmruntime._commands.entry_point import BadEntryPoint, FunctionName, failure
 from mmruntime._commands.verify import _drawing, step_and_arguments, with_bits
 from mmruntime._commands.verify import run as run_step
 
@@ -463,6 +463,12 @@ def test_a_program_that_fails_by_itself():
     said = " ".join(result.stdout.split())
     assert "the original program fails by itself: --args train:arguments: failed: KeyError: 'weights' at" in said
     assert 'raise KeyError("weights")' in result.stdout
+
+
+def test_an_error_in_a_library_is_told_at_the_line_that_called_it():
+    with pytest.raises(np.linalg.LinAlgError) as found:
+        np.linalg.inv(np.zeros((2, 3)))
+    assert f" at {__file__}:" in failure(FunctionName("--entry", "a:b"), "failed", found.value, "look there")
 
 
 def test_a_process_that_ends_without_a_word():

@@ -19,7 +19,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from mmruntime._commands.compare import SHORT, Recorded, spacing
-from mmruntime._commands.entry_point import BadEntryPoint, FunctionName, failure, parser_for, print_document
+from mmruntime._commands.entry_point import (
+    BadEntryPoint,
+    FunctionName,
+    called_with,
+    failure,
+    parser_for,
+    print_document,
+)
 from mmruntime._commands.verify import Saved, prepare, record_call, step_and_arguments, tree_with_bits
 from mmruntime._core import progress
 
@@ -80,7 +87,7 @@ def run(
         try:
             record_call(step, names, given, found, on_one_device=on_one_device)
         except Exception as error:
-            advice = f"it was called with what `{arguments.text}` returns, changed in its last place"
+            advice = f"{called_with(arguments)}, changed in its last place"
             raise BadEntryPoint(failure(entry, "failed", error, advice)) from error
         return found.found
 

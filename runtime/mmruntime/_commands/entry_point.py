@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TextIO
 
+from mmruntime import _compat
 from mmruntime._core import progress
 from mmruntime._step.mesh_function import MeshFunction
 
@@ -156,9 +157,16 @@ def failure(named: FunctionName, what: str, error: BaseException, advice: str) -
     # Python's import machinery and this folder are on every such stack, and say nothing to the user.
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
     outside = [frame for frame in frames if not frame.filename.startswith(os.path.dirname(__file__))]
-    where = f" at {outside[-1].filename}:{outside[-1].lineno}" if outside else ""
+    # A library raises where the program has called it.
+    own = [frame for frame in outside if not _compat.is_of_a_library(frame.filename)] or outside
+    where = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
     text = " ".join(str(error).split()) or "no message"
     return f"{named}: {what}: {type(error).__name__}: {text}{where}; {advice}"
+
+
+def called_with(arguments: FunctionName) -> str:
+    """What a sentence about a failed call adds."""
+    return f"it was called with what `{arguments.text}` returns"
 
 
 def parser_for(module: str, description: str | None) -> argparse.ArgumentParser:

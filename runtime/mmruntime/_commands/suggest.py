@@ -24,6 +24,7 @@ from mmruntime._commands.entry_point import (
     BadEntryPoint,
     FunctionName,
     arguments_for,
+    called_with,
     failure,
     find_step,
     parser_for,
@@ -74,6 +75,7 @@ def looked_at(
         BadEntryPoint: If the step cannot be imported, called or traced.
     """
     name = function or entry.name.rpartition(".")[2]
+    called = "the module called it" if arguments.text == RUN else called_with(arguments)
     show = None if devices is None else hide_devices_behind(devices)
 
     def look(fun: Callable[..., Any], call: Call, mesh: MultiMesh, donate: frozenset[int]) -> None:
@@ -103,15 +105,13 @@ def looked_at(
         if isinstance(seen.found, BadEntryPoint):
             raise seen.found from None
         if isinstance(seen.found, Exception):
-            raise BadEntryPoint(
-                failure(entry, "cannot be traced", seen.found, "see what `plan --entry` says")
-            ) from seen.found
+            raise BadEntryPoint(failure(entry, "cannot be traced", seen.found, called)) from seen.found
         found: dict[str, Any] = seen.found
         return found
     except BadEntryPoint:
         raise
     except Exception as error:
-        raise BadEntryPoint(failure(entry, "cannot be called", error, "see what `plan --entry` says")) from error
+        raise BadEntryPoint(failure(entry, "cannot be called", error, called)) from error
     finally:
         MeshFunction.look = None
     raise AssertionError("a step that was planned was looked at")

@@ -32,6 +32,7 @@ from mmruntime._commands.entry_point import (
     BadEntryPoint,
     FunctionName,
     arguments_for,
+    called_with,
     failure,
     find,
     parser_for,
@@ -92,9 +93,7 @@ def run(
         plan = document(step, step.plan(*given), None) if is_step else None
         example, kept, result = _called(call, given, bits, kept)
     except Exception as error:
-        raise BadEntryPoint(
-            failure(entry, "failed", error, f"it was called with what `{arguments.text}` returns")
-        ) from error
+        raise BadEntryPoint(failure(entry, "failed", error, called_with(arguments))) from error
     finally:
         MeshFunction.watch = None
     types = {dtype for each in plans for dtype in each.step.float_types()}
