@@ -40,26 +40,29 @@ def fit(code: str, runtime: str | None, width: int, unit: str, newline: str) -> 
     Parameters on one line are broken likewise, as a function may have got more of them.
 
     Without a `runtime`, for a statement of which only parts are generated, any call may be broken that lies on one
-    line, in no other brackets of that line, and begins within `width`.
+    line, in no other brackets of that line, and begins within `width`. A line of several arguments is broken before the
+    last of them sooner than one of these.
     """
     while True:
         source = SourceText(code, "utf-8", has_bom=False)
         long = {number for number in range(1, len(source.line_starts) + 1) if _columns(source.line(number)) > width}
         if (not long and (runtime is None or newline not in code.rstrip())) or not _parses(code):
             return code
-        unbroken = _unbroken(source, runtime, width, long)
+        places = list(_between_items(source, long)) if runtime is None else []
+        place = next((each[:2] for each in places if not each[2]), None)
+        unbroken = _unbroken(source, runtime, width, long) if place is None else iter(())
         brackets = next(
             (each for each in unbroken if _line(source, each) in long or (runtime and _hugs(source, each))), None
         )
         if brackets is None and runtime is not None:
             brackets = next(_parameters(source, width, long), None)
         if brackets is None:
-            place = next(_between_items(source, long), None) if runtime is None else None
-            if place is None:
+            start, stop = place or next((each[:2] for each in places), (0, 0))
+            if not stop:
                 return code
-            begin = source.line_starts[source.position(place[0])[0] - 1]
+            begin = source.line_starts[source.position(start)[0] - 1]
             lead = source.text[begin : begin + len(source.text[begin:]) - len(source.text[begin:].lstrip(" \t"))]
-            code = f"{code[: place[0]]}{newline}{lead}{code[place[1] :]}"
+            code = f"{code[:start]}{newline}{lead}{code[stop:]}"
             continue
         line = source.line(source.position(brackets.start)[0])
         own = line[: len(line) - len(line.lstrip())]
@@ -100,8 +103,11 @@ def _parameters(source: SourceText, width: int, long: Set[int]) -> Iterator[_Bre
             yield _Breakable(starts[0], ends[-1], tuple(items))
 
 
-def _between_items(source: SourceText, long: Set[int]) -> Iterator[tuple[int, int]]:
-    """The space before the last of several arguments on a line that is too long and begins with one of them."""
+def _between_items(source: SourceText, long: Set[int]) -> Iterator[tuple[int, int, bool]]:
+    """The space before the last of several arguments on a line that is too long and begins with one of them.
+
+    With it comes whether these are all arguments of the call.
+    """
     for node in ast.walk(parse_quietly(source.text)):
         if isinstance(node, ast.Call) and not long.isdisjoint(range(node.lineno, (node.end_lineno or 0) + 1)):
             brackets = call_brackets(source, node)
@@ -110,7 +116,7 @@ def _between_items(source: SourceText, long: Set[int]) -> Iterator[tuple[int, in
                 items = [each for each, _ in brackets.items if source.position(each)[0] == line]
                 is_last = items[-1] == start and source.position(first)[0] == line
                 if line in long and is_last and comma is not None and not text_before(source, items[0]).strip():
-                    yield comma + 1, start
+                    yield comma + 1, start, len(items) == len(brackets.items)
 
 
 def _parses(code: str) -> bool:
