@@ -144,6 +144,10 @@ class ImportEdits:
         elif behind and not tail:
             yield start, stop - len(behind), ""
         else:
+            line = (statement.end_lineno or statement.lineno) + 1
+            while self._is_head_of_body(statement) and not source.line(line).strip():
+                # A block begins with no blank line.
+                line_end, line = source.line_end(line), line + 1
             yield source.line_starts[statement.lineno - 1], line_end, ""
 
     def _is_alone(self, statement: ast.Import | ast.ImportFrom) -> bool:
@@ -430,6 +434,14 @@ class ImportEdits:
             return False
         block = block_around(holder, statement)
         return block[-1] is statement and all(map(self._goes, block[:-1]))
+
+    def _is_head_of_body(self, statement: ast.stmt) -> bool:
+        """Whether a statement is in a block that begins with it, but for what goes as well."""
+        holder = self.module.parents[statement]
+        if isinstance(holder, ast.Module):
+            return False
+        block = block_around(holder, statement)
+        return all(map(self._goes, block[: block.index(statement)]))
 
     def _goes(self, statement: ast.stmt) -> bool:
         items = self._of_statements.get(statement, ())  # type: ignore[call-overload]
