@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -82,13 +82,30 @@ _INTERNAL = ("tolerable", "near")
 
 
 @dataclass(frozen=True)
+class Precision:
+    """What a program computes in, where that is not what it names.
+
+    Attributes:
+        bits: Those of each float.
+        throughout: Whether the types that the program names are others too.
+        kept: What stays as given, because the step takes no other type there.
+    """
+
+    bits: int
+    throughout: bool
+    kept: str | None = None
+
+    def __str__(self) -> str:
+        return f"float{self.bits}{' throughout' if self.throughout else ''}"
+
+
+@dataclass(frozen=True)
 class _Wide:
     """Both programs in float64."""
 
     before: ProgramRun
     after: ProgramRun
-    throughout: bool
-    kept: str | None
+    precision: Precision
 
 
 class _Judgement:
@@ -143,32 +160,30 @@ class _Judgement:
         """Tell what vanishes in float64 from what does not."""
         double = ((64, True), (64, False)) if self._is_short else ((64, False), (64, True))
         for bits, throughout in (*double, (32, False)):
-            if not self._is_needed(bits, throughout):
+            precision = Precision(bits, throughout)
+            if not self._is_needed(precision):
                 continue
-            precision = precision_of(bits, throughout)
             try:
                 # First the run that compiles all there is, and so is the one to find what takes no other type.
-                after = self._runs.rewritten(bits=bits, throughout=throughout, saved=self._second)
-                kept = after.document.get("kept")
+                after = self._runs.rewritten(precision, self._second)
+                precision = replace(precision, kept=after.document.get("kept"))
                 if self.reference == "microbatched":
-                    before = self._runs.rewritten(
-                        bits=bits, kept=kept, throughout=throughout, saved=self._second, on_one_device=True
-                    )
+                    before = self._runs.rewritten(precision, self._second, on_one_device=True)
                 else:
-                    before = self._runs.original(bits=bits, kept=kept, throughout=throughout, saved=self._first)
+                    before = self._runs.original(precision, self._first)
                 others = self._runs.compared(before, after).rows
             except ProgramFailed as failed:
                 what = f"no run in {precision}, which would tell rounding from a mistake: {failed.problem}"
                 self.notes.append(what)
                 continue
-            if kept is not None:
+            if precision.kept is not None:
                 self.notes.append(
-                    f"`{kept}` is as given in the run in {precision} too: the step takes no other type there"
+                    f"`{precision.kept}` is as given in the run in {precision} too: the step takes no other type there"
                 )
             if bits == 64:
-                self._wide = _Wide(before, after, throughout, kept)
+                self._wide = _Wide(before, after, precision)
             for key in self._unsettled():
-                self._tell_apart(key, others.get(key), bits, precision)
+                self._tell_apart(key, others.get(key), precision)
 
     def _unsettled(self) -> list[Key]:
         return [key for key in self.rows if key in self._open - self._same]
@@ -177,23 +192,24 @@ class _Judgement:
         """Whether the programs differ in more than floats, so that nothing else is left to find out."""
         return any(row["problem"] and key not in self._open for key, row in self.rows.items())
 
-    def _is_needed(self, bits: int, throughout: bool) -> bool:
+    def _is_needed(self, precision: Precision) -> bool:
         """Whether a run in another precision may settle what is open."""
         unsettled = [self.rows[key] for key in self._unsettled()]
-        if bits == 32:
+        if precision.bits == 32:
             # What comes of float64 is rounded to less in a run in float32, where a mistake stays what it is.
             double = any(row["type"] in _DOUBLE and row["where"] != "host" for row in self.rows.values())
             return bool(unsettled) and double
         if self._wide is not None and self._is_short:
             return False
-        if throughout and self._is_known():
+        if precision.throughout and self._is_known():
             return False
         # What is float64 already is not seen more closely.
         return any(row["type"] not in _DOUBLE for row in unsettled)
 
-    def _tell_apart(self, key: Key, other: Mapping[str, Any] | None, bits: int, precision: str) -> None:
+    def _tell_apart(self, key: Key, other: Mapping[str, Any] | None, precision: Precision) -> None:
         """Tell an array that differs by rounding from one that has another value, by a run in another precision."""
-        row, name = self.rows[key], f"float{bits}"
+        row, bits = self.rows[key], precision.bits
+        name = f"float{bits}"
         if other is None or not other["comparable"]:
             return
         coarse, fine = (row, other) if bits == 64 else (other, row)
@@ -231,13 +247,8 @@ class _Judgement:
         wide = self._wide if self._is_short else None
         try:
             if wide is not None:
-                spread = self._runs.disturbed(
-                    bits=64,
-                    kept=wide.kept,
-                    throughout=wide.throughout,
-                    saved=self._second if on_one_device else self._first,
-                    on_one_device=on_one_device,
-                )
+                saved = self._second if on_one_device else self._first
+                spread = self._runs.disturbed(wide.precision, saved, on_one_device=on_one_device)
                 found = self._runs.compared(wide.before, wide.after, spread=spread).rows
             else:
                 spread = self._disturbed = self._runs.disturbed(on_one_device=on_one_device)
@@ -269,7 +280,9 @@ class _Judgement:
         wide = self._wide
         if not keys or wide is None:
             return
-        if self._is_short and not (wide.throughout and float(wide.after.document.get("epsilon", 0.0)) <= _SHORT):
+        if self._is_short and not (
+            wide.precision.throughout and float(wide.after.document.get("epsilon", 0.0)) <= _SHORT
+        ):
             self.notes.append(
                 "not all is float64 in the run in float64, so how far the two programs are from it is not known"
             )
@@ -304,7 +317,7 @@ class _Judgement:
             # The same microbatches on one device may have the same mistake. The original has other random numbers, so
             # each is held to its own run in float64.
             base, its_reference = self._first, wide.before
-            reference = runs.original(bits=64, kept=wide.kept, throughout=wide.throughout, saved=self._first)
+            reference = runs.original(wide.precision, self._first)
         asked: dict[Key, str] = {}
         for spread, its_spread in self._disturbances(base, its_reference is not None):
             found = runs.compared(
@@ -362,11 +375,6 @@ def most_runs(own: Collection[str]) -> int:
     these on one device, and in short types the original in float64, and both of them disturbed.
     """
     return 9 if own else 7
-
-
-def precision_of(bits: int, throughout: bool) -> str:
-    """The name of a precision in messages."""
-    return f"float{bits}{' throughout' if throughout else ''}"
 
 
 def error_text(row: Mapping[str, Any]) -> str:

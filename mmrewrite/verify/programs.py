@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from mmrewrite.mirror.limits import ProgramLimits
 from mmrewrite.project.verify_entries import Entry
 from mmrewrite.tracking import Phase
 from mmrewrite.verify.before import Before
-from mmrewrite.verify.judge import DISTURBED, Key, ProgramFailed, Reference, judged, most_runs, precision_of
+from mmrewrite.verify.judge import DISTURBED, Key, Precision, ProgramFailed, Reference, judged, most_runs
 from mmrewrite.verify.judge import Status as Status
 
 
@@ -151,26 +151,11 @@ class ProgramRuns:
         if settings.before is not None:
             self._originals = settings.before.roots(self._originals)
 
-    def original(
-        self,
-        *,
-        bits: int | None = None,
-        kept: str | None = None,
-        throughout: bool = False,
-        saved: ProgramRun | None = None,
-    ) -> ProgramRun:
+    def original(self, precision: Precision | None = None, saved: ProgramRun | None = None) -> ProgramRun:
         """The original program, on one device; with the arguments of an earlier run of it, if that is given."""
-        variables = self._environment_of_original()
-        try:
-            run = self._run("original", "", self._originals, variables, bits, kept, throughout, saved)
-        except NotRun as problem:
-            raise ProgramFailed(
-                "not run", self._of_original(str(problem)), self._of_original(problem.details)
-            ) from None
-        if "error" in run.document:
-            sentence = self._of_original(f"the original program fails by itself: {run.document['error']}")
-            raise ProgramFailed("not run", sentence, self._of_original(run.document["traceback"]))
-        return run
+        told, variables = self._of_original, self._environment_of_original()
+        fails = "the original program fails by itself: "
+        return self._run("original", self._originals, variables, precision, saved, told=told, fails=fails)
 
     def _environment_of_original(self) -> dict[str, str]:
         variables = environment(None if self.settings.devices is None else 1)
@@ -206,36 +191,25 @@ class ProgramRuns:
 
     def rewritten(
         self,
-        *,
-        bits: int | None = None,
-        kept: str | None = None,
-        throughout: bool = False,
+        precision: Precision | None = None,
         saved: ProgramRun | None = None,
+        *,
         on_one_device: bool = False,
         planned: bool = False,
     ) -> ProgramRun:
         """The rewritten program on its mesh, or as plain JAX on one device."""
-        told = self._mirror.told
         how = " on one device" if on_one_device else ""
         options = ["--on-one-device"] * on_one_device + ["--plan"] * planned
+        roots, told, variables = self._rewritten, self._mirror.told, environment(self.settings.devices)
         # Without its mesh it may lack what it needs, as the axes of a `shard_map`: no mistake of the rewrite.
-        failed: Status = "not run" if on_one_device else "broken"
-        try:
-            variables = environment(self.settings.devices)
-            run = self._run("rewritten", how, self._rewritten, variables, bits, kept, throughout, saved, options)
-        except NotRun as problem:
-            raise ProgramFailed(failed, told(str(problem)), told(problem.details)) from None
-        if "error" in run.document:
-            raise ProgramFailed(failed, told(run.document["error"]), told(run.document["traceback"]))
-        return run
+        status: Status = "not run" if on_one_device else "broken"
+        return self._run("rewritten", roots, variables, precision, saved, how, options, status=status, told=told)
 
     def disturbed(
         self,
-        *,
-        bits: int | None = None,
-        kept: str | None = None,
-        throughout: bool = False,
+        precision: Precision | None = None,
         saved: ProgramRun | None = None,
+        *,
         epsilon: float | None = None,
         on_one_device: bool = False,
     ) -> ProgramRun:
@@ -252,42 +226,48 @@ class ProgramRuns:
             options += ["--epsilon", str(epsilon)]
             flags = f"{variables.get('XLA_FLAGS', '')} --xla_allow_excess_precision=false"
             variables = {**variables, "XLA_FLAGS": flags.strip()}
-        try:
-            run = self._run(program, how, roots, variables, bits, kept, throughout, saved, options, "_commands.disturb")
-        except NotRun as problem:
-            raise ProgramFailed("not run", str(problem), problem.details) from None
-        if "error" in run.document:
-            raise ProgramFailed("not run", run.document["error"], run.document["traceback"])
-        return run
+        return self._run(program, roots, variables, precision, saved, how, options, "_commands.disturb")
 
     def _run(
         self,
         program: str,
-        how: str,
         roots: Sequence[str],
         variables: Mapping[str, str],
-        bits: int | None,
-        kept: str | None,
-        throughout: bool,
-        saved: ProgramRun | None = None,
+        precision: Precision | None,
+        saved: ProgramRun | None,
+        how: str = "",
         options: Sequence[str] = (),
         module: str = "_commands.verify",
+        *,
+        status: Status = "not run",
+        told: Callable[[str], str] = str,
+        fails: str = "",
     ) -> ProgramRun:
+        """Run a program; if it does not get to its end, the function has the `status`, in messages as they are `told`.
+
+        An error of the program's own is told after what `fails`.
+        """
         folder = tempfile.mkdtemp(dir=self._folder)
         self._count += 1
         shown = f"{self._count}/{max(self._count, most_runs(self.settings.own))} {program}{how}"
         name = f"{self._entry.step}: the {program} program{how}"
         # One hash seed: code that iterates over a set of strings must not make the two programs differ.
         variables = {**self._compiled_quickly(variables), "PYTHONHASHSEED": "0"}
-        if bits is not None:
+        if precision is not None:
+            bits, kept = precision.bits, precision.kept
             variables["JAX_ENABLE_X64"] = "1" if bits == 64 else "0"
             options = [*options, "--bits", str(bits), *([] if kept is None else ["--kept", kept])]
-            options += ["--throughout"] if throughout else []
+            options += ["--throughout"] if precision.throughout else []
             options += ["--saved", saved.folder] if saved is not None else []
-            shown, name = f"{shown} in float{bits}", f"{name} in {precision_of(bits, throughout)}"
+            shown, name = f"{shown} in float{bits}", f"{name} in {precision}"
         arguments = [self._entry.step, self._entry.arguments, "--save", folder, *options]
-        with self._phase(shown) as tell:
-            document, _ = run_module(module, arguments, roots, variables, name, self.settings.limits, tell)
+        try:
+            with self._phase(shown) as tell:
+                document, _ = run_module(module, arguments, roots, variables, name, self.settings.limits, tell)
+        except NotRun as problem:
+            raise ProgramFailed(status, told(str(problem)), told(problem.details)) from None
+        if "error" in document:
+            raise ProgramFailed(status, told(f"{fails}{document['error']}"), told(document["traceback"]))
         return ProgramRun(document, folder)
 
     def _compiled_quickly(self, variables: Mapping[str, str]) -> dict[str, str]:
