@@ -240,12 +240,12 @@ def _calls(node: cst.CSTNode) -> Iterator[cst.Call]:
 
 def _in_order(node: cst.CSTNode, kind: type[cst.CSTNodeT]) -> list[cst.CSTNodeT]:
     """The nodes of a kind in the order of their text, outer ones first."""
-    finder = _Finder(kind)
+    finder = _OfAKind(kind)
     node.visit(finder)
     return finder.found
 
 
-class _Finder(cst.CSTVisitor, Generic[cst.CSTNodeT]):
+class _OfAKind(cst.CSTVisitor, Generic[cst.CSTNodeT]):
     def __init__(self, kind: type[cst.CSTNodeT]) -> None:
         super().__init__()
         self.kind = kind
