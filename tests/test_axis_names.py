@@ -120,7 +120,7 @@ class TestCommandLine:
         assert self.changed("src") == ["b/src/step.py"]
 
     def test_apply_twice(self) -> None:
-        here = "where the mesh's devices are missing, MMRUNTIME_ONE_DEVICE_FALLBACK=1 runs it on one\n"
+        here = "with fewer devices than the mesh has, MMRUNTIME_ONE_DEVICE_FALLBACK=1 runs it on one\n"
         for expected in (f"2 files changed\n{here}", ""):
             result = CliRunner().invoke(cli, ["apply", "src"], catch_exceptions=False)
             assert (result.exit_code, result.stderr) == (0, expected)

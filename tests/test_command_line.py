@@ -236,7 +236,7 @@ EXAMPLE = "\n\ndef example():\n    return (1.0,)\n"
 
 class TestWhatToRunNext:
     VERIFY = "next: mmrewrite verify src --since HEAD --entry train:step --args train:example"
-    ONE_DEVICE = "where the mesh's devices are missing, MMRUNTIME_ONE_DEVICE_FALLBACK=1 runs it on one"
+    ONE_DEVICE = "with fewer devices than the mesh has, MMRUNTIME_ONE_DEVICE_FALLBACK=1 runs it on one"
 
     @pytest.mark.parametrize(
         ("committed", "said"),

@@ -59,7 +59,7 @@ def test_a_program_in_a_notebook() -> None:
     assert (result.exit_code, *result.stderr.splitlines()) == (
         0,
         "1 file changed",
-        "where the mesh's devices are missing, MMRUNTIME_ONE_DEVICE_FALLBACK=1 runs it on one",
+        "with fewer devices than the mesh has, MMRUNTIME_ONE_DEVICE_FALLBACK=1 runs it on one",
     )
     assert cells() == [
         "%matplotlib inline\nimport functools\n\nimport jax\nimport jax.numpy as jnp\nimport mmruntime as mm\n",
