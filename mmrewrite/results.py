@@ -149,11 +149,6 @@ class Rewrite:
         """Whether the file could not be handled at all."""
         return bool(self.errors) or self.failure is not None
 
-    @property
-    def applied(self) -> tuple[str, ...]:
-        """Names of the codemods that changed something, sorted."""
-        return tuple(sorted({codemod for edit in self.edits for codemod in edit.codemods}))
-
 
 def counted(number: int, noun: str) -> str:
     """A number with its noun: "1 file", "2 files"."""
