@@ -82,6 +82,8 @@ _NOTHING = (
     "computes"
 )
 
+_CACHE = "JAX_COMPILATION_CACHE_DIR"
+
 
 def check_programs(entry: Entry, mirror: Mirror, settings: ProgramSettings, phase: Phase) -> Checked:
     """Run a function in both programs and compare its arguments and results.
@@ -275,8 +277,10 @@ class ProgramRuns:
 
         What one run has compiled, such as the operations that make the arguments, the others take from a folder.
         """
-        found = {"JAX_COMPILATION_CACHE_DIR": os.path.join(self._folder, "compiled")}
-        found |= {f"JAX_PERSISTENT_CACHE_MIN_{bound}": "-1" for bound in ("COMPILE_TIME_SECS", "ENTRY_SIZE_BYTES")}
+        found: dict[str, str] = {}
+        if _CACHE not in variables:
+            found = {f"JAX_PERSISTENT_CACHE_MIN_{bound}": "-1" for bound in ("COMPILE_TIME_SECS", "ENTRY_SIZE_BYTES")}
+            found[_CACHE] = os.path.join(self._folder, "compiled")
         if self.settings.devices is not None:
             # Those of LLVM: without them it takes half of the time.
             found["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
