@@ -6,6 +6,8 @@ import ast
 from collections.abc import Callable
 
 from mmrewrite.codemod.site import Site
+from mmrewrite.project.uses import ModuleUses
+from mmrewrite.source.calls import call_form
 from mmrewrite.values.flow import ValueFlow, values_of
 from mmrewrite.values.value import By, CallArguments, Decorated, Value
 
@@ -18,10 +20,12 @@ _TRANSPARENT = frozenset(("flax.linen.remat", "flax.linen.checkpoint", "flax.nnx
 
 
 def is_lifted_scan(site: Site, node: ast.expr) -> bool:
-    """Whether what is called is a module of `nn.scan(Block, ...)(...)`, or a function that `nn.scan` made."""
+    """Whether what is called is a module of `nn.scan(Block, ...)(...)`, or a function or method that `nn.scan` made."""
     flow = values_of(site.project)
 
     def is_scan(value: Value) -> bool:
+        if isinstance(value.head, ast.ClassDef) and value.is_made:
+            return _has_scanned_call(flow, value.module, value.head)
         calls = _calls(value)
         # `nn.scan(Block)` is a class, and `nn.scan(f)` is what is called.
         is_function = len(calls) == 1 and _is_function(flow, calls[0])
@@ -60,6 +64,14 @@ def _is_function(flow: ValueFlow, call: CallArguments) -> bool:
 
     first = call.at(0, "target")
     return first is not None and set(flow.may(first, definition).answers) == {True}
+
+
+def _has_scanned_call(flow: ValueFlow, module: ModuleUses, definition: ast.ClassDef) -> bool:
+    """Whether the `__call__` of a class has the decorator `partial(nn.scan, ...)`."""
+    methods = (each for each in definition.body if isinstance(each, ast.FunctionDef) and each.name == "__call__")
+    decorators = (each for method in methods for each in method.decorator_list if isinstance(each, ast.Call))
+    forms = (call_form(module.facts.names, each, module.scope_of(each)) for each in decorators)
+    return any(not form.is_called and flow.full_name(module, form.function) in _LIFTED for form in forms)
 
 
 def _is_made(site: Site, node: ast.expr, test: Callable[[Value], bool]) -> bool:
