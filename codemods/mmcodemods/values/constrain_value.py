@@ -26,6 +26,7 @@ class ConstrainValue(ReturnConstraintCodemod):
 
     def rewrite(self) -> None:
         """Check that the statement has one value."""
+        self.refuse_lambda()
         if self.hint.named:
             name, argument = self.hint.named[0]
             message = (
@@ -39,13 +40,6 @@ class ConstrainValue(ReturnConstraintCodemod):
         value = statement.value
         if value is None:
             self.refuse("`shard` is about a value, and this statement has none; hint an assignment or a `return`")
-        if isinstance(value, ast.Lambda):
-            names = [argument.text for argument in self.hint.arguments]
-            layout = f"({names[0]},)" if len(names) == 1 else f"({', '.join(names)})"
-            self.refuse(
-                f"a `lambda` is no array; write it as a `def`, and `# mm: shard(out={layout})` above that, "
-                "which lays out its result"
-            )
         if isinstance(value, ast.Yield | ast.YieldFrom | ast.Tuple | ast.List | ast.Dict | ast.Starred):
             self.refuse(f"`{self.site.text(value)}` is not one array; bind the array to a name and hint there")
         targets = statement.targets if isinstance(statement, ast.Assign) else []
@@ -55,6 +49,18 @@ class ConstrainValue(ReturnConstraintCodemod):
         layout = ", ".join(argument.text for argument in self.hint.arguments)
         self.layout = f"{self.site.partition_spec}({layout})"
         self.site.transform(statement, self)
+
+    def refuse_lambda(self) -> None:
+        """Refuse the layout of a `lambda`, of its parameters or of its result, for which it must be a `def`."""
+        if not isinstance(getattr(self.site.statement, "value", None), ast.Lambda):
+            return
+        arguments = self.hint.arguments
+        if self.hint.named:
+            layout, what = ", ".join(f"{each.name}={each.text}" if each.name else each.text for each in arguments), ""
+        else:
+            names = [argument.text for argument in arguments]
+            layout, what = f"out=({', '.join(names)}{',' if len(names) == 1 else ''})", ", which lays out its result"
+        self.refuse(f"a `lambda` is no array; write it as a `def`, and `# mm: shard({layout})` above that{what}")
 
     def leave_Assign(self, original_node: cst.Assign, updated_node: cst.Assign) -> cst.Assign:
         """`h = f(x)`."""
