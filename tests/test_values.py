@@ -133,6 +133,34 @@ def test_what_may_be_something_else_is_not_believed_behind_a_form() -> None:
     assert believed == []
 
 
+# What leads from one to the next, with the begin and the end of a chain.
+LINKS = {
+    "names": ("x0 = V", "x{n} = x{m}", "x{m}"),
+    "calls": ("def x0(): return V", "def x{n}(): return x{m}()", "x{m}()"),
+    "parameters": ("def x0(v): return v", "def x{n}(v): return x{m}(v)", "x{m}(V)"),
+    "attributes": ("class A: pass\na = A()\na.x0 = V", "a.x{n} = a.x{m}", "a.x{m}"),
+    "bases": ("class x0:\n    mesh = V", "class x{n}(x{m}): pass", "x{m}().mesh"),
+    "partials": ("import functools\ndef x0(*a): return V", "x{n} = functools.partial(x{m}, 1)", "x{m}()"),
+    "computed names": ("class A: x = 'x'\nx0 = 'x'", "x{n} = getattr(A, x{m})", "getattr(A, x{m})"),
+    "trees": ("x0 = [V]", "x{n} = jax.tree.map(lambda v: v, x{m})", "x{m}[0]"),
+    "containers": ("x0 = [V]", "x{n} = list(x{m})", "x{m}[0]"),
+}
+
+
+@pytest.mark.parametrize("kind", LINKS)
+def test_long_chains_and_circles_come_to_an_end(kind: str) -> None:
+    begin, link, end = LINKS[kind]
+    count = 10_000 if kind == "names" else 1_000
+    places = range(1, count)
+    chain = [begin, *(link.format(n=n, m=n - 1) for n in places), f"ask({end.format(m=count - 1)})"]
+    circle = [begin, *(link.format(n=n, m=n % (count - 1) + 1) for n in places), f"ask({end.format(m=1)})"]
+    for lines in (chain, circle):
+        flow, value = read("\n".join(lines))
+        found = flow.may(value, is_mesh)
+        assert found.answers or found.unknown
+        assert flow.must(value, is_mesh) in (None, True)
+
+
 def test_too_many_values_are_unknown() -> None:
     lines = [f"x{n} = [x{n + 1}, x{n + 2}][k]" for n in range(MOST_VALUES)]
     flow, value = read("\n".join([*lines, "ask(x0)"]))

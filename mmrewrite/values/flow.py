@@ -37,8 +37,13 @@ Answer = TypeVar("Answer")
 # A value that is followed for so many steps, or for so many values, is unknown.
 _LONGEST_PATH = 8
 MOST_VALUES = 600
+# What a class holds is given the object that it is read of only if it is a function.
+_NEVER_BOUND = (
+    *(ast.Constant, ast.JoinedStr, ast.BinOp, ast.Tuple, ast.List, ast.Set, ast.Dict, Display),
+    *(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
+)
 # What a step back asks of other values may ask of others again, so deep.
-_MOST_QUESTIONS = 30
+_MOST_QUESTIONS = 20
 
 
 class FoundValues(NamedTuple, Generic[Answer]):
@@ -351,15 +356,23 @@ class ValueFlow:
         if found is None:
             if len(value.path) > _LONGEST_PATH:
                 found = (Unknown("too much is done to it to be followed", value),)
+            elif self._depth >= _MOST_QUESTIONS:
+                # Asked by itself, it may be seen.
+                return (Unknown("too many questions lead to one another", value),)
             else:
                 # What a step asks may lead here again.
                 self._behind[value] = (Unknown("what it is depends on itself", value),)
+                self._depth += 1
                 found = tuple(dict.fromkeys(self._step(value)))
+                self._depth -= 1
             self._behind[value] = found
         return found
 
     def _step(self, value: Value) -> Iterator[Value | Unknown]:
         module, head, path, frame = value
+        if path and path[0].kind is By.BOUND and isinstance(head, _NEVER_BOUND):
+            yield Value(module, head, path[1:], frame)
+            return
         match head:
             case str():
                 yield from library.of_outside(self, value)
@@ -445,24 +458,8 @@ class ValueFlow:
         With `by_name`, an attribute of something unknown may be any of its name in the project. It is unknown as well
         only if there is none. `also` says what else a value may be. `came` is given, for each value, that before it.
         """
-        if self._depth >= _MOST_QUESTIONS:
-            yield None, Unknown("too many questions lead to one another", value)
-            return
-        self._depth += 1
-        try:
-            yield from self._walk(value, test, by_name, also, came if came is not None else {})
-        finally:
-            self._depth -= 1
-
-    def _walk(
-        self,
-        value: Value,
-        test: Callable[[Value], Answer | None],
-        by_name: bool,
-        also: Callable[[Value], Iterable[Value]] | None,
-        seen: dict[Value, Value],
-    ) -> Iterator[tuple[Answer | None, Value | Unknown]]:
         queue: list[Value] = [value]
+        seen = {} if came is None else came
         seen[value] = value
         is_told = False
         for each in queue:

@@ -288,8 +288,12 @@ def _mapped_tree(flow: ValueFlow, value: Value, call: CallArguments, rest: Path)
 
 def _kinds_of_tree(flow: ValueFlow, tree: Value) -> tuple[bool, bool]:
     """Whether something may be a leaf, and whether it may be a container of some."""
-    found = flow.may(tree, lambda each: True if isinstance(each.head, _CONTAINERS) and not each.path else None)
-    return not found.answers or bool(found.others or found.unknown), bool(found.answers or found.unknown)
+    kinds = [False, False]
+    for is_tree, each in flow.walk(tree, lambda each: (isinstance(each.head, _CONTAINERS) and not each.path) or None):
+        kinds = [kinds[0] or not is_tree, kinds[1] or bool(is_tree) or isinstance(each, Unknown)]
+        if all(kinds):
+            break
+    return kinds[0], kinds[1]
 
 
 def _leaves(flow: ValueFlow, tree: Value, rest: Path) -> _Found:
