@@ -106,5 +106,6 @@ def inserted(text: str, insertions: Sequence[tuple[int, str]]) -> str | None:
 
 def comments(text: str) -> list[str]:
     """The comments of a program."""
-    tokens = tokenize.generate_tokens(io.StringIO(text, newline="").readline)
+    # `tokenize` loses count behind a backslash before a carriage return alone.
+    tokens = tokenize.generate_tokens(io.StringIO(text, newline=None).readline)
     return sorted(token.string for token in tokens if token.type == tokenize.COMMENT)
