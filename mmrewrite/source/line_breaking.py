@@ -167,13 +167,14 @@ def _moved(source: SourceText, brackets: _Breakable, indent: str, newline: str) 
     # Lines below an opening bracket are indented, others stand below what follows it.
     ahead = [each for each in tokens_between(source, start, end) if each.is_code and each.start < start + len(head)]
     is_aligned = ahead[-1].text not in tuple("([{")
+    lowest = min((_indentation(each) for each in rest if each.strip()), default=0)
     if is_aligned:
-        own = column - 1
+        # The item may have stood on a line of its own, which its lines still show.
+        own = min(column - 1, lowest)
     elif rest[-1].lstrip()[:1] in tuple(")]}"):
         own = _indentation(rest[-1])
     else:
-        # The item may have stood on a line of its own, which its lines still show.
-        own = min((_indentation(each) for each in rest if each.strip()), default=0) - unit
+        own = lowest - unit
     by = len(indent) - own
     added = " " * by if is_aligned else indent[-1:] * by
     rest = [each[min(-by, _indentation(each)) :] if by < 0 else f"{added}{each}" for each in rest]
