@@ -105,8 +105,9 @@ class Timeline:
         for span in self.spans:
             row = 2 * span.submesh + (span.source is not None)
             category = "transfer" if span.source is not None else "compute"
+            name = _label(span.kind, span.microbatch, span.name)
             details = {"microbatch": span.microbatch, "issued": span.issued * 1e6}
-            events.append(_slice(_label(span.kind, span.microbatch, span.name), category, 0, row, span, details))
+            events.append({**_slice(name, category, 0, row, span.start, span.end), "args": details})
         for number, simulation in enumerate(self.simulations, start=1):
             begin = self.begin(number - 1)
             events.append(_named("process_name", f"{simulation.schedule.name} (simulated)", number, 0))
@@ -114,17 +115,7 @@ class Timeline:
                 events.append(_named("thread_name", f"submesh {submesh}", number, submesh))
             for event in simulation.timeline:
                 name = _label(event.action.kind, event.action.microbatch, f"stage {event.action.stage}")
-                events.append(
-                    {
-                        "name": name,
-                        "cat": "simulated",
-                        "ph": "X",
-                        "pid": number,
-                        "tid": event.submesh,
-                        "ts": (begin + event.start) * 1e6,
-                        "dur": (event.end - event.start) * 1e6,
-                    }
-                )
+                events.append(_slice(name, "simulated", number, event.submesh, begin + event.start, begin + event.end))
         return {"traceEvents": events, "displayTimeUnit": "ms"}
 
     def svg(self, *, width: int = 1200) -> str:
@@ -267,14 +258,6 @@ def _named(what: str, name: str, process: int, row: int) -> dict[str, Any]:
     return {"name": what, "ph": "M", "pid": process, "tid": row, "args": {"name": name}}
 
 
-def _slice(name: str, category: str, process: int, row: int, span: Span, details: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "name": name,
-        "cat": category,
-        "ph": "X",
-        "pid": process,
-        "tid": row,
-        "ts": span.start * 1e6,
-        "dur": (span.end - span.start) * 1e6,
-        "args": dict(details),
-    }
+def _slice(name: str, category: str, process: int, row: int, start: float, end: float) -> dict[str, Any]:
+    times = {"ts": start * 1e6, "dur": (end - start) * 1e6}
+    return {"name": name, "cat": category, "ph": "X", "pid": process, "tid": row, **times}

@@ -10,7 +10,7 @@ Model Training", https://arxiv.org/abs/2406.03488.
 from collections.abc import Sequence
 
 from mmruntime.schedules._action import Action, Rows
-from mmruntime.schedules._algorithms.interleaved import INTERLEAVED, backward_unit, interleaved_rows
+from mmruntime.schedules._algorithms.interleaved import INTERLEAVED, alternating, backward_unit, interleaved_rows
 from mmruntime.schedules._algorithms.zero_bubble import ZB_H1, fill_weights, peak_counts, with_input_halves
 from mmruntime.schedules._named import canonical_name, check_counts
 from mmruntime.schedules._placements import round_robin
@@ -82,15 +82,11 @@ def sliced(
 
 def _in_one_pass(num_stages: int, units: int, slices: int, *, eager: bool) -> Rows:
     """GPipe if `eager`, else 1F1B."""
-    rows: list[tuple[Action, ...]] = []
+    rows = []
     for stage in range(num_stages):
-        ahead = units if eager else min(num_stages - stage - 1 + slices - 1, units)
-        row = [Action("F", stage, unit) for unit in range(ahead)]
-        for position in range(units):
-            if ahead + position < units:
-                row.append(Action("F", stage, ahead + position))
-            row.append(Action("B", stage, backward_unit(position, slices)))
-        rows.append(tuple(row))
+        forwards = [Action("F", stage, unit) for unit in range(units)]
+        backwards = [Action("B", stage, backward_unit(unit, slices)) for unit in range(units)]
+        rows.append(alternating(forwards, backwards, units if eager else num_stages - stage - 1 + slices - 1))
     return tuple(rows)
 
 

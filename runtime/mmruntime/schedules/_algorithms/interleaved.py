@@ -1,5 +1,8 @@
 """Interleaved 1F1B: several chunks of the model on every submesh, dealt out round-robin."""
 
+import itertools
+from collections.abc import Sequence
+
 from mmruntime.schedules._action import Action, Rows
 from mmruntime.schedules._algorithms.one_forward_one_backward import one_forward_one_backward
 from mmruntime.schedules._named_schedule import ClosedForms, NamedSchedule, Order, ScheduleSizes
@@ -50,17 +53,17 @@ def interleaved_rows(num_submeshes: int, num_microbatches: int, chunks: int, sli
         first = units.stop
     rows = []
     for submesh in range(num_submeshes):
-        ahead = min(len(forwards), (chunks - 1) * largest + 2 * (num_submeshes - submesh - 1) + slices - 1)
-        row = []
-        for step in range(len(forwards) + ahead):
-            if step < len(forwards):
-                chunk, unit = forwards[step]
-                row.append(Action("F", chunk * num_submeshes + submesh, unit))
-            if step >= ahead:
-                chunk, unit = backwards[step - ahead]
-                row.append(Action("B", chunk * num_submeshes + submesh, unit))
-        rows.append(tuple(row))
+        ups = [Action("F", chunk * num_submeshes + submesh, unit) for chunk, unit in forwards]
+        downs = [Action("B", chunk * num_submeshes + submesh, unit) for chunk, unit in backwards]
+        ahead = (chunks - 1) * largest + 2 * (num_submeshes - submesh - 1) + slices - 1
+        rows.append(alternating(ups, downs, ahead))
     return tuple(rows)
+
+
+def alternating(forwards: Sequence[Action], backwards: Sequence[Action], ahead: int) -> tuple[Action, ...]:
+    """Forwards and backwards in turn, each in their order, with so many forwards ahead, or all if there are fewer."""
+    turns = itertools.zip_longest(forwards[ahead:], backwards)
+    return (*forwards[:ahead], *(action for turn in turns for action in turn if action is not None))
 
 
 def backward_unit(position: int, slices: int) -> int:

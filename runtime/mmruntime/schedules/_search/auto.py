@@ -1,11 +1,12 @@
 """`auto`: search for the best order under given costs and a bound on memory."""
 
+import inspect
 import itertools
 import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Unpack
+from typing import Any, Unpack
 
 from mmruntime.schedules._action import Action, Rows
 from mmruntime.schedules._named import AUTO, check_sizes, named, names, placements, suits
@@ -23,7 +24,7 @@ from mmruntime.schedules._search.list_scheduling import (
 from mmruntime.schedules._search.local_search import improve
 from mmruntime.schedules._search.lower_bound import shortest_step
 from mmruntime.schedules._search.objective import Objective, SearchOptions, objective_for
-from mmruntime.schedules._simulate import Simulation, simulate
+from mmruntime.schedules._simulate import simulate
 
 # Budgets of the search, as actions run in simulated time: for policies, and for local search. Not seconds, because
 # every process of a step has to find the same order, and clocks differ.
@@ -39,6 +40,8 @@ _STEADY_STEPS = 4
 # Most changes of one stage's bound to try.
 _TUNING = 50
 _NO_CAP = 10**9
+# The options that `simulate` has as well.
+_COSTS = frozenset(inspect.signature(simulate).parameters)
 
 
 @dataclass(frozen=True)
@@ -135,9 +138,10 @@ def auto(
     best = min(found, key=lambda each: each.key)
     pipeline = best.objective.pipeline
     schedule = Schedule(AUTO, best.rows, pipeline.placement, len(pipeline.placement), num_microbatches)
+    costs: dict[str, Any] = {name: value for name, value in options.items() if name in _COSTS}
     return Choice(
         schedule=schedule,
-        simulation=_simulated(schedule, options),
+        simulation=simulate(schedule, **costs),
         lower_bound=bound,
         origin=best.origin,
         considered=tuple(sorted(considered, key=lambda other: (other.time, other.memory))),
@@ -311,24 +315,6 @@ def lower_bound(
         objective_for(home, num_stages, num_microbatches, options) for home in placements(num_stages, chunks, placement)
     ]
     return min(shortest_step(each.pipeline, split=each.split, barrier=each.barrier) for each in objectives)
-
-
-def _simulated(schedule: Schedule, options: SearchOptions) -> Simulation:
-    """The schedule simulated under the costs of the search."""
-    return simulate(
-        schedule,
-        options.get("forward", 1),
-        options.get("backward_input", 1),
-        options.get("backward_weight", 1),
-        options.get("latency", 0),
-        options.get("barrier", True),
-        backward=options.get("backward"),
-        transfer_bytes=options.get("transfer_bytes", 0),
-        bandwidth=options.get("bandwidth", math.inf),
-        activation_bytes=options.get("activation_bytes"),
-        weight_activation_bytes=options.get("weight_activation_bytes"),
-        input_bytes=options.get("input_bytes"),
-    )
 
 
 def recompute_where_full(rows: Rows, pipeline: PipelineModel) -> Rows:
