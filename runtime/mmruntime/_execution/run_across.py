@@ -27,7 +27,16 @@ from mmruntime._execution.throttle import throttled
 from mmruntime._execution.transfers.across import AcrossTransport
 from mmruntime._execution.transfers.channel import Channel
 from mmruntime._execution.transfers.crossing import Crossing
-from mmruntime._execution.transfers.own_parts import copied, is_global, is_here, nothing_of, place, processes
+from mmruntime._execution.transfers.own_parts import (
+    copied,
+    devices_of,
+    first_devices,
+    is_global,
+    is_here,
+    nothing_of,
+    place,
+    processes,
+)
 from mmruntime._execution.transfers.parcels import is_key
 from mmruntime._execution.transfers.spread_across import ScalarResult, SpreadAcross
 from mmruntime._jaxpr.ir import Step, is_scalar
@@ -117,10 +126,7 @@ class AcrossRunner:
         outputs = _Outputs(step, program, shardings, donated, transport.channel, self._me)
         self._outputs = outputs
         self._deletable = deletable(step, program, donated)
-        first: dict[int, Any] = {}
-        devices: Any = self._everywhere.mesh.devices
-        for device in devices.flat:
-            first.setdefault(device.process_index, device)
+        first = first_devices(devices_of(self._everywhere))
         self._back_pressure = BackPressure(
             label, transport.targets, transport.senders, first, transport.channel, self._me
         )

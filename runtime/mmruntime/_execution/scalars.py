@@ -15,14 +15,13 @@ from typing import Any
 from jax.sharding import NamedSharding, SingleDeviceSharding
 
 from mmruntime import _compat
-from mmruntime._execution.transfers.own_parts import own_devices
+from mmruntime._execution.transfers.own_parts import devices_of, own_devices
 from mmruntime._execution.transfers.parcels import is_key
 
 
 def same_devices(one: NamedSharding, other: NamedSharding) -> bool:
     """Whether two layouts are on the same devices in the same order."""
-    meshes: list[Any] = [one.mesh, other.mesh]
-    return tuple(meshes[0].devices.flat) == tuple(meshes[1].devices.flat)
+    return devices_of(one) == devices_of(other)
 
 
 class ScalarPart:
@@ -82,11 +81,11 @@ class Spreader:
         for index, aval, places in results:
             holders: dict[Any, tuple[int, int]] = {}
             for slot, sharding in places:
-                for number, device in enumerate(_devices(sharding)):
+                for number, device in enumerate(devices_of(sharding)):
                     holders.setdefault(device, (slot, number))
             first = (places[0][0], 0)
-            copies = [(*holders.get(device, first), device not in holders) for device in _devices(everywhere)]
-            missing = [device for device in _devices(everywhere) if device not in holders]
+            copies = [(*holders.get(device, first), device not in holders) for device in devices_of(everywhere)]
+            missing = [device for device in devices_of(everywhere) if device not in holders]
             sends_keys = sends_keys or (bool(missing) and is_key(aval.dtype))
             targets += [SingleDeviceSharding(device) for device in missing]
             self._recipes.append(_Recipe(index, tuple(copies), scalar_assembler(aval, everywhere)))
@@ -112,8 +111,3 @@ class Spreader:
 def scalar_assembler(aval: Any, sharding: NamedSharding) -> Callable[[Sequence[Any]], Any]:
     """A function that makes scalars of this type of their shards, one for each own device of a replicated layout."""
     return _compat.assembler((), aval.dtype, sharding, weak=bool(getattr(aval, "weak_type", False)))
-
-
-def _devices(sharding: NamedSharding) -> list[Any]:
-    devices: Any = sharding.mesh.devices
-    return list(devices.flat)

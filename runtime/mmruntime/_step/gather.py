@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 from mmruntime import _check, _compat
 from mmruntime._execution.transfers.channels import channel, chosen
 from mmruntime._execution.transfers.crossing import Crossing
-from mmruntime._execution.transfers.own_parts import in_words, is_global, processes
+from mmruntime._execution.transfers.own_parts import first_devices, in_words, is_global, processes
 from mmruntime._frontend.nnx_objects import is_stateful, with_other_arrays
 from mmruntime._processes.agreement import agree
 from mmruntime._processes.group import MESSAGE_BITS, group_of
@@ -129,9 +129,7 @@ def whole_values(label: str, arrays: Sequence[jax.Array]) -> Iterator[jax.Array]
     ]
     agree(label, {"the arrays": "\n".join(listed)}, group, _ADVICE)
     carrier = channel(chosen())
-    first: dict[int, Any] = {}
-    for device in jax.devices():
-        first.setdefault(device.process_index, device)
+    first = first_devices(jax.devices())
     number = 0
     for index, (array, layout) in enumerate(zip(arrays, layouts, strict=True)):
         if index % (1 << MESSAGE_BITS) == 0:

@@ -19,7 +19,7 @@ from mmruntime._core import mesh as _mesh
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._execution.find_invalid import kind_of_invalid, origin_in
 from mmruntime._execution.host_values import unshared
-from mmruntime._execution.transfers.own_parts import is_here, nothing_of, place, processes
+from mmruntime._execution.transfers.own_parts import devices_of, is_here, nothing_of, place, processes
 from mmruntime._frontend.constraint import placed_later
 from mmruntime._frontend.labels import leaf_names, name_trace
 from mmruntime._partition.tracing.initializer_parts import by_part
@@ -169,8 +169,7 @@ def _struct(leaf: Any, label: str) -> jax.ShapeDtypeStruct:
 def _compile(closed: Any, structs: Sequence[Any], shardings: Sequence[NamedSharding], label: str) -> list[_Part]:
     groups: dict[tuple[Any, ...], list[int]] = {}
     for position, sharding in enumerate(shardings):
-        devices: Any = sharding.mesh.devices
-        groups.setdefault(tuple(devices.flat), []).append(position)
+        groups.setdefault(tuple(devices_of(sharding)), []).append(position)
     parts = by_part(without_refs(closed), list(groups.values()), label)
     lowered = []
     for positions, each in zip(groups.values(), parts, strict=True):

@@ -6,6 +6,7 @@ A channel carries the parcels of messages; what they are parts of, it does not k
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, Protocol
 
 from mmruntime._execution.transfers.parcels import Message
@@ -36,6 +37,13 @@ class Carry(Protocol):
 
 # Bits for the process that receives a message, in the number under which it is sent.
 RECEIVER_BITS = 14
+
+
+def outgoing(messages: Sequence[Message], me: int) -> list[tuple[int, int, int]]:
+    """For each message of a process its receiver, and from where to where its parcels are among all that it sends."""
+    sent = [message for message in messages if message.source == me]
+    ends = accumulate(len(message.parcels) for message in sent)
+    return [(message.target, end - len(message.parcels), end) for message, end in zip(sent, ends, strict=True)]
 
 
 class Channel(Protocol):

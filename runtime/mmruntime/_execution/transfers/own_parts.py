@@ -29,17 +29,26 @@ def is_here(mesh: Any) -> bool:
     return jax.process_index() in processes(mesh)
 
 
+def devices_of(sharding: NamedSharding) -> list[Any]:
+    """The devices of a layout, in its order."""
+    devices: Any = sharding.mesh.devices
+    return list(devices.flat)
+
+
 def own_devices(sharding: NamedSharding) -> list[Any]:
     """The devices of a layout that belong to this process, in its order."""
-    devices: Any = sharding.mesh.devices
     me = jax.process_index()
-    return [device for device in devices.flat if device.process_index == me]
+    return [device for device in devices_of(sharding) if device.process_index == me]
+
+
+def first_devices(devices: Sequence[Any]) -> dict[int, Any]:
+    """For each process, the first device that it has among some."""
+    return {device.process_index: device for device in reversed(devices)}
 
 
 def in_words(layout: NamedSharding) -> str:
     """A layout, for messages."""
-    devices: Any = layout.mesh.devices
-    return f"{dict(layout.mesh.shape)}, {layout.spec}, on devices {[device.id for device in devices.flat]}"
+    return f"{dict(layout.mesh.shape)}, {layout.spec}, on devices {[device.id for device in devices_of(layout)]}"
 
 
 def is_global(value: Any) -> bool:

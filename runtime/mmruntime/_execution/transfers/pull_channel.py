@@ -6,14 +6,13 @@ Offers and pulls meet in any order, and both may be made before the values are c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from typing import Any
 
 import jax
 from jax.sharding import SingleDeviceSharding
 
 from mmruntime import _compat
-from mmruntime._execution.transfers.channel import RECEIVER_BITS, Carry
+from mmruntime._execution.transfers.channel import RECEIVER_BITS, Carry, outgoing
 from mmruntime._execution.transfers.parcels import Message
 from mmruntime._processes.exchange import Exchange, own_host
 from mmruntime._processes.progress import progress
@@ -72,11 +71,7 @@ class _Pulls:
         me: int,
     ) -> None:
         self._offer, self._connections, self._me = offer, connections, me
-        sent = [message for message in messages if message.source == me]
-        ends = list(accumulate(len(message.parcels) for message in sent))
-        self._offers = [
-            (message.target, end - len(message.parcels), end) for message, end in zip(sent, ends, strict=True)
-        ]
+        self._offers = outgoing(messages, me)
         self._received = [message for message in messages if message.target == me]
         # What pulls the messages for this process; made when the first is pulled, as connections are made after plans.
         self._pulls: list[Callable[[int], list[Any]]] = []

@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import accumulate
 from typing import Any
 
 import jax
@@ -27,7 +26,7 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from mmruntime import _compat
-from mmruntime._execution.transfers.channel import RECEIVER_BITS, Carry
+from mmruntime._execution.transfers.channel import RECEIVER_BITS, Carry, outgoing
 from mmruntime._execution.transfers.parcels import Message, Parcel
 from mmruntime._processes.exchange import Exchange, own_host
 from mmruntime._processes.progress import progress
@@ -123,11 +122,7 @@ class _Letters:
         self, messages: Sequence[Message], outboxes: dict[int, queue.SimpleQueue[Any]], inbox: _Inbox, me: int
     ) -> None:
         self._outboxes, self._inbox, self._me = outboxes, inbox, me
-        sent = [message for message in messages if message.source == me]
-        ends = list(accumulate(len(message.parcels) for message in sent))
-        self._sent = [
-            (message.target, end - len(message.parcels), end) for message, end in zip(sent, ends, strict=True)
-        ]
+        self._sent = outgoing(messages, me)
         # Those that come here, with what lays out each of their parcels.
         self._expected = [
             (message, [_placer(parcel) for parcel in message.parcels]) for message in messages if message.target == me

@@ -16,7 +16,7 @@ from mmruntime import _compat
 from mmruntime._execution.scalars import scalar_assembler
 from mmruntime._execution.transfers.channel import Carry, Channel
 from mmruntime._execution.transfers.crossing import as_keys, cutter
-from mmruntime._execution.transfers.own_parts import own_devices
+from mmruntime._execution.transfers.own_parts import devices_of, first_devices, own_devices
 from mmruntime._execution.transfers.parcels import Message, Parcel, is_key, on_the_wire, ticket_with
 
 # How many processes each hands the results on to.
@@ -76,14 +76,11 @@ class SpreadAcross:
     """
 
     def __init__(self, everywhere: NamedSharding, results: Sequence[ScalarResult], channel: Channel, me: int) -> None:
-        devices: Any = everywhere.mesh.devices
         groups: dict[tuple[Any, ...], list[ScalarResult]] = {}
         for result in results:
-            holders = [device for _, sharding in result.places for device in _devices(sharding)]
+            holders = [device for _, sharding in result.places for device in devices_of(sharding)]
             groups.setdefault(tuple(dict.fromkeys(holders)), []).append(result)
-        first: dict[int, Any] = {}
-        for device in devices.flat:
-            first.setdefault(device.process_index, device)
+        first = first_devices(devices_of(everywhere))
         self._groups: list[_SameHolders] = []
         self.levels = 0
         for held, members in groups.items():
@@ -124,11 +121,6 @@ class SpreadAcross:
                 number += len(group.steps)
 
 
-def _devices(sharding: NamedSharding) -> list[Any]:
-    devices: Any = sharding.mesh.devices
-    return list(devices.flat)
-
-
 @dataclass(eq=False, slots=True, frozen=True)
 class _Level:
     """One level of the tree, as this process sees it; it carries nothing where the process takes no part."""
@@ -157,7 +149,7 @@ class _SameHolders:
         self._held: dict[Any, list[tuple[int, int]]] = {}
         for result in results:
             for slot, sharding in result.places:
-                own = [device for device in _devices(sharding) if device.process_index == me]
+                own = [device for device in devices_of(sharding) if device.process_index == me]
                 for position, device in enumerate(own):
                     found = self._held.setdefault(device, [])
                     if len(found) == results.index(result):
