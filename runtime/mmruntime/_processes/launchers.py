@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 Environment = Mapping[str, str]
 
@@ -54,6 +54,11 @@ class Launched:
         names = ("coordinator_address", "num_processes", "process_id")
         return tuple(name for name in names if getattr(self, name) is None)
 
+    def completed(self, found: Launched) -> Launched:
+        """What a launcher has found, but for what is said here."""
+        said = {name: value for name, value in vars(self).items() if value not in (None, ())}
+        return replace(found, **{**said, "launcher": found.launcher, "advice": found.advice})
+
 
 def find_launched(environment: Environment) -> Launched | None:
     """The job that this process is one of; None if it was started alone.
@@ -80,18 +85,7 @@ def find_launched(environment: Environment) -> Launched | None:
     )
     if len(named.missing()) == 3:
         return _checked(found)
-    if found is None:
-        return _checked(named)
-    return _checked(
-        Launched(
-            found.launcher,
-            named.coordinator_address or found.coordinator_address,
-            found.num_processes if named.num_processes is None else named.num_processes,
-            found.process_id if named.process_id is None else named.process_id,
-            found.local_device_ids,
-            found.advice,
-        )
-    )
+    return _checked(named if found is None else named.completed(found))
 
 
 def first_host(hosts: str) -> str:

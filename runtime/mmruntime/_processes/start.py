@@ -206,16 +206,7 @@ def _joined(arguments: ProcessArguments, found: Launched | None) -> Launched:
         None if devices is None else (devices,) if isinstance(devices, int) else tuple(devices),
         advice="Give them to mm.init, or start the program by a launcher.",
     )
-    if found is None or not given.missing():
-        return given
-    return Launched(
-        found.launcher,
-        given.coordinator_address or found.coordinator_address,
-        found.num_processes if given.num_processes is None else given.num_processes,
-        found.process_id if given.process_id is None else given.process_id,
-        given.local_device_ids or found.local_device_ids,
-        found.advice,
-    )
+    return given if found is None or not given.missing() else given.completed(found)
 
 
 def _jax_detects(arguments: ProcessArguments, found: Launched | None, job: Launched) -> bool:
