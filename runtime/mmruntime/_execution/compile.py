@@ -26,7 +26,7 @@ from mmruntime._execution.transfers.transfer import DevicePutTransport, Send, Tr
 from mmruntime._jaxpr.equal import layout
 from mmruntime._jaxpr.ir import Step, abstract
 from mmruntime._partition.layouts.shard import Shardings
-from mmruntime._partition.pipeline.instructions import Program, ProgramSpec, RunInstruction, TransferInstruction
+from mmruntime._partition.pipeline.instructions import Program, ProgramSpec, TransferInstruction
 from mmruntime._partition.placement.place import Placement
 from mmruntime._partition.programs.segment import Segment
 
@@ -65,12 +65,12 @@ def compile_program(
     owners = {where: processes(shardings.replicated(where).mesh) for where in dict.fromkeys(key[1] for key in keys)}
     watched = {
         slot
-        for item in program.instructions
-        if isinstance(item, TransferInstruction) and len({*owners[item.source], *owners[item.target]}) > 1
+        for item in program.transfers
+        if len({*owners[item.source], *owners[item.target]}) > 1
         for slot in item.results
         if _shard_bytes(*slots[slot]) <= LARGEST_WITNESS
     }
-    runs = [item for item in program.instructions if isinstance(item, RunInstruction)]
+    runs = program.runs
     if owned is None:
         donated: dict[ProgramSpec, tuple[int, ...]] = dict.fromkeys((item.spec for item in runs), ())
     else:
@@ -96,12 +96,7 @@ def _bind_transfers(
     here: Mapping[int, bool],
     donated: Mapping[ProgramSpec, tuple[int, ...]],
 ) -> dict[TransferInstruction, Send]:
-    overwritten = {
-        item.args[position]
-        for item in program.instructions
-        if isinstance(item, RunInstruction)
-        for position in donated[item.spec]
-    }
+    overwritten = {item.args[position] for item in program.runs for position in donated[item.spec]}
     # The caller has these, or will, and may delete them.
     shared = {slot for slot in program.outputs if slot is not None}
     shared |= {place[0] for place in program.inputs if place is not None}
@@ -109,8 +104,8 @@ def _bind_transfers(
     lost = overwritten | shared
     specs: dict[Hashable, TransferSpec] = {}
     sends: dict[TransferInstruction, Send] = {}
-    for item in program.instructions:
-        if not isinstance(item, TransferInstruction) or not (here[item.source] or here[item.target]):
+    for item in program.transfers:
+        if not (here[item.source] or here[item.target]):
             continue
         # The transfers of one value's microbatches have one spec.
         intact, kept = [tuple([slot not in lost for slot in found]) for found in (item.args, item.results)]
@@ -335,9 +330,7 @@ def donations(
     ours = set(owned)
     state = {place[0] for place in program.inputs if place is not None}
     candidates: dict[ProgramSpec, set[int]] = {}
-    for instruction in program.instructions:
-        if not isinstance(instruction, RunInstruction):
-            continue
+    for instruction in program.runs:
         sums = range(len(instruction.spec.sums))
         ending = set(instruction.frees)
         fit = {
@@ -347,8 +340,8 @@ def donations(
         }
         candidates[instruction.spec] = candidates.get(instruction.spec, fit) & fit
     result = {}
-    for instruction in program.instructions:
-        if not isinstance(instruction, RunInstruction) or instruction.spec in result:
+    for instruction in program.runs:
+        if instruction.spec in result:
             continue
         room = Counter(shape_of[slot] for slot in instruction.results)
         chosen = []
@@ -373,8 +366,7 @@ def owned_slots(step: Step, placement: Placement, program: Program, donated: Con
         # caller has them, no two of them do.
         if not placement.followed:
             return set()
-        sends = [item for item in program.instructions if isinstance(item, TransferInstruction)]
-        sent.update(slot for item in sends for slot in (*item.args, *item.results))
+        sent.update(slot for item in program.transfers for slot in (*item.args, *item.results))
     inputs = {place[0]: position for position, place in enumerate(program.inputs) if place is not None}
     constants = {slot for places in program.constants.values() for slot, _ in places}
     # A scalar's slots are shards of one array of the caller's; see `scalars.ScalarPart`.

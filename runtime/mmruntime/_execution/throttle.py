@@ -119,11 +119,7 @@ def throttled(
         shardings: The layout of each value.
         everything: Whether all programs on CPUs need one, as where they wait for other processes.
     """
-    runs = [
-        item
-        for item in program.instructions
-        if isinstance(item, RunInstruction) and item.results and item.spec in compiled.programs
-    ]
+    runs = [item for item in program.runs if item.results and item.spec in compiled.programs]
     donated = {item.args[position] for item in runs for position in compiled.donated[item.spec]}
     # The next step may donate what this one returns.
     donated.update(slot for slot in program.outputs if slot is not None)

@@ -99,12 +99,8 @@ def _shared_cores(
         runs: The times of each instruction alone.
     """
     devices = {device for mesh in meshes for device in mesh.devices.flat}
-    effects = any(
-        op.eqn.effects
-        for item in program.instructions
-        if isinstance(item, RunInstruction) and item.spec.segment is not None
-        for op in item.spec.segment.ops
-    )
+    segments = [item.spec.segment for item in program.runs if item.spec.segment is not None]
+    effects = any(op.eqn.effects for segment in segments for op in segment.ops)
     if effects or len(devices) == 1 or any(mesh.size > 1 or mesh.devices.flat[0].platform != "cpu" for mesh in meshes):
         return None
     cores = len(usable_cores())

@@ -99,11 +99,7 @@ def memory(
             if (total := walk.total(group)) > most[group]:
                 most[group] = total
                 fullest[group] = (walk.held(group), item)
-    elsewhere = {
-        item.spec.submesh
-        for item in program.instructions
-        if isinstance(item, RunInstruction) and item.spec not in compiled.programs
-    }
+    elsewhere = {item.spec.submesh for item in program.runs if item.spec not in compiled.programs}
     rows = []
     for group, devices in groups.items():
         held, last = fullest[group]
@@ -210,7 +206,7 @@ def _kinds(step: Step, segments: Segments, program: Program) -> list[str]:
     carried = {var for position, var in enumerate(step.invars) if position in step.carried}
     given = {*step.invars, *step.constants}
     totals = {total for region in step.regions for total, _ in region.sums}
-    sent = {slot for item in program.instructions if isinstance(item, TransferInstruction) for slot in item.results}
+    sent = {slot for item in program.transfers for slot in item.results}
     numbers = {slot for slot, _, _ in program.numbers}
     kinds = []
     for slot, (var, _, microbatch) in enumerate(program.keys):

@@ -22,7 +22,7 @@ from mmruntime._jaxpr import flops as _cost
 from mmruntime._jaxpr.ir import Step, is_scalar, num_bytes, shard_bytes
 from mmruntime._partition.layouts.idle_axes import idle_axes
 from mmruntime._partition.layouts.shard import Shardings
-from mmruntime._partition.pipeline.instructions import Program, ProgramSpec, RunInstruction, TransferInstruction
+from mmruntime._partition.pipeline.instructions import Program, ProgramSpec
 from mmruntime._partition.placement.place import Placement
 from mmruntime._partition.placement.pulled_state import PulledState, pulled_state
 from mmruntime._partition.programs.segment import Segment, Segments
@@ -326,7 +326,7 @@ def report(
         )
         for number, mesh in enumerate(placement.submeshes.meshes)
     ]
-    if any(isinstance(item, RunInstruction) and item.spec.kind == "whole" for item in program.instructions):
+    if program.whole:
         programs = [_whole_row(segments, step, costs.get(None, _NOT_HERE))]
     else:
         programs = [_program_row(each, step, costs.get(each, _NOT_HERE)) for each in segments]
@@ -339,7 +339,7 @@ def report(
         tuple(_transfer_rows(program)),
         tuple(_loop_rows(program)),
         tuple(NameRow(*key, outcome) for key, outcome in shardings.unused_axis_names.items()),
-        sum(isinstance(item, RunInstruction) for item in program.instructions),
+        len(program.runs),
         pulled_state(step, placement, names),
         tuple(line for region in step.regions if region.loop is not None for line in region.loop.proof),
         tuple(_collective_rows(step, placement, shardings, program, compiled, programs)),
@@ -376,12 +376,16 @@ def _whole_row(segments: Segments, step: Step, cost: _Cost) -> ProgramRow:
 def _compiled_costs(program: Program, compiled: Compiled) -> dict[Segment | None, tuple[float, float]]:
     """Operations and bytes of each segment's program, by XLA's own count; under None those of a whole step."""
     costs: dict[Segment | None, tuple[float, float]] = {}
-    for item in program.instructions:
-        if not isinstance(item, RunInstruction) or item.spec.segment in costs or item.spec.kind == "again":
-            continue
-        if (item.spec.segment is not None or item.spec.kind == "whole") and item.spec in compiled.programs:
-            costs[item.spec.segment] = _compiled_cost(item.spec, compiled)
+    for spec in _computing(program, compiled):
+        if spec.kind != "again" and spec.segment not in costs:
+            costs[spec.segment] = _compiled_cost(spec, compiled)
     return costs
+
+
+def _computing(program: Program, compiled: Compiled) -> Counter[ProgramSpec]:
+    """The programs that this process compiles, but for those that zero alone, and how often each runs."""
+    specs = Counter(item.spec for item in program.runs)
+    return Counter({spec: n for spec, n in specs.items() if spec.kind != "zeros" and spec in compiled.programs})
 
 
 def _compiled_cost(spec: ProgramSpec, compiled: Compiled) -> tuple[float, float]:
@@ -391,8 +395,7 @@ def _compiled_cost(spec: ProgramSpec, compiled: Compiled) -> tuple[float, float]
 
 def _again_rows(program: Program, step: Step, compiled: Compiled) -> Iterable[ProgramRow]:
     """Forward passes that run once more, for some microbatches or all."""
-    items = [item for item in program.instructions if isinstance(item, RunInstruction) and item.spec.kind == "again"]
-    for spec, count in Counter(item.spec for item in items).items():
+    for spec, count in Counter(item.spec for item in program.runs if item.spec.kind == "again").items():
         assert spec.segment is not None
         cost = _compiled_cost(spec, compiled) if spec in compiled.programs else _NOT_HERE
         row = _program_row(spec.segment, step, cost)
@@ -408,12 +411,7 @@ def _collective_rows(
     rows: Sequence[ProgramRow],
 ) -> Iterable[CollectiveRow]:
     """The collectives of each program that has several devices."""
-    specs: dict[ProgramSpec, RunInstruction] = {}
-    for item in program.instructions:
-        if not isinstance(item, RunInstruction) or item.spec not in compiled.programs:
-            continue
-        if item.spec.segment is not None or item.spec.kind == "whole":
-            specs.setdefault(item.spec, item)
+    specs = _computing(program, compiled)
     made: dict[Segment | None, list[MadeEquation]] = {}
     # Programs that do the same are compiled once, with the names of one of them.
     alike: dict[Hashable, list[Segment | None]] = defaultdict(list)
@@ -424,7 +422,7 @@ def _collective_rows(
             eqns = _compat.split(shardings.body(segment))[0].eqns
         made[segment] = made_equations(eqns)
         alike[segment and shardings.form(segment)].append(segment)
-    for spec in specs:
+    for spec, runs in specs.items():
         segment = spec.segment
         own = made[segment]
         known = [
@@ -434,7 +432,6 @@ def _collective_rows(
         ]
         tasks = segment.tasks if segment is not None else rows[0].tasks
         submesh = segment.submesh if segment is not None else 0
-        runs = sum(isinstance(other, RunInstruction) and other.spec is spec for other in program.instructions)
         num_devices = placement.submeshes.meshes[submesh].size
         for found in collectives(compiled.programs[spec].as_text() or "", known, num_devices):
             yield CollectiveRow(submesh, tasks, found, runs)
@@ -456,16 +453,9 @@ def _live_bytes(program: Program, step: Step, shardings: Shardings) -> dict[int,
 
 
 def _transfer_rows(program: Program) -> Iterable[TransferRow]:
-    runs: dict[tuple[int, int, tuple[int, ...]], int] = defaultdict(int)
-    sizes: dict[tuple[int, int, tuple[int, ...]], tuple[int, int]] = {}
-    for item in program.instructions:
-        if isinstance(item, TransferInstruction):
-            key = (item.source, item.target, tuple(id(var) for var in item.values))
-            runs[key] += 1
-            sizes[key] = (len(item.values), sum(num_bytes(var) for var in item.values))
-    for key, count in runs.items():
-        arrays, size = sizes[key]
-        yield TransferRow(key[0], key[1], arrays, size, count)
+    alike = Counter((item.source, item.target, item.values) for item in program.transfers)
+    for (source, target, values), count in alike.items():
+        yield TransferRow(source, target, len(values), sum(num_bytes(var) for var in values), count)
 
 
 def _loop_rows(program: Program) -> Iterable[LoopRow]:

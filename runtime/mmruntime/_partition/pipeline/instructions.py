@@ -108,9 +108,19 @@ class Program:
     scalars: Mapping[Var, tuple[tuple[int, int], ...]]
 
     @property
+    def runs(self) -> list[RunInstruction]:
+        """The runs of programs, in order."""
+        return [item for item in self.instructions if isinstance(item, RunInstruction)]
+
+    @property
+    def transfers(self) -> list[TransferInstruction]:
+        """The transfers, in order."""
+        return [item for item in self.instructions if isinstance(item, TransferInstruction)]
+
+    @property
     def whole(self) -> bool:
         """Whether the step is one program."""
-        return any(isinstance(item, RunInstruction) and item.spec.kind == "whole" for item in self.instructions)
+        return any(item.spec.kind == "whole" for item in self.runs)
 
 
 def build_whole(step: Step) -> Program:
