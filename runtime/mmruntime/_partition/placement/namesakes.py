@@ -71,17 +71,17 @@ def read_before(step: Step, ends: Callable[[Op], bool]) -> set[Var]:
     return found
 
 
-def computed_after(step: Step, starts: Callable[[Op], bool]) -> set[Var]:
-    """What some equations of a step make, and all that is computed from it.
+def computed_after(step: Step, made: Callable[[Op, set[Var]], Iterable[Var]], start: Iterable[Var] = ()) -> set[Var]:
+    """Values of a step, and all that is computed from them.
 
     Args:
         step: The step.
-        starts: Whether an equation is one of them.
+        made: Which results of an equation are among them, or computed from those that are found before it.
+        start: Values to begin with.
     """
-    found: set[Var] = set()
+    found = set(start)
     for region in step.regions:
         for op in region.ops:
-            if starts(op) or not found.isdisjoint(op.reads()):
-                found.update(op.writes())
+            found.update(made(op, found))
         found.update(total for total, result in region.sums if result in found)
     return found

@@ -239,7 +239,9 @@ class _Placer:
         if not adrift or len(self.submeshes.meshes) == 1:
             return {}
         # What the forward pass reads is a parameter, or data, whose home is where it is read.
-        late = computed_after(self.step, lambda op: op.backward)
+        late = computed_after(
+            self.step, lambda op, found: op.writes() if op.backward or not found.isdisjoint(op.reads()) else ()
+        )
         read = read_before(self.step, lambda op: op in self.of and late.isdisjoint(op.writes()))
         finder = Namesakes(names, [var for var in self.step.invars if var in read])
         found = {var: near for var in adrift if var not in read and (near := finder.of(var))}

@@ -10,7 +10,7 @@ from mmruntime import _compat
 from mmruntime._compat import Var
 from mmruntime._core.warn import warn
 from mmruntime._jaxpr.ir import Op, Step, num_bytes
-from mmruntime._partition.placement.namesakes import Namesakes, read_before
+from mmruntime._partition.placement.namesakes import Namesakes, computed_after, read_before
 from mmruntime._partition.placement.place import Placement
 
 
@@ -126,12 +126,9 @@ def _stages(step: Step, placement: Placement, names: Sequence[str]) -> Mapping[V
 
 def _updated_from(step: Step, var: Var) -> set[Var]:
     """The carried inputs whose next value comes from a value without a task between."""
-    reached = {var}
-    for region in step.regions:
-        for op in region.ops:
-            if op.task is None and not reached.isdisjoint(op.reads()):
-                reached.update(op.writes())
-        reached.update(total for total, result in region.sums if result in reached)
+    reached = computed_after(
+        step, lambda op, found: op.writes() if op.task is None and not found.isdisjoint(op.reads()) else (), [var]
+    )
     return {step.invars[position] for position, result in step.carried.items() if step.outvars[result] in reached}
 
 

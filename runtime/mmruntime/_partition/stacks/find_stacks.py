@@ -19,7 +19,7 @@ from mmruntime._core.submesh import task_mesh
 from mmruntime._core.task import Task
 from mmruntime._jaxpr.ir import Op, Step, at_line, is_tiny, num_elements
 from mmruntime._jaxpr.primitives import Factor, factors
-from mmruntime._partition.placement.namesakes import Namesakes, read_before
+from mmruntime._partition.placement.namesakes import Namesakes, computed_after, read_before
 from mmruntime._partition.placement.place import layer_costs
 
 # How many equations, such as casts and reshapes, may lie between a layer's slice and the task that reads it.
@@ -146,11 +146,7 @@ def _as_namesakes(step: Step, cuts: Mapping[Var, StackCut], names: Sequence[str]
 
     Such are the moments of a target network, whose update by the optimizer is thrown away.
     """
-    reached: set[Var] = set()
-    for region in step.regions:
-        for op in region.ops:
-            reached |= set(op.writes()) if op.task is not None else _reached(op.eqn, reached)
-        reached.update(total for total, result in region.sums if result in reached)
+    reached = computed_after(step, lambda op, found: op.writes() if op.task is not None else _reached(op.eqn, found))
     read = read_before(step, lambda op: op.task is not None)
     state = [step.invars[position] for position, result in step.carried.items() if step.outvars[result] not in reached]
     state = [var for var in state if var not in cuts and var not in read] if names else []
