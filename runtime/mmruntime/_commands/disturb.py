@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mmruntime import _compat
 from mmruntime._commands.compare import SHORT, Recorded, spacing
 from mmruntime._commands.entry_point import (
     BadEntryPoint,
@@ -120,7 +121,7 @@ def disturbed(leaf: Any, generator: np.random.Generator, epsilon: float | None =
     With `epsilon` it is, of floats of 32 bits or more, the last place of the type with that spacing, and a twelfth of
     the floats changes: by as much, in all, as if each were rounded once more.
     """
-    if not isinstance(leaf, jax.Array | np.ndarray) or jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if not isinstance(leaf, jax.Array | np.ndarray) or _compat.is_key(leaf.dtype):
         return leaf
     if not jnp.issubdtype(leaf.dtype, jnp.inexact):
         return leaf

@@ -173,7 +173,7 @@ def _as_saved(name: str, tree: Any, saved: Saved) -> Any:
             return leaf
         if not isinstance(leaf, jax.Array):
             return array.copy() if isinstance(leaf, np.ndarray) else array[()]
-        return leaf if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else jax.device_put(array, leaf.sharding)
+        return leaf if _compat.is_key(leaf.dtype) else jax.device_put(array, leaf.sharding)
 
     return jax.tree_util.tree_map_with_path(leaf_of, tree) if saved else tree
 
@@ -302,7 +302,7 @@ def tree_with_bits(tree: Any, bits: int, kept: str | None) -> Any:
 
 def with_bits(leaf: Any, bits: int) -> Any:
     """A leaf whose numbers have so many bits, 64 or 32, if they are floats, or the parts of complex numbers."""
-    if not isinstance(leaf, jax.Array | np.ndarray | np.generic) or jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if not isinstance(leaf, jax.Array | np.ndarray | np.generic) or _compat.is_key(leaf.dtype):
         return leaf
     kinds = (
         (jnp.complexfloating, {64: np.complex128, 32: np.complex64}),
@@ -330,7 +330,7 @@ def _record(keep: Any, name: str, tree: Any) -> None:
 
 
 def _record_leaf(keep: Any, place: str, leaf: Any) -> None:
-    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if isinstance(leaf, jax.Array) and _compat.is_key(leaf.dtype):
         keep(place, np.asarray(jax.random.key_data(leaf)), str(leaf.dtype), _where(leaf.sharding))
     elif isinstance(leaf, jax.Array):
         keep(place, np.asarray(leaf), str(leaf.dtype), _where(leaf.sharding))

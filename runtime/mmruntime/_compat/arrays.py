@@ -150,6 +150,11 @@ def copier(
     return copies
 
 
+def is_key(dtype: Any) -> bool:
+    """Whether values of a type are typed PRNG keys, which only programs can send."""
+    return bool(jax.numpy.issubdtype(dtype, jax.dtypes.prng_key))
+
+
 def key_name(dtype: Any) -> str:
     """What a type of PRNG keys is called in `jax.random.wrap_key_data`."""
     name: str = dtype._impl.name

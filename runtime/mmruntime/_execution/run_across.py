@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
+from mmruntime import _compat
 from mmruntime._compat import Var
 from mmruntime._execution.back_pressure import BackPressure
 from mmruntime._execution.compile import Compiled
@@ -37,7 +38,6 @@ from mmruntime._execution.transfers.own_parts import (
     place,
     processes,
 )
-from mmruntime._execution.transfers.parcels import is_key
 from mmruntime._execution.transfers.spread_across import ScalarResult, SpreadAcross
 from mmruntime._jaxpr.ir import Step, is_scalar
 from mmruntime._partition.layouts.shard import Shardings
@@ -432,7 +432,7 @@ def _probe(item: RunInstruction, program: Program, shardings: Shardings) -> int 
         shard = shardings[var, where].shard_shape(tuple(var.aval.shape))
         return int(np.prod(shard, dtype=np.int64)) * 8
 
-    plain = [at for at, slot in enumerate(item.results) if not is_key(program.keys[slot][0].aval.dtype)]
+    plain = [at for at, slot in enumerate(item.results) if not _compat.is_key(program.keys[slot][0].aval.dtype)]
     best = min(plain, key=size, default=None)
     return None if best is None or size(best) > _LARGEST_PROBE else best
 

@@ -16,7 +16,6 @@ from jax.sharding import NamedSharding, SingleDeviceSharding
 
 from mmruntime import _compat
 from mmruntime._execution.transfers.own_parts import devices_of, own_devices
-from mmruntime._execution.transfers.parcels import is_key
 
 
 def same_devices(one: NamedSharding, other: NamedSharding) -> bool:
@@ -86,7 +85,7 @@ class Spreader:
             first = (places[0][0], 0)
             copies = [(*holders.get(device, first), device not in holders) for device in devices_of(everywhere)]
             missing = [device for device in devices_of(everywhere) if device not in holders]
-            sends_keys = sends_keys or (bool(missing) and is_key(aval.dtype))
+            sends_keys = sends_keys or (bool(missing) and _compat.is_key(aval.dtype))
             targets += [SingleDeviceSharding(device) for device in missing]
             self._recipes.append(_Recipe(index, tuple(copies), scalar_assembler(aval, everywhere)))
         # One batched call, if any. From one device to one device it never waits for the value.

@@ -11,9 +11,9 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
+from mmruntime import _compat
 from mmruntime._execution.host_values import on_cpu
 from mmruntime._execution.transfers.own_parts import in_words, is_global
-from mmruntime._execution.transfers.parcels import is_key
 from mmruntime._jaxpr.ir import Step, is_scalar
 from mmruntime._partition.layouts.shard import Shardings
 from mmruntime._partition.pipeline.instructions import Program
@@ -175,7 +175,7 @@ def _checksum(name: str, value: Any) -> str:
                 "NamedSharding are one array that all processes speak of: use jax.device_put or "
                 "jax.jit(..., out_shardings=...) with one."
             )
-        if is_key(value.dtype):
+        if _compat.is_key(value.dtype):
             value = jax.random.key_data(value)
         if value.nbytes > _SAMPLE and not on_cpu(value.sharding):
             value = value[(slice(_CORNER),) * value.ndim]

@@ -71,7 +71,7 @@ def _seconds(step: Step, program: Segment, totals: Collection[Any]) -> float:
 
 def _filled(aval: Any) -> jax.Array:
     """An array of a type, with numbers that stay finite in any layer."""
-    if jnp.issubdtype(aval.dtype, jax.dtypes.prng_key):
+    if _compat.is_key(aval.dtype):
         data = jnp.zeros((*aval.shape, *_compat.key_shape(aval.dtype)), jnp.uint32)
         keys: jax.Array = jax.random.wrap_key_data(data, impl=_compat.key_name(aval.dtype))
         return keys

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from mmruntime import schedules
+from mmruntime import _compat, schedules
 from mmruntime._execution.run import StepRunner
 from mmruntime._inspect.costs import stage_costs
 from mmruntime._inspect.process_times import Times, gather, joined
@@ -126,7 +126,7 @@ def _probe(values: Sequence[Any]) -> Any:
     """An array that is ready when the values are; they themselves may be donated to a later program by then."""
     for value in values:
         # Of what a transfer sends to another process, nothing is here.
-        if value is not None and value.addressable_shards and not jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        if value is not None and value.addressable_shards and not _compat.is_key(value.dtype):
             return _first_element(value.addressable_shards[0].data)
     return None
 

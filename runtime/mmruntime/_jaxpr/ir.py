@@ -209,4 +209,4 @@ def is_tiny(var: Atom) -> bool:
         return True
     dtype = var.aval.dtype
     # A key of the old style is a vector of two words.
-    return num_elements(var) <= 2 and bool(dtype == "uint32" or jnp.issubdtype(dtype, jax.dtypes.prng_key))
+    return num_elements(var) <= 2 and (dtype == "uint32" or _compat.is_key(dtype))

@@ -88,7 +88,7 @@ def _copied(leaf: jax.Array, device: Any) -> Any:
         )
     if device is not None:
         return jax.device_put(leaf, device)
-    if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if _compat.is_key(leaf.dtype):
         data = jax.numpy.asarray(jax.device_get(jax.random.key_data(leaf)))
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
     return jax.numpy.asarray(jax.device_get(leaf))

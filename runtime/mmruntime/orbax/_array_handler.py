@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
+from mmruntime import _compat
 from mmruntime._processes.agreement import agree
 from mmruntime._processes.group import group_of
 
@@ -53,7 +54,7 @@ class ArrayHandler(ocp.type_handlers.ArrayHandler):  # type: ignore[misc]
         mine: list[tuple[Any, Any, Any]] = []
         others: list[tuple[Any, Any, Any]] = []
         for value, info, how in zip(values, infos, given, strict=True):
-            if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
+            if _compat.is_key(value.dtype):
                 raise ValueError(
                     f"orbax: {info.name} is an array of typed PRNG keys, which cannot be saved from several processes. "
                     "Save jax.random.key_data(...) of it, and make keys of what is restored by "

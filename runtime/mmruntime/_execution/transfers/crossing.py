@@ -23,7 +23,6 @@ from mmruntime._execution.transfers.parcels import (
     TICKET,
     Message,
     Parcel,
-    is_key,
     num_bytes,
     on_the_wire,
     plan_crossing,
@@ -68,7 +67,7 @@ class Crossing:
         intact: Sequence[bool] = (),
         kept: Sequence[bool] = (),
     ) -> None:
-        direct = [stays and not is_key(aval.dtype) for stays, aval in zip(intact, avals, strict=bool(intact))]
+        direct = [stays and not _compat.is_key(aval.dtype) for stays, aval in zip(intact, avals, strict=bool(intact))]
         plan = plan_crossing(sources, targets, avals, kept, direct if channel.takes_arrays else ())
         sent = [message for message in plan.messages if message.source == me]
         received = [message for message in plan.messages if message.target == me]
@@ -209,7 +208,7 @@ def cutter(parts: tuple[tuple[int, Box | None] | None, ...]) -> Callable[..., Se
             value = shards[part[0]]
             if part[1] is not None:
                 value = jax.lax.slice(value, [low for low, _ in part[1]], [high for _, high in part[1]])
-            results.append(jnp.copy(jax.random.key_data(value) if is_key(value.dtype) else value))
+            results.append(jnp.copy(jax.random.key_data(value) if _compat.is_key(value.dtype) else value))
         return results
 
     return jax.jit(cut, keep_unused=True)
@@ -263,7 +262,7 @@ class _Rebuild:
         self._keys = [
             (index, as_keys(avals[parcel.array].dtype))
             for index, parcel in enumerate(parcels)
-            if parcel.array != TICKET and is_key(avals[parcel.array].dtype)
+            if parcel.array != TICKET and _compat.is_key(avals[parcel.array].dtype)
         ]
         # Where the pool has each piece, and on which device.
         had: dict[tuple[int, Any, Box | None], tuple[int, Any]] = {
@@ -313,7 +312,7 @@ class _Rebuild:
         )
         self._moves = [place for place, _ in moved]
         devices = [SingleDeviceSharding(device) for _, device in moved]
-        keys = any(is_key(aval.dtype) for aval in avals)
+        keys = any(_compat.is_key(aval.dtype) for aval in avals)
         self._copy = _compat.copier(devices, keys=keys)
         self._count = len(avals)
         # Whether the results are what comes first among the parcels, or there are none.
@@ -366,5 +365,5 @@ def _join(parts: list[Any], shard: _Shard, dtype: Any) -> Any:
     if shard.empty is not None:
         device, shape, sent_as = shard.empty
         made = jax.device_put(np.zeros(shape, sent_as), device)
-        return as_keys(dtype)(made) if is_key(dtype) else made
+        return as_keys(dtype)(made) if _compat.is_key(dtype) else made
     return parts[0] if len(parts) == 1 else joiner(shard.grid)(*parts)

@@ -15,7 +15,6 @@ from jax.sharding import NamedSharding
 
 from mmruntime import _compat
 from mmruntime._execution.host_values import is_shared, on_cpu, own
-from mmruntime._execution.transfers.parcels import is_key
 
 
 @functools.cache
@@ -76,14 +75,14 @@ def place(value: Any, sharding: NamedSharding, aval: Any) -> Any:
     """
     shape, weak = tuple(aval.shape), bool(getattr(aval, "weak_type", False))
     if not isinstance(value, jax.Array):
-        dtype = None if is_key(aval.dtype) else aval.dtype
+        dtype = None if _compat.is_key(aval.dtype) else aval.dtype
         if shape and is_shared(value):
             # The copy has the right type at once.
             value = own(value, sharding, dtype)
         value = np.asarray(value, dtype)
         # An index copies what has no dimensions.
         value = value if shape else value[()]
-        if not is_key(aval.dtype) and is_here(sharding.mesh):
+        if not _compat.is_key(aval.dtype) and is_here(sharding.mesh):
             put = _placer(shape, aval.dtype, sharding, weak and not shape)
             if put is not None:
                 return put(value)
@@ -107,7 +106,7 @@ def is_cut_by_host(value: Any, layout: NamedSharding) -> bool:
         and len(value.sharding.device_set) == 1
         and on_cpu(value.sharding)
         and on_cpu(layout)
-        and not is_key(value.dtype)
+        and not _compat.is_key(value.dtype)
         and not getattr(value, "weak_type", False)
         and bool(value.is_ready())  # type: ignore[attr-defined]
     )

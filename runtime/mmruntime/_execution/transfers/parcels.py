@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
@@ -83,14 +82,9 @@ class CrossingPlan:
     messages: tuple[Message, ...]
 
 
-def is_key(dtype: Any) -> bool:
-    """Whether values of a type are typed PRNG keys, which only programs can send."""
-    return bool(jax.numpy.issubdtype(dtype, jax.dtypes.prng_key))
-
-
 def on_the_wire(shape: tuple[int, ...], dtype: Any) -> tuple[tuple[int, ...], Any]:
     """Shape and type as which values are sent."""
-    if not is_key(dtype):
+    if not _compat.is_key(dtype):
         return shape, np.dtype(dtype)
     return (*shape, *_compat.key_shape(dtype)), np.dtype(np.uint32)
 
@@ -165,7 +159,7 @@ def _with_witness(
     if (
         _bytes_on_a_device(largest) <= LARGEST_WITNESS
         and kept[largest.array]
-        and not is_key(avals[largest.array].dtype)
+        and not _compat.is_key(avals[largest.array].dtype)
     ):
         return Message(source, target, parcels, parcels.index(largest))
     return Message(source, target, (*parcels, ticket_with(largest)), len(parcels))

@@ -15,11 +15,6 @@ from jax.sharding import NamedSharding
 Box = tuple[tuple[int, int], ...]
 
 
-def same_tiling(source: Any, target: Any, shape: tuple[int, ...]) -> bool:
-    """Whether two shardings cut an array of this shape alike, device by device in order."""
-    return list(source.devices_indices_map(shape).values()) == list(target.devices_indices_map(shape).values())
-
-
 @dataclass(frozen=True)
 class Pieces:
     """How one array is cut at its source and put together at its target.

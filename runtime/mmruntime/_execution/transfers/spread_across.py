@@ -17,7 +17,7 @@ from mmruntime._execution.scalars import scalar_assembler
 from mmruntime._execution.transfers.channel import Carry, Channel
 from mmruntime._execution.transfers.crossing import as_keys, cutter
 from mmruntime._execution.transfers.own_parts import devices_of, first_devices, own_devices
-from mmruntime._execution.transfers.parcels import Message, Parcel, is_key, on_the_wire, ticket_with
+from mmruntime._execution.transfers.parcels import Message, Parcel, on_the_wire, ticket_with
 
 # How many processes each hands the results on to.
 _ARITY = 4
@@ -159,7 +159,7 @@ class _SameHolders:
         self._at = at.get(me)
         # Own devices that get the results from another one.
         self._missing = [device for device in self._own if device not in self._held and device != self._at]
-        keys = any(is_key(result.aval.dtype) for result in results)
+        keys = any(_compat.is_key(result.aval.dtype) for result in results)
         # A single number tells by itself that it has come. What is sent and received of it is a copy that no program
         # donates; of several, and of keys, a program makes the copies, and a ticket.
         self._alone = len(results) == 1 and not keys
@@ -241,7 +241,7 @@ class _SameHolders:
                 *values, ticket = received
                 tickets.append(ticket)
                 have[self._at] = [
-                    as_keys(result.aval.dtype)(value) if is_key(result.aval.dtype) else value
+                    as_keys(result.aval.dtype)(value) if _compat.is_key(result.aval.dtype) else value
                     for result, value in zip(self._results, values, strict=True)
                 ]
         if self._missing:

@@ -17,8 +17,6 @@ from jax.sharding import NamedSharding, Sharding
 from mmruntime import _compat
 from mmruntime._execution.host_values import unshared
 from mmruntime._execution.transfers.own_parts import is_cut_by_host, place
-from mmruntime._execution.transfers.parcels import is_key
-from mmruntime._execution.transfers.pieces import same_tiling
 
 # Issues one transfer of a step: arrays on the source submesh in, their counterparts on the target submesh out.
 Send = Callable[..., Sequence[Any]]
@@ -117,6 +115,11 @@ class DevicePutTransport:
         return jax.device_put(unshared(arrays, shardings), shardings, may_alias=False)  # type: ignore[no-any-return]
 
 
+def same_tiling(source: Any, target: Any, shape: tuple[int, ...]) -> bool:
+    """Whether two shardings cut an array of this shape alike, device by device in order."""
+    return list(source.devices_indices_map(shape).values()) == list(target.devices_indices_map(shape).values())
+
+
 class _Mover:
     """One planned transfer within a process.
 
@@ -136,7 +139,7 @@ class _Mover:
         self._pieces = [i for i, is_plain in enumerate(plain) if not is_plain]
         self._targets = [transfer.targets[i] for i in self._plain]
         self._copy: Callable[[Sequence[Any]], list[Any]] | None = None
-        if all(same[i] and not is_key(transfer.avals[i].dtype) for i in self._plain):
+        if all(same[i] and not _compat.is_key(transfer.avals[i].dtype) for i in self._plain):
             self._copy = _compat.copier(self._targets)
         if self._pieces:
             # Seldom, and what puts arrays together serves transfers between processes above all.

@@ -122,7 +122,7 @@ def _is_key(value: Any) -> bool:
 
 
 def _fold_in(key: Any, index: Any) -> Any:
-    if not jnp.issubdtype(jnp.result_type(key), jax.dtypes.prng_key) or not np.ndim(key):
+    if not _compat.is_key(jnp.result_type(key)) or not np.ndim(key):
         return jax.random.fold_in(key, index)
     # Streams that were split hold arrays of keys.
     folded = jax.vmap(lambda each: jax.random.fold_in(each, index))(jnp.ravel(key))
@@ -134,7 +134,7 @@ def _check_keys(position: int, argument: Any, given: Any) -> None:
     leaves = jax.tree.leaves(given, is_leaf=_is_key)
     for leaf in leaves:
         dtype = getattr(leaf, "dtype", None)
-        if dtype is None or not (jnp.issubdtype(dtype, jax.dtypes.prng_key) or dtype == np.uint32):
+        if dtype is None or not (_compat.is_key(dtype) or dtype == np.uint32):
             raise TypeError(f"{expected}, but the argument there is {_check.shown(leaf)}.")
     if not leaves:
         raise TypeError(
