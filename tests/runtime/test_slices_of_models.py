@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from mmruntime._compat import split
-from mmruntime._jaxpr.inline import open_calls
 from mmruntime._jaxpr.ir import Op
+from mmruntime._jaxpr.rewrite import open_calls
 from mmruntime._slices.constants import Constants
 from tests.runtime.sliced_programs import (
     EXAMPLES,

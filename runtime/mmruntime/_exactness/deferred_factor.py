@@ -22,9 +22,8 @@ from mmruntime import _compat
 from mmruntime._core.accumulators import accumulator_type
 from mmruntime._exactness.lattice import AbstractValue, Kind
 from mmruntime._exactness.rules.equation import shape_of
-from mmruntime._jaxpr.inline import CALLS
 from mmruntime._jaxpr.primitives import linear_in
-from mmruntime._jaxpr.rewrite import trace_equations
+from mmruntime._jaxpr.rewrite import CALLS, trace_equations
 
 # How a value depends on the factor: not at all; it is zero, so in every way; it is the factor times what does not; it
 # is the sum of such a product and of what does not; else.

@@ -6,7 +6,6 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -47,8 +46,8 @@ from mmruntime._exactness.sizes import (
     same_program,
     same_value,
 )
-from mmruntime._jaxpr.inline import CALLS
 from mmruntime._jaxpr.primitives import BILINEAR, MOVES, is_constraint
+from mmruntime._jaxpr.rewrite import CALLS
 
 # Importing them registers their rules.
 _SUBJECTS = (collectives, contraction, control, elementwise, indexing, random, reduction, shape, shards)
@@ -357,7 +356,7 @@ class _Run(Interpreter):
     def is_parameter(self, var: Any, captured: Any) -> bool:
         """Whether a captured array may be differentiated, so that nothing may be hoisted on its account."""
         can_be = id(captured) in self.parameters or _compat.is_tracer(captured)
-        return can_be and not _is_integral(var) and not jnp.issubdtype(var.aval.dtype, jax.dtypes.prng_key)
+        return can_be and not _is_integral(var) and not _compat.is_key(var.aval.dtype)
 
     def _another_program(self, part: Any, whole: Any, hoistable: bool) -> list[AbstractValue]:
         reasons = differences(part, whole, has_one_example=self.has_one_example)

@@ -9,8 +9,7 @@ from typing import Any
 from mmruntime import _compat
 from mmruntime._exactness.prove import Proof
 from mmruntime._exactness.rules.equation import Edit, Edits, Hoisted, Scale, line_of
-from mmruntime._jaxpr.inline import CALLS
-from mmruntime._jaxpr.rewrite import needed
+from mmruntime._jaxpr.rewrite import CALLS, needed
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import numpy as np
 
 from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
-from mmruntime._jaxpr.inline import CALLS
 from mmruntime._jaxpr.ir import Op, Step
+from mmruntime._jaxpr.rewrite import CALLS
 from mmruntime._partition.layouts.shard import Shardings
 from mmruntime._partition.pipeline.instructions import RunInstruction
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from mmruntime import _compat
 from mmruntime._core.marks import is_marked
-from mmruntime._jaxpr.inline import inlined
+from mmruntime._jaxpr.rewrite import inlined
 
 _ADDITIONS = (_compat.add_p, _compat.add_any_p)
 

@@ -1,7 +1,7 @@
-"""Rewriting: which equations are needed, and equations on other variables.
+"""Rewriting: which equations are needed, equations on other variables, and those of a call in its place.
 
-Equations of JAX and those of a step (`Op`) go through the same functions. `inline` opens calls; `trace_equations` and
-`trace_scan` make new equations of a function.
+Equations of JAX and those of a step (`Op`) go through the same functions. `trace_equations` and `trace_scan` make new
+equations of a function.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import jax
 
 from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
-from mmruntime._jaxpr.inline import inlined
+from mmruntime._core.marks import is_marked
 from mmruntime._jaxpr.ir import Op, abstract
 
 _Item = TypeVar("_Item")
@@ -50,6 +50,112 @@ def renamed(eqn: Any, reads: Mapping[Any, Any], writes: Mapping[Any, Any]) -> An
     outs = [writes.get(var, var) if is_var(var) else var for var in eqn.outvars]
     is_same = all(a is b for a, b in zip((*ins, *outs), (*eqn.invars, *eqn.outvars), strict=True))
     return eqn if is_same else eqn.replace(invars=ins, outvars=outs)
+
+
+# Where a call has its jaxpr.
+CALLS = {
+    **dict.fromkeys(("jit", "pjit", "checkpoint", "remat2", "remat"), "jaxpr"),
+    # Of these, JAX 0.10 puts the equations of an `eval_jaxpr` in its place, so that no program has one.
+    **dict.fromkeys(("closed_call", "core_call", "eval_jaxpr", "custom_jvp_call", "custom_vjp_call"), "call_jaxpr"),
+    "custom_vjp_call_jaxpr": "fun_jaxpr",
+}
+
+
+def body_of_call(eqn: Any) -> tuple[Any, list[Any]] | None:
+    """The body of an equation that computes its one inner jaxpr and no more; derivatives were taken before."""
+    name = eqn.primitive.name
+    return _compat.split(eqn.params[CALLS[name]]) if name in CALLS else None
+
+
+def fresh(jaxpr: Any) -> tuple[list[Var], list[Any], list[Any]]:
+    """The arguments, equations and results of an open jaxpr, in variables of their own.
+
+    JAX keeps traces, so that one jaxpr object may be the body of several equations.
+    """
+    env: dict[Any, Any] = {var: _compat.new_var(var.aval) for var in (*jaxpr.invars, *jaxpr.constvars)}
+    env |= {var: _compat.new_var(var.aval) for eqn in jaxpr.eqns for var in eqn.outvars if is_var(var)}
+    eqns = [
+        eqn.replace(
+            invars=[env[atom] if is_var(atom) else atom for atom in eqn.invars],
+            outvars=[env[var] if is_var(var) else var for var in eqn.outvars],
+        )
+        for eqn in jaxpr.eqns
+    ]
+    outs = [env[atom] if is_var(atom) else atom for atom in jaxpr.outvars]
+    return [env[var] for var in jaxpr.invars], eqns, outs
+
+
+def opened(eqn: Any, opens: Callable[[Any], bool]) -> list[Any]:
+    """The equations of a call, and of calls inside it, as far as they are to be opened; else the equation itself.
+
+    Calls whose bodies have constants stay.
+    """
+    call = body_of_call(eqn) if opens(eqn) else None
+    if call is None or call[1]:
+        return [eqn]
+    return [each for inner in inlined(call[0], eqn.invars, eqn.outvars, eqn) for each in opened(inner, opens)]
+
+
+def open_calls(op: Op) -> list[Op]:
+    """The equations of calls of compiled and rematerialised functions; the equation itself if it is none."""
+    eqns = opened(op.eqn, lambda eqn: eqn.primitive in (_compat.jit_p, _compat.remat_p))
+    return [op if eqn is op.eqn else op.with_eqn(eqn) for eqn in eqns]
+
+
+def opened_program(closed: Any) -> Any:
+    """A closed jaxpr with the equations of its calls of compiled functions, but for tasks and microbatch loops."""
+    jaxpr, consts = _compat.split(closed)
+
+    def opens(eqn: Any) -> bool:
+        return eqn.primitive is _compat.jit_p and not _holds_mark(eqn)
+
+    eqns = [each for eqn in jaxpr.eqns for each in opened(eqn, opens)]
+    return _compat.with_consts(jaxpr.replace(eqns=eqns), consts)
+
+
+def _holds_mark(eqn: Any) -> bool:
+    """Whether an equation is a task or a microbatch loop, or has one inside."""
+    calls = (each for each in _compat.every_equation([eqn]) if each.primitive is _compat.jit_p)
+    return any(is_marked(each.params["name"]) for each in calls)
+
+
+def inlined(inner: Any, invars: Sequence[Atom], outvars: Sequence[Any], like: Any) -> list[Any]:
+    """The equations of an open jaxpr without constants, on other variables.
+
+    Args:
+        inner: The jaxpr.
+        invars: Values for its arguments.
+        outvars: Variables for its results.
+        like: An equation whose name stack goes in front of those of the jaxpr's equations; None if it has none.
+    """
+    env: dict[Var, Any] = dict(zip(inner.invars, invars, strict=True))
+    # A result of the call takes the place of the inner variable, if one inner equation writes it.
+    written = {var for eqn in inner.eqns for var in eqn.outvars if is_var(var)}
+    aliases: list[tuple[Var, Any]] = []
+    for outer, atom in zip(outvars, inner.outvars, strict=True):
+        if not is_var(outer):
+            continue
+        if is_var(atom) and atom in written and atom not in env:
+            env[atom] = outer
+        else:
+            aliases.append((outer, atom))
+
+    def read(atom: Any) -> Any:
+        return env.get(atom, atom) if is_var(atom) else atom
+
+    result: list[Any] = []
+    for eqn in inner.eqns:
+        for var in eqn.outvars:
+            if is_var(var) and var not in env:
+                env[var] = _compat.new_var(var.aval)
+        source_info = eqn.source_info
+        if like is not None:
+            source_info = source_info.replace(name_stack=like.source_info.name_stack + source_info.name_stack)
+        invars = [read(atom) for atom in eqn.invars]
+        outvars = [env[var] if is_var(var) else var for var in eqn.outvars]
+        result.append(eqn.replace(invars=invars, outvars=outvars, source_info=source_info))
+    result.extend(_compat.copy_eqn(read(atom), outer) for outer, atom in aliases)
+    return result
 
 
 def trace_equations(

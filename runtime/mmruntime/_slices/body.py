@@ -24,10 +24,9 @@ import numpy as np
 
 from mmruntime import _compat
 from mmruntime._compat import Var, is_var
-from mmruntime._jaxpr.inline import CALLS, inlined
 from mmruntime._jaxpr.ir import Op, Region, Step, at_line
 from mmruntime._jaxpr.primitives import is_constraint
-from mmruntime._jaxpr.rewrite import trace_equations
+from mmruntime._jaxpr.rewrite import CALLS, inlined, trace_equations
 from mmruntime._slices.constants import Constants, once_each
 from mmruntime._slices.ranges import RANGES, Range
 from mmruntime._slices.rules import ADVICE, Application, SlicedEquation, adapted_params, apply_rule, suggested

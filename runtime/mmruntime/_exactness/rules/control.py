@@ -10,8 +10,7 @@ from mmruntime._exactness.lattice import ANY, FREE, ZERO, AbstractValue, Kind, R
 from mmruntime._exactness.rules.equation import Equation, NoRule, NotProved, Place, Scale, is_inexact, rule
 from mmruntime._exactness.rules.shards import check_devices, decided_on_devices, joined_on_devices
 from mmruntime._jaxpr.carry import changes, computed_from
-from mmruntime._jaxpr.inline import CALLS
-from mmruntime._jaxpr.rewrite import has_effects, needed
+from mmruntime._jaxpr.rewrite import CALLS, has_effects, needed
 
 # Rules of derivatives have been used, or are not needed, where calls are met. A name says nothing about values: that of
 # a task may depend on the microbatch.

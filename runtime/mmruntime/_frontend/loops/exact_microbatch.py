@@ -28,7 +28,7 @@ from mmruntime._frontend.loops.iteration_results import in_row
 from mmruntime._frontend.python_state import traced_again
 from mmruntime._jaxpr.effects import host_call_lines
 from mmruntime._jaxpr.equal import sharing_equal_traces
-from mmruntime._jaxpr.inline import opened_program
+from mmruntime._jaxpr.rewrite import opened_program
 from mmruntime._jaxpr.wide_results import wide_results
 
 log = logging.getLogger("mmruntime")
@@ -321,7 +321,7 @@ def given_verdicts(traced: TracedFunction, kinds: Sequence[str], dim: int) -> li
                 f"microbatch: {name} of {traced.label} is float0{list(aval.shape)}, as the gradient of integers is, "
                 'which cannot be put together. Give reduce="exact" for it, or leave it out of the result.'
             )
-        is_key = jnp.issubdtype(dtype, jax.dtypes.prng_key)
+        is_key = _compat.is_key(dtype)
         if is_key or (how == "sum" and dtype == np.bool_) or (how in ("max", "min") and dtype.kind == "c"):
             verb = "compared" if how in ("max", "min") else "joined" if how == "concat" else "added up"
             raise TypeError(

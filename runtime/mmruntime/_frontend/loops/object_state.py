@@ -16,9 +16,8 @@ import jax
 
 from mmruntime import _compat
 from mmruntime._frontend.nnx_objects import lost_changes
-from mmruntime._jaxpr.inline import open_calls
 from mmruntime._jaxpr.ir import Op
-from mmruntime._jaxpr.rewrite import needed
+from mmruntime._jaxpr.rewrite import needed, open_calls
 
 
 def update_state(

@@ -20,9 +20,9 @@ from mmruntime import _compat
 from mmruntime._compat import Var, is_var
 from mmruntime._frontend.constraint import constraint_p
 from mmruntime._jaxpr import flops as _cost
-from mmruntime._jaxpr.inline import body_of_call, inlined
 from mmruntime._jaxpr.ir import Op, Step
 from mmruntime._jaxpr.primitives import factors, leading
+from mmruntime._jaxpr.rewrite import body_of_call, inlined
 from mmruntime._partition.layouts.mapped_constraints import bodies
 
 Dim = tuple[Var, int]

@@ -18,10 +18,10 @@ from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.submesh import axis_pairs
 from mmruntime._core.task import Task
 from mmruntime._core.warn import warn
-from mmruntime._frontend.constraint import constraint_p, may_be_mapped
-from mmruntime._jaxpr.inline import body_of_call, fresh
+from mmruntime._frontend.constraint import constraint_p
 from mmruntime._jaxpr.ir import Step, is_tiny
 from mmruntime._jaxpr.primitives import ENTRY_BY_ENTRY, Factor, factors
+from mmruntime._jaxpr.rewrite import body_of_call, fresh
 
 # What people call the dimension of examples.
 _OF_EXAMPLES = re.compile(r"batch|example|sample|^(b|n|data|dp|rows?)$", re.IGNORECASE)
@@ -56,8 +56,6 @@ def warn_of_mapped_constraints(step: Step, multimesh: MultiMesh) -> None:
         step: The step, as it was traced.
         multimesh: The mesh that it is compiled for.
     """
-    if not may_be_mapped():
-        return
     constraints = list(_constraints(step))
     of_examples = {name for each in constraints for dim in each.examples for name in each.names[dim]}
     said: set[tuple[str, str]] = set()

@@ -13,9 +13,8 @@ import jax.numpy as jnp
 from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
 from mmruntime._jaxpr.effects import runs_once
-from mmruntime._jaxpr.inline import fresh
 from mmruntime._jaxpr.ir import is_tiny
-from mmruntime._jaxpr.rewrite import has_effects, needed, trace_equations
+from mmruntime._jaxpr.rewrite import fresh, has_effects, needed, trace_equations
 from mmruntime._partition.placement.locations import SCALARS, CannotCutError, Key, Locations
 
 

@@ -9,9 +9,8 @@ from typing import Any
 from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
 from mmruntime._jaxpr.effects import runs_once
-from mmruntime._jaxpr.inline import fresh, inlined
 from mmruntime._jaxpr.ir import is_tiny
-from mmruntime._jaxpr.rewrite import needed, trace_scan
+from mmruntime._jaxpr.rewrite import fresh, inlined, needed, trace_scan
 from mmruntime._partition.placement.locations import ANYWHERE, CannotCutError, Key, Locations, Whereabouts
 
 

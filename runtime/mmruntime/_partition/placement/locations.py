@@ -9,8 +9,8 @@ from typing import Any
 
 from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
-from mmruntime._jaxpr.inline import body_of_call, inlined
 from mmruntime._jaxpr.ir import Op, is_tiny, num_bytes, num_elements
+from mmruntime._jaxpr.rewrite import body_of_call, inlined
 
 # Where a value is: the number of a submesh, or any other object for values that lie together somewhere; None for values
 # that can be computed anywhere, such as scalars made of scalars.

@@ -21,10 +21,9 @@ from mmruntime import _compat
 from mmruntime._compat import Var
 from mmruntime._core.switches import recomputation_enabled
 from mmruntime._frontend.constraint import constraint_p
-from mmruntime._jaxpr.inline import open_calls
 from mmruntime._jaxpr.ir import Op, Region, Step, num_bytes
 from mmruntime._jaxpr.primitives import MOVES
-from mmruntime._jaxpr.rewrite import renamed
+from mmruntime._jaxpr.rewrite import open_calls, renamed
 from mmruntime._partition.placement.place import Placement
 from mmruntime._partition.programs.segment import Segment, Segments
 from mmruntime._partition.tracing.trace import remove_dead_code

@@ -22,9 +22,8 @@ from typing import Any
 from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
 from mmruntime._jaxpr import flops as _cost
-from mmruntime._jaxpr.inline import inlined, open_calls
 from mmruntime._jaxpr.ir import Op, Region, Step, is_tiny, num_elements
-from mmruntime._jaxpr.rewrite import has_effects, needed, trace_scan
+from mmruntime._jaxpr.rewrite import has_effects, inlined, needed, open_calls, trace_scan
 from mmruntime._partition.programs.segment import Segment, Segments, connect
 
 

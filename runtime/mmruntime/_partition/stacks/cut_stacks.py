@@ -22,10 +22,9 @@ from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.task import Task
-from mmruntime._jaxpr.inline import body_of_call, fresh, inlined
 from mmruntime._jaxpr.ir import Op, Region, Step
 from mmruntime._jaxpr.primitives import Factor
-from mmruntime._jaxpr.rewrite import trace_equations
+from mmruntime._jaxpr.rewrite import fresh, opened, trace_equations
 from mmruntime._partition.stacks.find_stacks import StackCut, StackCuts, WholeStack, find_stacks, local_params, ties
 from mmruntime._partition.tracing.trace import remove_dead_code
 
@@ -76,6 +75,11 @@ class Stacks:
     inputs: tuple[BorderValue, ...]
     outputs: tuple[BorderValue, ...]
     whole: tuple[WholeStack, ...] = ()
+
+    @property
+    def any(self) -> bool:
+        """Whether an argument or a result is cut."""
+        return any(value.cut is not None for value in (*self.inputs, *self.outputs))
 
     def of_inputs(self, values: Sequence[T]) -> list[T]:
         """What holds for each argument, once for each part of it."""
@@ -507,12 +511,12 @@ def _border(variables: Sequence[Atom], cuts: Mapping[int, StackCut]) -> tuple[Bo
 def _with_open_conditionals(step: Step) -> Step:
     """The step with the calls in its conditionals opened, and variables of their own for the bodies of each."""
 
-    def opened(op: Op) -> Op:
+    def with_open(op: Op) -> Op:
         if op.task is not None or op.eqn.primitive is not _compat.cond_p:
             return op
         return op.with_eqn(_with_open_branches(op.eqn))
 
-    return step.with_regions(replace(region, ops=tuple(map(opened, region.ops))) for region in step.regions)
+    return step.with_regions(replace(region, ops=tuple(map(with_open, region.ops))) for region in step.regions)
 
 
 def _with_open_branches(eqn: Any) -> Any:
@@ -522,14 +526,7 @@ def _with_open_branches(eqn: Any) -> Any:
         if consts:
             return eqn
         invars, eqns, outs = fresh(jaxpr)
-        branches.append(_compat.close(jaxpr, invars, outs, [each for inner in eqns for each in _opened(inner)]))
+        flat = [each for inner in eqns for each in opened(inner, lambda _: True)]
+        flat = [_with_open_branches(each) if each.primitive is _compat.cond_p else each for each in flat]
+        branches.append(_compat.close(jaxpr, invars, outs, flat))
     return eqn.replace(params={**eqn.params, "branches": tuple(branches)})
-
-
-def _opened(eqn: Any) -> list[Any]:
-    if eqn.primitive is _compat.cond_p:
-        return [_with_open_branches(eqn)]
-    call = body_of_call(eqn)
-    if call is None or call[1]:
-        return [eqn]
-    return [each for inner in inlined(call[0], eqn.invars, eqn.outvars, eqn) for each in _opened(inner)]

@@ -18,10 +18,9 @@ import jax.numpy as jnp
 
 from mmruntime import _compat
 from mmruntime._compat import Var, is_var
-from mmruntime._jaxpr.inline import open_calls
 from mmruntime._jaxpr.ir import Op, Region, Step, is_scalar, num_bytes, num_elements
 from mmruntime._jaxpr.primitives import MOVES, is_constraint
-from mmruntime._jaxpr.rewrite import trace_equations
+from mmruntime._jaxpr.rewrite import open_calls, trace_equations
 from mmruntime._partition.layouts.shard import Shardings
 from mmruntime._partition.placement.partial_sums import read_counts
 from mmruntime._partition.placement.place import Placement

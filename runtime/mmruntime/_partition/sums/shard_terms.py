@@ -29,10 +29,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
 from mmruntime._core.logical_axes import entry_names, spec_axes
-from mmruntime._jaxpr.inline import inlined
 from mmruntime._jaxpr.ir import abstract
 from mmruntime._jaxpr.primitives import factors, is_constraint, linear_in
-from mmruntime._jaxpr.rewrite import run_scan
+from mmruntime._jaxpr.rewrite import inlined, run_scan
 from mmruntime._partition.layouts.propagate import PropagatedLayouts
 from mmruntime._partition.tracing.own_meshes import border_shardings
 

@@ -7,9 +7,8 @@ from typing import Any
 
 from mmruntime import _compat
 from mmruntime._jaxpr.effects import effect_line, runs_once
-from mmruntime._jaxpr.inline import open_calls
 from mmruntime._jaxpr.ir import Op
-from mmruntime._jaxpr.rewrite import needed
+from mmruntime._jaxpr.rewrite import needed, open_calls
 
 
 def by_part(closed: Any, groups: Sequence[Sequence[int]], label: str) -> list[Any]:

@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
 from mmruntime._core.task import Task
-from mmruntime._jaxpr.inline import inlined
 from mmruntime._jaxpr.ir import Op
-from mmruntime._jaxpr.rewrite import trace_scan
+from mmruntime._jaxpr.rewrite import inlined, trace_scan
 
 
 @dataclass(frozen=True)
