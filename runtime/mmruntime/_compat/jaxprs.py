@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 from jax._src import core, effects, sharding_impls
-from jax._src.core import internal_mutable_array_effect
+from jax._src.core import internal_mutable_array_effect, trace_state_clean
 from jax._src.state.types import AbstractRef, RefEffect
 from jax.core import Tracer
 from jax.extend import core as jex
@@ -208,6 +208,11 @@ def map_params(params: Mapping[str, Any], function: Callable[[Any], Any]) -> Map
         if mapped is not value:
             changed[key] = mapped
     return {**params, **changed} if changed else params
+
+
+def at_top_level() -> bool:
+    """Whether no JAX transformation is tracing right now."""
+    return bool(trace_state_clean())
 
 
 def inner_jaxprs(eqn: Any) -> list[Any]:

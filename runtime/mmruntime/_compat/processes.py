@@ -7,16 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import jax
-from jax._src.core import trace_state_clean
 
 log = logging.getLogger("mmruntime")
 
 _DEVICE_FUNCTIONS = ("devices", "local_devices", "device_count", "local_device_count")
-
-
-def at_top_level() -> bool:
-    """Whether no JAX transformation is tracing right now."""
-    return bool(trace_state_clean())
 
 
 def backends_started() -> bool:

@@ -29,19 +29,15 @@ class LayerTrial:
     batches: list[int] = field(default_factory=list)
 
 
-_TRIAL: ContextVar[LayerTrial | None] = ContextVar("layer_trial", default=None)
-
-
-def layer_trial() -> LayerTrial | None:
-    """The trial that is under way; None outside of trials."""
-    return _TRIAL.get()
+# The trial that is under way; None outside of trials.
+LAYER_TRIAL: ContextVar[LayerTrial | None] = ContextVar("layer_trial", default=None)
 
 
 @contextlib.contextmanager
 def trying_layers(trial: LayerTrial) -> Iterator[None]:
     """Within the context, steps are traced for a trial."""
-    token = _TRIAL.set(trial)
+    token = LAYER_TRIAL.set(trial)
     try:
         yield
     finally:
-        _TRIAL.reset(token)
+        LAYER_TRIAL.reset(token)

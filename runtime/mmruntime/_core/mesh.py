@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from mmruntime import _check
-from mmruntime._core.layer_trial import layer_trial
+from mmruntime._core.layer_trial import LAYER_TRIAL
 from mmruntime._core.switches import MESH_IN_USE
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def using(mesh: MultiMesh) -> AbstractContextManager[None]:
 
 def current_platform() -> str:
     """The platform of the devices of the mesh in use, or JAX's default one; in a trial, the one that it is for."""
-    if (trial := layer_trial()) is not None:
+    if (trial := LAYER_TRIAL.get()) is not None:
         return trial.platform
     mesh = current_mesh()
     platform: str = jax.default_backend() if mesh is None else mesh.mesh.devices.flat[0].platform

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from mmruntime import _check, _compat
 from mmruntime._core import mesh as _mesh
-from mmruntime._core.layer_trial import layer_trial
+from mmruntime._core.layer_trial import LAYER_TRIAL
 from mmruntime._core.logical_axes import normalize_pairs
 from mmruntime.schedules._cut import cut
 
@@ -221,7 +221,7 @@ def stage(
     rounds = _check.optional_integer("stage", "chunks", chunks, 1) or (1 if placement is None else 2)
     if placement is not None and rounds < 2:
         raise ValueError(f"stage: placement={placement!r} folds two rounds or more, got {chunks=}. Leave chunks out.")
-    if (trial := layer_trial()) is not None:
+    if (trial := LAYER_TRIAL.get()) is not None:
         trial.layers.add((axis, count))
         trial.rounds.add((rounds, placement))
         weights, rounds, placement = None, 1, None

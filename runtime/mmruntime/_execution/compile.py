@@ -19,7 +19,7 @@ import numpy as np
 from mmruntime import _compat
 from mmruntime._compat import is_var
 from mmruntime._core import progress
-from mmruntime._execution.program_cache import KeptPrograms
+from mmruntime._execution.program_cache import KeptPrograms, read_program, write_program
 from mmruntime._execution.transfers.own_parts import processes
 from mmruntime._execution.transfers.parcels import LARGEST_WITNESS
 from mmruntime._execution.transfers.transfer import DevicePutTransport, Send, TransferSpec, Transport
@@ -130,7 +130,8 @@ def _compile_all(
     for spec in specs:
         groups[_form(spec, shardings, donated[spec], shardings.form)].append(spec)
     programs: dict[ProgramSpec, Any] = {}
-    kept = KeptPrograms()
+    lowest = _compat.lowest_time_kept()
+    kept = None if lowest is None else KeptPrograms()
     # XLA compiles without the GIL, so threads are enough; tracing and lowering hold it and stay in this one. A worker
     # thread has no ambient mesh, which JAX would compare with the submesh and refuse. Warnings are switched off out
     # here because Python's filters are global to all threads. The one that matters is JAX's about donations that XLA
@@ -140,7 +141,7 @@ def _compile_all(
 
         def start(spec: ProgramSpec, name: str, path: Path | None) -> Future[Any]:
             lowered = _lower(spec, shardings, donated[spec], name)
-            return pool.submit(_compile, lowered, kept, path, _borders(spec, shardings))
+            return pool.submit(_compile, lowered, path, _borders(spec, shardings), lowest or 0.0)
 
         # The longest first (the LPT rule of list scheduling), so that no core ends with a long one alone.
         ordered = sorted(groups.values(), key=lambda group: -_length(group[0]))
@@ -148,9 +149,9 @@ def _compile_all(
         firsts: list[tuple[list[ProgramSpec], Path | None, Future[Any]]] = []
         for group in ordered:
             first, borders = group[0], _borders(group[0], shardings)
-            path = _path(first, shardings, donated[first], _name(group), kept)
+            path = None if kept is None else _path(first, shardings, donated[first], _name(group), kept)
             if path is not None and path.is_file():
-                firsts.append((group, path, pool.submit(kept.read, path, borders)))
+                firsts.append((group, path, pool.submit(read_program, path, borders)))
             else:
                 firsts.append((group, path, start(first, _name(group), path)))
             firsts[-1][2].add_done_callback(lambda _: one_more())
@@ -171,12 +172,12 @@ def _compile_all(
     return programs
 
 
-def _compile(lowered: Any, kept: KeptPrograms, path: Path | None, borders: _compat.Borders) -> _compat.CompiledProgram:
-    """Compile a lowered program, and keep it if it has a path."""
+def _compile(lowered: Any, path: Path | None, borders: _compat.Borders, lowest: float) -> _compat.CompiledProgram:
+    """Compile a lowered program, and keep it if it has a path and takes as long as JAX keeps programs from."""
     started = time.perf_counter()
     compiled = _compat.compile_lowered(lowered)
-    if path is not None:
-        kept.write(path, compiled, borders, time.perf_counter() - started)
+    if path is not None and time.perf_counter() - started >= lowest:
+        write_program(path, compiled, borders)
     return compiled
 
 
@@ -185,7 +186,7 @@ def _path(
 ) -> Path | None:
     """The file that keeps a program, by all that `_lower` reads; None if it is not kept."""
     # The function of a whole step has no form.
-    if not kept.enabled or spec.kind == "whole":
+    if spec.kind == "whole":
         return None
     if spec.segment is not None and shardings.digest(spec.segment) is None:
         return None

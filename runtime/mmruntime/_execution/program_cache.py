@@ -31,29 +31,23 @@ _PREFIXES = ("XLA_", "TF_", "LIBTPU_", "TPU_", "CUDA_", "NVIDIA_", "NCCL_")
 
 
 class KeptPrograms:
-    """The programs of one folder, which belongs to JAX's cache; none where JAX keeps nothing on disk."""
+    """The files of programs in the folder of JAX's cache, for settings under which programs are kept."""
 
     def __init__(self) -> None:
         config: Any = jax.config
-        self._limit = _compat.lowest_time_kept()
-        self._folder = None if self._limit is None else Path(config.jax_compilation_cache_dir) / "mmruntime"
+        self._folder = Path(config.jax_compilation_cache_dir) / "mmruntime"
         self._around: dict[tuple[Any, ...], str | None] = {}
         self._contents = ContentDigests()
 
-    @property
-    def enabled(self) -> bool:
-        """Whether programs are kept."""
-        return self._folder is not None
-
     def path_of(self, program: Hashable, borders: _compat.Borders) -> Path | None:
-        """The file of a program; None if nothing is kept, or it cannot be named.
+        """The file of a program; None if it cannot be named.
 
         Args:
             program: All that is lowered but for `borders`.
             borders: The shardings of its arguments and results, all on the same devices.
         """
         ins, outs = borders
-        if self._folder is None or not (ins or outs):
+        if not (ins or outs):
             return None
         mesh: Any = (*ins, *outs)[0].mesh
         devices = tuple(mesh.devices.flat)
@@ -69,36 +63,36 @@ class KeptPrograms:
         name = self._contents.of((around, program, _shardings(borders)), client.platform)
         return None if name is None else self._folder / f"{name}.program"
 
-    def read(self, path: Path, borders: _compat.Borders) -> _compat.CompiledProgram | None:
-        """The program in a file; None if there is none that can be loaded."""
-        if not path.is_file():
-            return None
-        try:
-            text = path.read_bytes()
-            head, rest = text[: len(_HEAD) + 32], text[len(_HEAD) + 32 :]
-            if head != _HEAD + hashlib.sha256(rest).digest():
-                raise ValueError("it is damaged")
-            size = int.from_bytes(rest[:8], "big")
-            about, serialized = rest[8 : 8 + size], zlib.decompress(rest[8 + size :])
-        except (OSError, ValueError, zlib.error) as error:
-            log.debug("%s is not used: %s", path, error)
-            return None
-        return _compat.unpack(about, serialized, borders)
 
-    def write(self, path: Path, program: _compat.CompiledProgram, borders: _compat.Borders, seconds: float) -> None:
-        """Keep a program that took so long to compile, if JAX would keep it."""
-        if self._limit is None or seconds < self._limit:
-            return
-        packed = _compat.pack(program, borders)
-        if packed is None:
-            return
-        about, serialized = packed
-        # The fastest level: the code of a program is a seventh of its size then, and a higher level saves little.
-        rest = len(about).to_bytes(8, "big") + about + zlib.compress(serialized, 1)
-        try:
-            write_whole(path, _HEAD + hashlib.sha256(rest).digest() + rest)
-        except OSError as error:
-            log.debug("A program is not kept in %s: %s", path.parent, error)
+def read_program(path: Path, borders: _compat.Borders) -> _compat.CompiledProgram | None:
+    """The program in a file; None if there is none that can be loaded."""
+    if not path.is_file():
+        return None
+    try:
+        text = path.read_bytes()
+        head, rest = text[: len(_HEAD) + 32], text[len(_HEAD) + 32 :]
+        if head != _HEAD + hashlib.sha256(rest).digest():
+            raise ValueError("it is damaged")
+        size = int.from_bytes(rest[:8], "big")
+        about, serialized = rest[8 : 8 + size], zlib.decompress(rest[8 + size :])
+    except (OSError, ValueError, zlib.error) as error:
+        log.debug("%s is not used: %s", path, error)
+        return None
+    return _compat.unpack(about, serialized, borders)
+
+
+def write_program(path: Path, program: _compat.CompiledProgram, borders: _compat.Borders) -> None:
+    """Keep a program."""
+    packed = _compat.pack(program, borders)
+    if packed is None:
+        return
+    about, serialized = packed
+    # The fastest level: the code of a program is a seventh of its size then, and a higher level saves little.
+    rest = len(about).to_bytes(8, "big") + about + zlib.compress(serialized, 1)
+    try:
+        write_whole(path, _HEAD + hashlib.sha256(rest).digest() + rest)
+    except OSError as error:
+        log.debug("A program is not kept in %s: %s", path.parent, error)
 
 
 def _shardings(borders: _compat.Borders) -> Hashable:

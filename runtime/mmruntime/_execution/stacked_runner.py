@@ -117,11 +117,6 @@ class StackLayouts:
     outputs: Mapping[int, StackLayout]
     names: Sequence[str]
 
-    @property
-    def any(self) -> bool:
-        """Whether there are stacks at all."""
-        return bool(self.inputs or self.outputs)
-
     def of_arguments(self, layouts: Sequence[NamedSharding]) -> list[NamedSharding]:
         """The layout of each argument, given those of the step on parts."""
         return [

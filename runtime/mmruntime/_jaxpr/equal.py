@@ -95,15 +95,19 @@ def layout(sharding: NamedSharding | None) -> Hashable:
 
 def names_mesh(closed: Any) -> bool:
     """Whether a jaxpr mentions a sharding or a mesh. If not, there is nothing to propagate."""
+    return any(map(lays_out, _compat.every_equation(_compat.split(closed)[0].eqns)))
 
-    def mentions(value: Any) -> bool:
-        if _compat.is_jaxpr(value):
-            return names_mesh(value)
-        if type(value) in (tuple, list):
-            return any(map(mentions, value))
-        return isinstance(value, Sharding) or (isinstance(value, Mesh | AbstractMesh) and not value.empty)
 
-    return any(mentions(value) for eqn in _compat.split(closed)[0].eqns for value in eqn.params.values())
+def lays_out(eqn: Any) -> bool:
+    """Whether an equation has shardings or meshes among its parameters, apart from those in its bodies."""
+    return any(map(is_layout, eqn.params.values()))
+
+
+def is_layout(value: Any) -> bool:
+    """Whether a parameter is a sharding, a device or a mesh, or has one among its items."""
+    if type(value) in (tuple, list):
+        return any(map(is_layout, value))
+    return isinstance(value, Sharding | jax.Device) or (isinstance(value, Mesh | AbstractMesh) and not value.empty)
 
 
 class Identity:

@@ -170,7 +170,8 @@ def _compile(closed: Any, structs: Sequence[Any], shardings: Sequence[NamedShard
     groups: dict[tuple[Any, ...], list[int]] = {}
     for position, sharding in enumerate(shardings):
         groups.setdefault(tuple(devices_of(sharding)), []).append(position)
-    parts = by_part(without_refs(closed), list(groups.values()), label)
+    closed = without_refs(closed) if _compat.has_refs(_compat.split(closed)[0]) else closed
+    parts = by_part(closed, list(groups.values()), label)
     lowered = []
     for positions, each in zip(groups.values(), parts, strict=True):
         if not is_here(shardings[positions[0]].mesh):

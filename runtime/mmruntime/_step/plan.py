@@ -21,6 +21,7 @@ from mmruntime._execution.compile import Compiled, compile_program, owned_slots
 from mmruntime._execution.run import Runner, StepRunner, WholeRunner, outputs_of
 from mmruntime._execution.stacked_runner import StackedRunner, StackLayouts, lay_out_stacks
 from mmruntime._execution.transfers.own_parts import processes
+from mmruntime._frontend.constraint import may_be_mapped
 from mmruntime._frontend.labels import argument_name, name_trace
 from mmruntime._jaxpr.ir import Step, is_scalar
 from mmruntime._partition.layouts.all_gather import all_gather_parameters
@@ -195,25 +196,33 @@ def make_plan(
         else:
             shardings = state.shardings
             program = build(step, placement, segments, state.schedules)
-        check_effects(step, placement, program)
+        if any(op.eqn.effects for op in step.ops()):
+            check_effects(step, placement, program)
         check_packed_types(step, placement, segments, shardings)
 
         # What is worth a warning, of the step as it was placed: further passes leave less of what the user wrote.
-        warn_of_mapped_constraints(traced, multimesh)
+        if may_be_mapped():
+            warn_of_mapped_constraints(traced, multimesh)
         if anywhere:
             warn_of_copies(label, cut, call.leaves, leaf_names, multimesh)
-        warn_of_whole_stacks(stacks, leaf_names, call.leaves)
-        warn_of_pulled_state(placed.step, placed.placement, names)
-        warn_of_tasks_inside(placed.step, placed.placement, multimesh, registrations(multimesh.context))
+        if stacks.whole:
+            warn_of_whole_stacks(stacks.whole, leaf_names, call.leaves)
+        if placed.placement.pulled or placed.placement.makers:
+            warn_of_pulled_state(placed.step, placed.placement, names)
+        if with_bodies := [op for op in placed.step.ops() if op.task is None and _compat.inner_jaxprs(op.eqn)]:
+            warn_of_tasks_inside(with_bodies, placed.placement, multimesh, registrations(multimesh.context))
         shardings.warn_of_unknown_names()
-        warn_of_idle_axes(label, step, placement, shardings, multimesh)
+        if multimesh.logical_axes:
+            warn_of_idle_axes(label, step, placement, shardings, multimesh)
 
         # Executables.
         # What is checked may have to be computed once more, so that nothing is overwritten.
         kinds = _compat.invalid_kinds()
         donated_values = set[int]() if kinds else donated_leaves(call.tree, donate, donate_names)
         donated = set(stacks.of_parts(dict.fromkeys(donated_values)))
-        layouts = lay_out_stacks(stacks, leaf_names, step, placement, program, shardings, multimesh.mesh)
+        layouts = StackLayouts(stacks, {}, {}, leaf_names)
+        if stacks.any:
+            layouts = lay_out_stacks(stacks, leaf_names, step, placement, program, shardings, multimesh.mesh)
         owned = None if kinds else owned_slots(step, placement, program, donated)
         runner: StepRunner
         if alone:
@@ -242,7 +251,7 @@ def make_plan(
             }
             listed = [results[position] for position in range(len(results))]
             runner = CheckedRunner(runner, label, names, listed, step, program, shardings, kinds)
-        if layouts.any:
+        if stacks.any:
             runner = StackedRunner(runner, layouts, donated_values)
         return Plan(
             step,
@@ -322,7 +331,7 @@ def _place_parts(
         if len(placement.submeshes.meshes) == 1 and any(region.num_slices > 1 for region in parts.regions):
             # There is no pipeline that slices would keep busy.
             parts, placement = place(whole, multimesh, names=part_names)
-        astray = astray_stacks(stacks, parts, placement, multimesh)
+        astray = astray_stacks(stacks, parts, placement, multimesh) if stacks.any else set[int]()
         if not astray:
             # What one equation has pulled to its place is said of that equation.
             found = {position: parts.invars[stacks.inputs[position].position] for position in left}
@@ -356,6 +365,11 @@ def _of_loop_on_several_devices(state: StepState) -> bool:
     return state.has_loops and state.cuts_values
 
 
+def _of_stacks(state: StepState) -> bool:
+    """Whether it is several programs, and has stacks, of which each stage has a part."""
+    return not state.whole and state.stacks.any
+
+
 def _delay(state: StepState) -> StepState:
     step, placement, delayed = delay_sums(
         state.step, state.placement, state.segments, state.shardings, state.propagated
@@ -386,7 +400,7 @@ PASSES: tuple[tuple[Callable[[StepState], bool], Callable[[StepState], StepState
         lambda at: at.changed(*pack_sums(at.step, at.placement, at.segments, at.shardings if at.cuts_values else None)),
     ),
     (_in_parts, _schedule),
-    (_in_parts, _lay_out_alike),
+    (_of_stacks, _lay_out_alike),
 )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from mmruntime import _check, _compat, schedules
 from mmruntime._core.accumulators import FLOAT32, PARAMETER
-from mmruntime._core.layer_trial import layer_trial
+from mmruntime._core.layer_trial import LAYER_TRIAL
 from mmruntime._core.marks import LOOPS, LoopSpec, Rows
 from mmruntime._core.mesh import current_platform
 from mmruntime._core.switches import transforms_ignored
@@ -470,7 +470,7 @@ def _slice(
             f"Choose a divisor of {length}, or pad the batch."
         )
     num = length // each if size is not None else each
-    if (trial := layer_trial()) is not None:
+    if (trial := LAYER_TRIAL.get()) is not None:
         trial.counts.append(num)
         trial.batches.append(length)
         num = trial.count or num
@@ -527,7 +527,7 @@ def accumulate_pieces(
         body_of_it = evaluated
 
     for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
-        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) or leaf.dtype == np.bool_:
+        if _compat.is_key(leaf.dtype) or leaf.dtype == np.bool_:
             raise TypeError(
                 f"microbatch: result{jax.tree_util.keystr(path)} of {label} is {leaf.dtype}{list(leaf.shape)}, which "
                 "cannot be added up over microbatches. Return a number, or leave it out of the result."

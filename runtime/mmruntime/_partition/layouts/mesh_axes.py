@@ -17,9 +17,10 @@ from mmruntime._core.switches import transforms_ignored
 from mmruntime._core.task import Task
 from mmruntime._core.warn import warn
 from mmruntime._frontend.constraint import constraint_p
+from mmruntime._jaxpr.equal import lays_out
 from mmruntime._jaxpr.ir import Op
 from mmruntime._partition.placement.place import Placement
-from mmruntime._partition.tracing.own_meshes import lays_out, named_axes, onto_submesh
+from mmruntime._partition.tracing.own_meshes import named_axes, onto_submesh
 
 # A task, a logical name, a dimension and the shape of the value: where the name did not cut the dimension.
 Unused = tuple[str, str, int, tuple[int, ...]]

@@ -121,8 +121,12 @@ class PropagatedLayouts:
     def __init__(self) -> None:
         self._seen: dict[Hashable, Found] = {}
         self.forms = Forms()
-        self.contents = ContentDigests()
         self.plain: Plain = {}
+
+    @functools.cached_property
+    def contents(self) -> ContentDigests:
+        """See above."""
+        return ContentDigests()
 
     def of(
         self,

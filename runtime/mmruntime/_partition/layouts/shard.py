@@ -18,8 +18,7 @@ from mmruntime._compat import Var, is_var
 from mmruntime._core.logical_axes import Names, spec_axes
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._frontend.constraint import constraint_p
-from mmruntime._jaxpr.content import ContentDigests
-from mmruntime._jaxpr.equal import Forms, names_mesh
+from mmruntime._jaxpr.equal import names_mesh
 from mmruntime._jaxpr.ir import Op, Step
 from mmruntime._partition.layouts.input_layouts import InputLayouts
 from mmruntime._partition.layouts.mesh_axes import AxisTranslator, Unused
@@ -140,16 +139,15 @@ class _SegmentJaxpr:
 
     closed: Any
     mesh: Mesh
-    forms: Forms
-    contents: ContentDigests
+    known: PropagatedLayouts
 
     @functools.cached_property
     def form(self) -> Hashable:
-        return self.forms.of(self.closed, self.mesh)
+        return self.known.forms.of(self.closed, self.mesh)
 
     @functools.cached_property
     def digest(self) -> str | None:
-        return self.contents.of(self.form, self.mesh.devices.flat[0].platform)
+        return self.known.contents.of(self.form, self.mesh.devices.flat[0].platform)
 
 
 class _Layouts:
@@ -232,7 +230,7 @@ class _Propagation:
             eqns = [self.translator.in_mesh_axes(op, segment.submesh) for op in segment.ops]
             closed = _compat.close(self.step.like, segment.reads, segment.writes, eqns)
             mesh = self.meshes[segment.submesh]
-            self.bodies[segment] = _SegmentJaxpr(closed, mesh, self.found.forms, self.found.contents)
+            self.bodies[segment] = _SegmentJaxpr(closed, mesh, self.found)
         return self.bodies[segment]
 
     def _propagate(self, segment: Segment, segments: Segments) -> None:

@@ -52,9 +52,9 @@ def _held(positions: Sequence[int], step: Step, placement: Placement) -> list[tu
     return [(step.invars[position], placement.homes[step.invars[position]]) for position in positions]
 
 
-def warn_of_whole_stacks(stacks: Stacks, names: Sequence[str], values: Sequence[Any]) -> None:
+def warn_of_whole_stacks(whole: Sequence[WholeStack], names: Sequence[str], values: Sequence[Any]) -> None:
     """Warn of stacks of layers that lie on one submesh."""
-    for message in _messages(stacks.whole, names, values):
+    for message in _messages(whole, names, values):
         warn(f"mjit: {message}")
 
 

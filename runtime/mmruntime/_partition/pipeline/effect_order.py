@@ -24,8 +24,6 @@ def check_effects(step: Step, placement: Placement, program: Program) -> None:
             them over several devices.
     """
     effects = {op: _compat.ordered_effects(op.eqn) for op in step.ops() if op.eqn.effects}
-    if not effects:
-        return
     for op, ordered in effects.items():
         sizes = [placement.submeshes.meshes[where].size for where in placement.of[op]]
         if max(sizes) > 1 and any(map(_compat.one_device_only, ordered)):

@@ -340,7 +340,7 @@ class _Placer:
 
     def _parts(self, op: Op) -> list[Op]:
         """An equation with a body over values of several submeshes as one for each of them; see `take_apart`."""
-        if op in self.pins or op.task is not None:
+        if op in self.pins or op.task is not None or not _compat.inner_jaxprs(op.eqn):
             return [op]
         if self.between.forward_of(op, [source for _, source in self._placed_sources(op)]) is not None:
             return [op]

@@ -20,7 +20,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from mmruntime import _compat
 from mmruntime._compat import Var, is_var
 from mmruntime._partition.placement.cut_conditional import cut_cond
 from mmruntime._partition.placement.cut_loop import cut_scan, cut_while
@@ -51,8 +50,6 @@ def take_apart(eqn: Any, locate: Callable[[Var], Whereabouts]) -> list[EquationP
         eqn: The equation.
         locate: Where each of its operands is.
     """
-    if not _compat.inner_jaxprs(eqn):
-        return None
     keys = {locate(var).key for var in arrays_of(eqn.invars)} - {None}
     if len(keys) < 2:
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from mmruntime import _compat
@@ -11,25 +11,25 @@ from mmruntime._core.registry import Registration
 from mmruntime._core.submesh import task_mesh
 from mmruntime._core.task import Task
 from mmruntime._core.warn import warn
-from mmruntime._jaxpr.ir import Op, Step, at_line
+from mmruntime._jaxpr.ir import Op, at_line
 from mmruntime._partition.placement.place import Placement
 from mmruntime._partition.tracing.assign_tasks import TaskFinder
 from mmruntime._partition.tracing.trace import holds_loop
 
 
 def warn_of_tasks_inside(
-    step: Step, placement: Placement, multimesh: MultiMesh, registrations: Sequence[Registration]
+    ops: Iterable[Op], placement: Placement, multimesh: MultiMesh, registrations: Sequence[Registration]
 ) -> None:
-    """Warn of equations outside of tasks that run in one place although tasks in them belong elsewhere.
+    """Warn of equations with bodies, outside of tasks, that run in one place although tasks in them belong elsewhere.
 
     Of a scan without microbatches in it that is said where it is cut into those of its tasks.
     """
     finder = TaskFinder(registrations)
     said: set[tuple[str, str]] = set()
-    for op in step.ops():
+    for op in ops:
         key = op.eqn.primitive.name, at_line(op.eqn)
         is_cut = op.eqn.primitive is _compat.scan_p and not any(map(holds_loop, _compat.inner_jaxprs(op.eqn)))
-        if op.task is not None or is_cut or key in said:
+        if is_cut or key in said:
             continue
         tasks = {task for inner in _compat.inner_jaxprs(op.eqn) for task in _inside(inner, finder)}
         if not tasks or not _is_elsewhere(tasks, op, placement, multimesh):

@@ -16,6 +16,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from mmruntime import _compat
 from mmruntime._core.logical_axes import Names, spec_axes, spec_names
 from mmruntime._core.multimesh import MultiMesh
+from mmruntime._jaxpr.equal import is_layout
 
 # How messages call the equations that lay values out.
 _NAMES = {"sharding_constraint": "with_sharding_constraint", "device_put": "jax.device_put"}
@@ -49,11 +50,6 @@ def onto_submesh(
     return eqn if all(changed[key] is params[key] for key in params) else eqn.replace(params=changed)
 
 
-def lays_out(eqn: Any) -> bool:
-    """Whether an equation has shardings or meshes among its parameters, apart from those in its bodies."""
-    return any(map(_has_layout, eqn.params.values()))
-
-
 def named_axes(eqn: Any) -> frozenset[str]:
     """The mesh axes that an equation names: those of its shardings, and all of a mesh, as that of `shard_map`."""
 
@@ -77,12 +73,6 @@ def border_shardings(eqn: Any) -> tuple[list[Sharding | None], list[Sharding | N
 
 def _given(sharding: Any) -> Sharding | None:
     return sharding if isinstance(sharding, Sharding) else None
-
-
-def _has_layout(value: Any) -> bool:
-    if type(value) in (tuple, list):
-        return any(map(_has_layout, value))
-    return isinstance(value, Sharding | jax.Device) or (isinstance(value, Mesh | AbstractMesh) and not value.empty)
 
 
 class _SubmeshTranslation:
@@ -111,7 +101,7 @@ class _SubmeshTranslation:
             return value if all(new is old for new, old in zip(items, value, strict=True)) else type(value)(items)
         # Where a `device_put` comes from is a remark for its transpose.
         if key == "srcs":
-            return None if _has_layout(value) else value
+            return None if is_layout(value) else value
         if isinstance(value, NamedSharding):
             atoms = self.eqn.invars if key.startswith("in_") else self.eqn.outvars
             return self.named(value, atoms[position].aval.shape if position < len(atoms) else None)

@@ -16,14 +16,12 @@ from mmruntime._jaxpr.ir import at_line
 
 
 def without_refs(closed: Any) -> Any:
-    """A closed jaxpr that computes the same without mutable arrays; itself if it has none.
+    """A closed jaxpr that computes the same as one with mutable arrays, without them.
 
     Raises:
         ValueError: If a mutable array was made outside of the step, or outside of a microbatch loop that uses it.
     """
     jaxpr, consts = split(closed)
-    if not _compat.has_refs(jaxpr):
-        return closed
     outside = next((var for var in (*jaxpr.constvars, *jaxpr.invars) if _compat.is_ref(var)), None)
     if outside is not None and (checks := _compat.error_checks()):
         raise ValueError(

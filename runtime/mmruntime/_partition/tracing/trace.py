@@ -82,7 +82,7 @@ def trace(fun: Callable[..., Any], args: Sequence[Any], registrations: Sequence[
                 raise
             line = f" at {where}" if (where := _compat.raised_at(error)) else ""
             raise type(error)(what.format(line=line)) from error
-    jaxpr, consts = split(without_refs(closed))
+    jaxpr, consts = split(without_refs(closed) if _compat.has_refs(split(closed)[0]) else closed)
     step = remove_dead_code(_Flattener(TaskFinder(registrations), jaxpr).step(jaxpr, consts))
     _refuse_escaped(step)
     return step, jax.tree.structure(shapes)

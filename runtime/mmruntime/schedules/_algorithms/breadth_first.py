@@ -1,7 +1,8 @@
 """GPipe and looped breadth-first: a submesh runs all microbatches of one stage before it goes on to the next."""
 
-from mmruntime.schedules._action import Action
-from mmruntime.schedules._algorithms.wavefront import visits
+from collections.abc import Iterable
+
+from mmruntime.schedules._action import Action, Kind
 from mmruntime.schedules._named_schedule import ClosedForms, NamedSchedule, Order, ScheduleSizes
 from mmruntime.schedules._placements import ANY_PLACEMENT
 
@@ -13,10 +14,10 @@ def breadth_first(sizes: ScheduleSizes) -> Order:
     for stage in reversed(stages): B(stage, 0) ... B(stage, m-1)
     """
     rows: list[list[Action]] = [[] for _ in range(sizes.num_submeshes)]
-    for kind, stage in visits(sizes.num_stages, "FB"):
-        rows[sizes.placement[stage]] += (
-            Action(kind, stage, microbatch) for microbatch in range(sizes.num_microbatches)
-        )
+    passes: list[tuple[Kind, Iterable[int]]] = [("F", range(sizes.num_stages)), ("B", range(sizes.num_stages)[::-1])]
+    for kind, stages in passes:
+        for stage in stages:
+            rows[sizes.placement[stage]] += [Action(kind, stage, each) for each in range(sizes.num_microbatches)]
     return Order(tuple(map(tuple, rows)))
 
 
