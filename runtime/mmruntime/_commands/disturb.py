@@ -20,15 +20,8 @@ import numpy as np
 
 from mmruntime import _compat
 from mmruntime._commands.compare import SHORT, Recorded, spacing
-from mmruntime._commands.entry_point import (
-    BadEntryPoint,
-    FunctionName,
-    called_with,
-    failure,
-    parser_for,
-    print_document,
-)
-from mmruntime._commands.verify import Saved, prepare, record_call, step_and_arguments, tree_with_bits
+from mmruntime._commands.entry_point import BadEntryPoint, FunctionName, called_with, failure, print_document
+from mmruntime._commands.verify import Saved, prepare, record_call, run_parser, step_and_arguments, tree_with_bits
 from mmruntime._core import progress
 
 
@@ -138,15 +131,9 @@ def disturbed(leaf: Any, generator: np.random.Generator, epsilon: float | None =
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the document, or `{"error": sentence, "traceback": text}`, and return the exit status."""
-    parser = parser_for("mmruntime._commands.disturb", __doc__)
-    parser.add_argument("--save", required=True, help="an empty folder")
+    parser = run_parser("mmruntime._commands.disturb", __doc__, (64,))
     parser.add_argument("--count", type=int, required=True, help="how often it is called with disturbed arguments")
-    parser.add_argument("--bits", type=int, choices=(64,), help="make floats of the arguments float64")
-    parser.add_argument("--kept", help="the attribute below which floats stay what they are")
-    parser.add_argument("--throughout", action="store_true", help="make shorter floats of `jax.numpy` float64, too")
-    parser.add_argument("--saved", help="the folder of a run whose arguments are taken")
     parser.add_argument("--epsilon", type=float, help="change arguments as if they were rounded to this once more")
-    parser.add_argument("--on-one-device", action="store_true", help="compile steps by `jax.jit`, without a mesh")
     options = parser.parse_args(arguments)
     saved = prepare(options.saved, bits=options.bits, throughout=options.throughout)
 

@@ -9,6 +9,7 @@ standard error.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import functools
 import inspect
@@ -420,16 +421,23 @@ def _shapes(tree: Any) -> list[tuple[str, tuple[int, ...], str]]:
     ]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the document, or `{"error": sentence, "traceback": text}`, and return the exit status."""
-    parser = parser_for("mmruntime._commands.verify", __doc__)
+def run_parser(module: str, description: str | None, bits: Sequence[int]) -> argparse.ArgumentParser:
+    """Parser of what the commands are told that call a function and save what comes of it."""
+    parser = parser_for(module, description)
+    floats = " or ".join(f"float{count}" for count in bits)
     parser.add_argument("--save", required=True, help="an empty folder")
-    parser.add_argument("--bits", type=int, choices=(32, 64), help="make floats of the arguments float32 or float64")
+    parser.add_argument("--bits", type=int, choices=bits, help=f"make floats of the arguments {floats}")
     parser.add_argument("--kept", help="the attribute below which floats stay what they are")
     parser.add_argument("--throughout", action="store_true", help="make shorter floats of `jax.numpy` float64, too")
     parser.add_argument("--saved", help="the folder of a run whose arguments are taken")
-    parser.add_argument("--plan", action="store_true", help="print the plan that a compiled step runs by, too")
     parser.add_argument("--on-one-device", action="store_true", help="compile steps by `jax.jit`, without a mesh")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the document, or `{"error": sentence, "traceback": text}`, and return the exit status."""
+    parser = run_parser("mmruntime._commands.verify", __doc__, (32, 64))
+    parser.add_argument("--plan", action="store_true", help="print the plan that a compiled step runs by, too")
     options = parser.parse_args(arguments)
     saved = prepare(options.saved, bits=options.bits, throughout=options.throughout)
     return print_document(

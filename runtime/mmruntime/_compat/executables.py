@@ -11,6 +11,7 @@ import pickle
 import re
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -305,14 +306,22 @@ def _can_move(compiled: Any, unloaded: Any, borders: Borders) -> bool:
     )
 
 
+def own_cache() -> Path | None:
+    """Our folder in that of JAX's persistent cache; None where JAX keeps nothing on disk."""
+    settings: Any = jax.config
+    folder = settings.jax_compilation_cache_dir
+    if not folder or "://" in folder or not settings.jax_enable_compilation_cache:
+        return None
+    return Path(folder) / "mmruntime"
+
+
 def lowest_time_kept() -> float | None:
     """Seconds of compilation below which no program is kept on disk; None if none may be, or JAX shall decide alone.
 
     JAX evicts what it keeps where its size is bounded, and does not see what is ours.
     """
     settings: Any = jax.config
-    folder = settings.jax_compilation_cache_dir
-    if not folder or "://" in folder or not settings.jax_enable_compilation_cache:
+    if own_cache() is None:
         return None
     # Names of programs and lines of their sources, which are asked for here, are none of the content of a program.
     if settings.jax_compilation_cache_include_metadata_in_key or settings.jax_compilation_cache_max_size != -1:

@@ -226,6 +226,12 @@ def inner_jaxprs(eqn: Any) -> list[Any]:
     return found
 
 
+def with_eqns(jaxpr: Any, eqns: Sequence[Any]) -> Any:
+    """An open jaxpr with other equations; the same object if they are its own."""
+    is_same = len(eqns) == len(jaxpr.eqns) and all(new is old for new, old in zip(eqns, jaxpr.eqns, strict=True))
+    return jaxpr if is_same else jaxpr.replace(eqns=eqns)
+
+
 def every_equation(eqns: Iterable[Any]) -> Iterator[Any]:
     """Equations, each followed by those in its bodies, at any depth."""
     for eqn in eqns:

@@ -130,8 +130,8 @@ def _compile_all(
     for spec in specs:
         groups[_form(spec, shardings, donated[spec], shardings.form)].append(spec)
     programs: dict[ProgramSpec, Any] = {}
-    lowest = _compat.lowest_time_kept()
-    kept = None if lowest is None else KeptPrograms()
+    lowest, folder = _compat.lowest_time_kept(), _compat.own_cache()
+    kept = None if lowest is None or folder is None else KeptPrograms(folder)
     # XLA compiles without the GIL, so threads are enough; tracing and lowering hold it and stay in this one. A worker
     # thread has no ambient mesh, which JAX would compare with the submesh and refuse. Warnings are switched off out
     # here because Python's filters are global to all threads. The one that matters is JAX's about donations that XLA

@@ -17,8 +17,6 @@ from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from mmruntime import _compat
 from mmruntime._core.whole_file import write_whole
 from mmruntime._jaxpr.content import ContentDigests
@@ -31,11 +29,10 @@ _PREFIXES = ("XLA_", "TF_", "LIBTPU_", "TPU_", "CUDA_", "NVIDIA_", "NCCL_")
 
 
 class KeptPrograms:
-    """The files of programs in the folder of JAX's cache, for settings under which programs are kept."""
+    """The files of programs in a folder."""
 
-    def __init__(self) -> None:
-        config: Any = jax.config
-        self._folder = Path(config.jax_compilation_cache_dir) / "mmruntime"
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._around: dict[tuple[Any, ...], str | None] = {}
         self._contents = ContentDigests()
 

@@ -247,7 +247,7 @@ def _pass_of(cost: LayerCost, op: Op, part: str) -> PassCost:
 def _add_state(
     found: list[LayerCost], step: Step, placement: Placement, segments: Segments, number: dict[int, int]
 ) -> None:
-    read = {var for each in segments if each.tasks or step.regions[each.region].loop is not None for var in each.reads}
+    read = segments.read_by_model(step)
     for position, var in enumerate(step.invars):
         where = placement.homes.get(var)
         if where is None or where not in number or not var.aval.shape:

@@ -197,12 +197,7 @@ class _Walk:
 
 def _kinds(step: Step, segments: Segments, program: Program) -> list[str]:
     """The attribute of `Held` that each slot counts for."""
-    read_by_tasks = {
-        var
-        for segment in segments
-        if segment.tasks or step.regions[segment.region].loop is not None
-        for var in segment.reads
-    }
+    read = segments.read_by_model(step)
     carried = {var for position, var in enumerate(step.invars) if position in step.carried}
     given = {*step.invars, *step.constants}
     totals = {total for region in step.regions for total, _ in region.sums}
@@ -213,7 +208,7 @@ def _kinds(step: Step, segments: Segments, program: Program) -> list[str]:
         if slot in sent:
             kind = "received"
         elif var in carried:
-            kind = "parameters" if var in read_by_tasks else "optimizer_state"
+            kind = "parameters" if var in read else "optimizer_state"
         elif var in given or slot in numbers:
             kind = "inputs"
         elif var in totals:

@@ -177,9 +177,7 @@ def _laid_out_outside(eqn: Any, positions: Collection[int]) -> Any:
             if read and each.primitive.name == "convert_element_type":
                 given.add(each.outvars[0])
             eqns.append(_laid_out_outside(each, read) if read else each)
-        if all(new is old for new, old in zip(eqns, inner.eqns, strict=True)):
-            return inner
-        return inner.replace(eqns=eqns)
+        return _compat.with_eqns(inner, eqns)
 
     body = _compat.map_jaxprs(eqn.params["jaxpr"], rewrite)
     return eqn if body is eqn.params["jaxpr"] else eqn.replace(params={**eqn.params, "jaxpr": body})

@@ -173,10 +173,7 @@ class AxisTranslator:
             self.axes |= named_axes(eqn)
 
         def rewrite_body(jaxpr: Any) -> Any:
-            eqns = [self._rewrite(inner, mesh, pairs, label) for inner in jaxpr.eqns]
-            if all(new is old for new, old in zip(eqns, jaxpr.eqns, strict=True)):
-                return jaxpr
-            return jaxpr.replace(eqns=eqns)
+            return _compat.with_eqns(jaxpr, [self._rewrite(inner, mesh, pairs, label) for inner in jaxpr.eqns])
 
         params = _compat.map_params(eqn.params, rewrite_body)
         return eqn if params is eqn.params else eqn.replace(params=params)

@@ -150,7 +150,7 @@ class PropagatedLayouts:
         made = self.forms.of(closed, mesh) if canonical is None else canonical
         key = (made, tuple(map(layout, known)), mesh.axis_names, mesh.axis_sizes)
         if key not in self._seen:
-            folder = _folder()
+            folder = _compat.own_cache()
             path = None if folder is None else self._path(folder, made, key[1:], mesh)
             found = None if path is None else _read(path, len(reads), len(writes), mesh)
             if found is None:
@@ -164,15 +164,6 @@ class PropagatedLayouts:
         """The file of an entry, given a program's form; None if the program cannot be named."""
         entry = self.contents.of((_versions(), program, further), mesh.devices.flat[0].platform)
         return None if entry is None else folder / f"{entry}.json"
-
-
-def _folder() -> Path | None:
-    """Where entries are kept; None where JAX keeps nothing on disk."""
-    config: Any = jax.config
-    folder = config.jax_compilation_cache_dir
-    if not folder or "://" in folder or not config.jax_enable_compilation_cache:
-        return None
-    return Path(folder) / "mmruntime"
 
 
 @functools.cache

@@ -84,6 +84,11 @@ class Segments:
     def __iter__(self) -> Iterator[Segment]:
         return (segment for segments in self.by_region for segment in segments)
 
+    def read_by_model(self, step: Step) -> set[Var]:
+        """What tasks or microbatch loops of a step read; carried state that is not among it is an optimizer's."""
+        inside = [each for each in self if each.tasks or step.regions[each.region].loop is not None]
+        return {var for each in inside for var in each.reads}
+
 
 def segment(step: Step, placement: Placement, by_task: Collection[int] = ()) -> Segments:
     """Cut a placed step into segments.

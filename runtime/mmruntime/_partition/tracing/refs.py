@@ -52,9 +52,7 @@ def _loops_discharged(jaxpr: Any) -> Any:
             params = {name: _compat.map_jaxprs(value, _loops_discharged) for name, value in eqn.params.items()}
             found = eqn.replace(params=params)
         eqns.append(found)
-    if all(new is old for new, old in zip(eqns, jaxpr.eqns, strict=True)):
-        return jaxpr
-    return jaxpr.replace(eqns=eqns)
+    return _compat.with_eqns(jaxpr, eqns)
 
 
 def _loop_discharged(loop: Any) -> Any:
