@@ -122,14 +122,14 @@ def without_a_loop(params, batch):
     return sgd(params, grads), batch["x"]
 
 
-ALWAYS = {"trace", "carried_state", "expand_variants", "expand_replicas", "place", "segment", "lay_out_inputs"}
+ALWAYS = {"trace", "carried_state", "place", "segment", "lay_out_inputs"}
 ALWAYS |= {"remove_dead_code", "compile_program", "owned_slots"}
 CUT = {"schedule_loops", "propagate_segments", "build"}
 # Each program, the axes inside of a stage, and passes that have something to do for it.
 PROGRAMS = {
     "halves": (train(shared_and_named, "zb-h1"), {"data": 2}, CUT | {"split_backward", "split_loop_sums", "propagate"}),
-    "replicas": (train(in_two_stages, "dualpipe"), {}, CUT),
-    "variants": (train(roaming), {}, CUT),
+    "replicas": (train(in_two_stages, "dualpipe"), {}, CUT | {"expand_replicas"}),
+    "variants": (train(roaming), {}, CUT | {"expand_variants"}),
     "no_loop": (without_a_loop, {"data": 2}, CUT | {"regroup_scalars"}),
     "whole": (train(on_one_submesh), {}, {"compute_results", "propagate_whole", "build_whole"}),
 }

@@ -97,7 +97,7 @@ def run(
         raise BadEntryPoint(failure(entry, "failed", error, called_with(arguments))) from error
     finally:
         MeshFunction.watch = None
-    types = {dtype for each in plans for dtype in each.step.float_types()}
+    types = {each for made in plans for each in made.step.types() if jnp.issubdtype(each, jnp.inexact)}
     return {
         "plan": plan,
         "kept": kept,

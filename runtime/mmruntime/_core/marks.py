@@ -10,11 +10,18 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+import jax.numpy as jnp
+import numpy as np
 
 from mmruntime import schedules
 from mmruntime._core.task import Task
+from mmruntime.schedules._named import find_record
 
+# In which type floats shorter than float32 are added up: in float32, or in that of the parameter.
+FLOAT32 = "float32"
+PARAMETER = "parameter"
 Rows = tuple[tuple[schedules.Action | str | tuple[int, str], ...], ...]
 
 K = TypeVar("K", bound=Hashable)
@@ -57,7 +64,7 @@ class LoopSpec:
         proof: How the results make up those of the whole batch, in lines for people.
         all_gather: Mesh axes over which parameters are gathered once per step, not in each program that reads them.
         sync: When devices that share parameters add up their gradients: once per "step", or in each "microbatch".
-        accumulate: In which type floats shorter than float32 are added up: "float32", or that of the "parameter".
+        accumulate: In which type floats are added up; see `accumulator_type`.
         slices: How many slices of the sequence a microbatch is cut into.
         sequence_dim: The dimension of the sequence in the arrays of a microbatch.
     """
@@ -71,9 +78,31 @@ class LoopSpec:
     proof: tuple[str, ...] = ()
     all_gather: tuple[str, ...] = ()
     sync: str = "step"
-    accumulate: str = "float32"
+    accumulate: str = FLOAT32
     slices: int = 1
     sequence_dim: int = 1
+
+    @property
+    def may_replicate(self) -> bool:
+        """Whether stages may have replicas, so that each microbatch has its own placement."""
+        if isinstance(self.schedule, str):
+            record = find_record(self.schedule)
+            return record is not None and record.has_replicas
+        return isinstance(self.schedule, schedules.Schedule) and bool(self.schedule.replicas)
+
+
+def accumulator_type(dtype: Any, accumulate: str = FLOAT32) -> Any:
+    """The type of a sum of values of a type.
+
+    A sum of 8 significant bits, as bfloat16 has, stops growing after 256 equal terms, and one of float16 overflows at
+    65,504. So floats shorter than float32 are added up in float32, and converted back once.
+
+    Args:
+        dtype: The type of the values.
+        accumulate: "float32", or "parameter" for the type of the values themselves.
+    """
+    is_short = jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32  # type: ignore[no-untyped-call]
+    return np.dtype(np.float32) if accumulate == FLOAT32 and is_short else dtype
 
 
 TASKS: _Marks[Task] = _Marks("mm_task_")

@@ -123,6 +123,12 @@ class Task:
             expected = 'a function of the iteration, such as lambda i: {"stage": i % 2}'
             _check.function(label, "loop_dependent_mesh_slice", self.loop_dependent_mesh_slice, expected)
 
+    @property
+    def searched_slice(self) -> StageSlice | None:
+        """Its slice, if the weights of layers are searched; None if it says itself where it runs."""
+        piece = self.mesh_slice
+        return piece if isinstance(piece, StageSlice) and piece.weights == "auto" else None
+
     def replace(self, **fields: Any) -> Task:
         """This task with other fields."""
         return dataclasses.replace(self, **fields)

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mmruntime import _compat
-from mmruntime._core.accumulators import accumulator_type
+from mmruntime._core.marks import accumulator_type
 from mmruntime._exactness.lattice import AbstractValue, Kind
 from mmruntime._exactness.rules.equation import shape_of
 from mmruntime._jaxpr.primitives import linear_in

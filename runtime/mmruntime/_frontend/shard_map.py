@@ -17,8 +17,7 @@ from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.registry import registrations
 from mmruntime._core.submesh import task_mesh
 from mmruntime._core.task import Task
-from mmruntime._frontend.shown_signature import names_keywords
-from mmruntime._frontend.task_call import task_in_use
+from mmruntime._frontend.task_call import names_keywords, task_in_use
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar
 
 import jax
@@ -23,12 +23,12 @@ from mmruntime._core.switches import TASK_IN_USE, transforms_ignored
 from mmruntime._core.task import Task
 from mmruntime._frontend.constraint import eager_layout, placed_later
 from mmruntime._frontend.operands import by_operands, by_results
-from mmruntime._frontend.shown_signature import names_keywords
 from mmruntime._frontend.stateful_calls import reaches_state, writes_state
 from mmruntime._jaxpr.equal import one_of_equal, shares_equal_traces
 
 P = ParamSpec("P")
 R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 
 # The fields of a task as keywords, and those of MultiMesh's earlier form.
 TASK_KEYWORDS = (
@@ -68,6 +68,22 @@ def task_in_use() -> Task | None:
 def _outermost() -> Task | None:
     value: Task | _AnyTask | None = TASK_IN_USE.value
     return value.task if isinstance(value, _AnyTask) else value
+
+
+def names_keywords(parameters: Iterable[inspect.Parameter]) -> Callable[[F], F]:
+    """Have `inspect.signature`, `help` and editors at run time show what a function takes in the place of its `**`."""
+    shown = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+
+    def decorate(function: F) -> F:
+        found = inspect.signature(function)
+        kept = [each for each in found.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        own = {each.name for each in kept}
+        function.__signature__ = found.replace(  # type: ignore[attr-defined]
+            parameters=[*kept, *(each for each in shown if each.name not in own)]
+        )
+        return function
+
+    return decorate
 
 
 @_compat.api_boundary

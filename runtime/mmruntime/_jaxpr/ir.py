@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import Sharding
 
 from mmruntime import _compat
@@ -146,13 +145,12 @@ class Step:
         found.update(var for region in later for op in region.ops for var in op.reads())
         return found.union(*(region.slices.values() for region in later))
 
-    def float_types(self) -> set[Any]:
-        """The types of all floats and complex numbers that it takes or computes, those of inner jaxprs included."""
+    def types(self) -> set[Any]:
+        """The types of all arrays that it takes or computes, those of inner jaxprs included."""
         variables: list[Any] = [*self.invars, *self.constants]
         for eqn in _compat.every_equation(op.eqn for op in self.ops()):
             variables += eqn.outvars
-        types = {getattr(variable.aval, "dtype", None) for variable in variables}
-        return {dtype for dtype in types if dtype is not None and jnp.issubdtype(dtype, jnp.inexact)}
+        return {getattr(variable.aval, "dtype", None) for variable in variables} - {None}
 
     def with_regions(self, regions: Iterable[Region]) -> Step:
         """This step with other equations."""
@@ -161,6 +159,11 @@ class Step:
     def with_region(self, index: int, region: Region) -> Step:
         """This step with another region in the place of one."""
         return self.with_regions((*self.regions[:index], region, *self.regions[index + 1 :]))
+
+
+def tasks_of(ops: Iterable[Op]) -> list[Task]:
+    """The tasks of equations, each once, in the order in which they come first."""
+    return list(dict.fromkeys(op.task for op in ops if op.task is not None))
 
 
 def at_line(eqn: Any) -> str:

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
-from mmruntime._core.accumulators import accumulator_type
+from mmruntime._core.marks import accumulator_type
 from mmruntime._jaxpr.primitives import MOVES
 from mmruntime._jaxpr.rewrite import trace_equations
 

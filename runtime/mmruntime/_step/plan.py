@@ -23,12 +23,12 @@ from mmruntime._execution.stacked_runner import StackedRunner, StackLayouts, lay
 from mmruntime._execution.transfers.own_parts import processes
 from mmruntime._frontend.constraint import may_be_mapped
 from mmruntime._frontend.labels import argument_name, name_trace
-from mmruntime._jaxpr.ir import Step, is_scalar
+from mmruntime._jaxpr.ir import Step, is_scalar, tasks_of
 from mmruntime._partition.layouts.all_gather import all_gather_parameters
 from mmruntime._partition.layouts.idle_axes import warn_of_idle_axes
 from mmruntime._partition.layouts.input_layouts import boxed_names, lay_out_inputs
 from mmruntime._partition.layouts.mapped_constraints import warn_of_mapped_constraints
-from mmruntime._partition.layouts.packed_types import check_packed_types
+from mmruntime._partition.layouts.packed_types import PACKED, check_packed_types
 from mmruntime._partition.layouts.shard import Shardings, propagate_whole
 from mmruntime._partition.layouts.stack_homes import astray_stacks, parts_laid_out_alike, warn_of_whole_stacks
 from mmruntime._partition.pipeline.cut_layers import cut_layers
@@ -168,7 +168,7 @@ def make_plan(
         # Where it runs; stacks of layers in parts, each on its stage.
         progress.tell("cutting it into programs")
         homes = argument_homes(traced, call.leaves, multimesh)
-        cut = cut_layers(traced, multimesh)
+        cut = _with_cut_layers(traced, multimesh)
         anywhere = not homes and may_follow(cut)
         step, stacks, placement = _place_parts(cut, multimesh, homes, leaf_names)
         followed = {k: homes[k] for k, var in enumerate(step.invars) if var in placement.followed}
@@ -198,7 +198,8 @@ def make_plan(
             program = build(step, placement, segments, state.schedules)
         if any(op.eqn.effects for op in step.ops()):
             check_effects(step, placement, program)
-        check_packed_types(step, placement, segments, shardings)
+        if not PACKED.isdisjoint(map(str, step.types())):
+            check_packed_types(step, placement, segments, shardings)
 
         # What is worth a warning, of the step as it was placed: further passes leave less of what the user wrote.
         if may_be_mapped():
@@ -288,7 +289,7 @@ def placed_step(fun: Callable[..., Any], call: Call, multimesh: MultiMesh, donat
     """The step of `traced_step`, placed on the mesh, and its programs: nothing is laid out or compiled."""
     traced = traced_step(fun, call, multimesh, donate)
     with _compat.no_mesh(), _without_garbage_collection():
-        step, _, placement = _place_parts(cut_layers(traced, multimesh), multimesh, {}, _names(call))
+        step, _, placement = _place_parts(_with_cut_layers(traced, multimesh), multimesh, {}, _names(call))
         return programs_of(step, placement)
 
 
@@ -317,6 +318,12 @@ def _without_garbage_collection() -> Iterator[None]:
                 gc.unfreeze()
 
 
+def _with_cut_layers(step: Step, multimesh: MultiMesh) -> Step:
+    """The step with a cut of its layers in the place of what is to be searched."""
+    is_asked = any(task.searched_slice is not None for task in tasks_of(step.ops()))
+    return cut_layers(step, multimesh) if is_asked else step
+
+
 def _place_parts(
     step: Step, multimesh: MultiMesh, homes: Mapping[int, NamedSharding], names: Sequence[str]
 ) -> tuple[Step, Stacks, Placement]:
@@ -324,7 +331,10 @@ def _place_parts(
     left: set[int] = set()
     while True:
         parts, stacks = cut_stacks(step, multimesh, left, names)
-        whole = expand_replicas(expand_variants(parts, multimesh), multimesh)
+        varies = any(task.loop_dependent_mesh_slice is not None for task in tasks_of(parts.ops()))
+        whole = expand_variants(parts, multimesh) if varies else parts
+        if any(region.loop is not None and region.loop.may_replicate for region in whole.regions):
+            whole = expand_replicas(whole, multimesh)
         parts = _sliced(whole)
         part_names = stacks.part_names(names)
         parts, placement = place(parts, multimesh, homes, part_names)

@@ -15,7 +15,6 @@ from flax.core.scope import subtract_filters
 from mmruntime import _check, _compat
 from mmruntime._core.task import Task
 from mmruntime._frontend import task_call as _call
-from mmruntime._frontend.shown_signature import names_keywords
 
 M = TypeVar("M")
 
@@ -26,7 +25,7 @@ _PLACES = ("mesh", "devices", "mesh_slice", "loop_dependent_mesh_slice")
 
 
 @_compat.api_boundary
-@names_keywords(_call.TASK_KEYWORDS)
+@_call.names_keywords(_call.TASK_KEYWORDS)
 def task(
     model: type[M], name: str | None = None, *, task: Task | None = None, keep_paths: bool = False, **fields: Any
 ) -> type[M]:

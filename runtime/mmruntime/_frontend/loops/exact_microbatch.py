@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mmruntime import _check, _compat
-from mmruntime._core.accumulators import FLOAT32
+from mmruntime._core.marks import FLOAT32
 from mmruntime._core.mesh import current_platform
 from mmruntime._core.warn import warn
 from mmruntime._exactness.lattice import Kind, Reason

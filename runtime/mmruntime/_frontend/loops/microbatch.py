@@ -13,9 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from mmruntime import _check, _compat, schedules
-from mmruntime._core.accumulators import FLOAT32, PARAMETER
 from mmruntime._core.layer_trial import LAYER_TRIAL
-from mmruntime._core.marks import LOOPS, LoopSpec, Rows
+from mmruntime._core.marks import FLOAT32, LOOPS, PARAMETER, LoopSpec, Rows
 from mmruntime._core.mesh import current_platform
 from mmruntime._core.switches import transforms_ignored
 from mmruntime._exactness.prove import Proof, Verdict

@@ -12,8 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from mmruntime import _check, _compat, schedules
-from mmruntime._core.accumulators import FLOAT32
-from mmruntime._core.marks import LoopSpec
+from mmruntime._core.marks import FLOAT32, LoopSpec
 from mmruntime._core.switches import transforms_ignored
 from mmruntime._frontend.labels import label_of, name_trace
 from mmruntime._frontend.loops.align_iterations import Iteration, align

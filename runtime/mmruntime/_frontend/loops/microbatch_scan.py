@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mmruntime import _check, _compat, schedules
-from mmruntime._core.accumulators import FLOAT32
-from mmruntime._core.marks import LoopSpec
+from mmruntime._core.marks import FLOAT32, LoopSpec
 from mmruntime._core.switches import transforms_ignored
 from mmruntime._frontend.labels import label_of
 from mmruntime._frontend.loops.find_scan import Scan, replace_scan

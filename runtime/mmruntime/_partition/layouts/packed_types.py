@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -17,19 +16,15 @@ from mmruntime._partition.programs.segment import Segments
 from mmruntime._partition.programs.single_program import borders
 
 # Types of which four values are in a byte. XLA's CPU compiler (0.10, 0.12) gathers them as if each had one, or crashes.
-_PACKED = frozenset({"int2", "uint2"})
+PACKED = frozenset({"int2", "uint2"})
 
 
 def check_packed_types(step: Step, placement: Placement, segments: Segments, shardings: Shardings) -> None:
-    """Check that no array of two-bit integers changes its layout on several devices of a CPU.
+    """Check that no array of two-bit integers of a step that has any changes its layout on several devices of a CPU.
 
     Raises:
         NotImplementedError: If one does, or may.
     """
-    eqns = [op.eqn for op in step.ops()]
-    made = (var for eqn in _compat.every_equation(eqns) for var in (*eqn.invars, *eqn.outvars))
-    if not any(map(_is_packed, step.invars)) and not any(map(_is_packed, made)):
-        return
     meshes = placement.submeshes.meshes
     wide = [mesh.size > 1 and mesh.devices.flat[0].platform == "cpu" for mesh in meshes]
     if shardings.is_whole:
@@ -69,10 +64,4 @@ def _check(eqns: Iterable[Any], known: Mapping[Var, Any]) -> None:
 
 
 def _is_packed(atom: Any) -> bool:
-    return _is_packed_type(getattr(atom.aval, "dtype", None))
-
-
-@functools.cache
-def _is_packed_type(dtype: Any) -> bool:
-    # A step asks for some types thousands of times, and NumPy spells a name anew each time.
-    return str(dtype) in _PACKED
+    return str(getattr(atom.aval, "dtype", None)) in PACKED

@@ -18,7 +18,7 @@ from mmruntime import schedules
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.task import StageSlice, Task
 from mmruntime._jaxpr import flops as _cost
-from mmruntime._jaxpr.ir import Op, Region, Step
+from mmruntime._jaxpr.ir import Op, Region, Step, tasks_of
 from mmruntime._partition.pipeline.layer_bytes import LayerBytes, Trial, layer_bytes, trial
 from mmruntime._partition.pipeline.loop_schedule import Sizes, best_choice
 from mmruntime.schedules import cut
@@ -83,11 +83,10 @@ def cut_layers(step: Step, multimesh: MultiMesh) -> Step:
 def _with_cuts(step: Step, found: Mapping[StageSlice, Bounds]) -> Step:
     """The step with these cuts of loops, by the slices of their first layers."""
     tasks: dict[Task, Task] = {}
-    for op in step.ops():
-        own = _auto_slice(op)
-        bounds = None if own is None else found.get(replace(own, index=0))
-        if bounds is not None and own is not None and op.task is not None:
-            tasks[op.task] = op.task.replace(mesh_slice=replace(own, weights=_weights(bounds)))
+    for task in tasks_of(step.ops()):
+        own = task.searched_slice
+        if own is not None and (bounds := found.get(replace(own, index=0))) is not None:
+            tasks[task] = task.replace(mesh_slice=replace(own, weights=_weights(bounds)))
     if not tasks:
         return step
     return step.with_regions(
@@ -194,18 +193,12 @@ def _unevenness(bounds: Bounds) -> int:
     return sum((end - start) ** 2 for start, end in itertools.pairwise(bounds))
 
 
-def _auto_slice(op: Op) -> StageSlice | None:
-    piece = None if op.task is None else op.task.mesh_slice
-    return piece if isinstance(piece, StageSlice) and piece.weights == "auto" else None
-
-
 def _loops(step: Step) -> Iterator[tuple[StageSlice, int]]:
     """Each loop over layers to cut, by the slice of its first layer, and the region where it has most to do."""
     regions: dict[StageSlice, dict[int, float]] = {}
     for number, region in enumerate(step.regions):
         for op in region.ops:
-            piece = _auto_slice(op)
-            if piece is not None:
+            if op.task is not None and (piece := op.task.searched_slice) is not None:
                 spent = regions.setdefault(replace(piece, index=0), {})
                 spent[number] = spent.get(number, 0.0) + _cost.flops(op.eqn) * region.index_count
     for piece, spent in regions.items():
@@ -220,7 +213,8 @@ def _work(piece: StageSlice, region: Region) -> LayerWork:
     for op in region.ops:
         if op.variant:
             continue
-        work, own, way = _cost.flops(op.eqn), _auto_slice(op), int(op.backward)
+        work, way = _cost.flops(op.eqn), int(op.backward)
+        own = None if op.task is None else op.task.searched_slice
         if own is not None and replace(own, index=0) == piece:
             # What stands between two layers counts for the second.
             layers[own.index][way] += work + since[way]

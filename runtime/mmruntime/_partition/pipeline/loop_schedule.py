@@ -9,8 +9,7 @@ from typing import Literal
 
 from mmruntime import schedules
 from mmruntime._compat import Var, is_var
-from mmruntime._core.accumulators import accumulator_type
-from mmruntime._core.marks import LoopSpec
+from mmruntime._core.marks import LoopSpec, accumulator_type
 from mmruntime._jaxpr import flops as _cost
 from mmruntime._jaxpr.ir import Region, Step, num_bytes
 from mmruntime._partition.pipeline.pipeline_stages import Stage, check_runs_again, dependencies, pipeline_stages, remade

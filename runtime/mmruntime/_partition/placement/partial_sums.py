@@ -18,7 +18,7 @@ import jax
 
 from mmruntime import _compat
 from mmruntime._compat import Var, is_var
-from mmruntime._core.accumulators import accumulator_type
+from mmruntime._core.marks import accumulator_type
 from mmruntime._jaxpr import flops as _cost
 from mmruntime._jaxpr.ir import Op, Region, Step, is_tiny
 from mmruntime._jaxpr.rewrite import trace_equations

@@ -14,10 +14,9 @@ from mmruntime._core.marks import LoopSpec
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.submesh import task_mesh
 from mmruntime._core.task import StageSlice, Task
-from mmruntime._jaxpr.ir import Op, Region, Step
+from mmruntime._jaxpr.ir import Op, Region, Step, tasks_of
 from mmruntime._jaxpr.rewrite import renamed
 from mmruntime._partition.placement.place import layer_costs
-from mmruntime.schedules._named import find_record
 
 Slice = tuple[tuple[str, int], ...]
 
@@ -33,11 +32,7 @@ def expand_variants(step: Step, multimesh: MultiMesh) -> Step:
 
 
 def _fix_tasks(region: Region, multimesh: MultiMesh) -> Region:
-    tasks = list(
-        dict.fromkeys(
-            op.task for op in region.ops if op.task is not None and op.task.loop_dependent_mesh_slice is not None
-        )
-    )
+    tasks = [task for task in tasks_of(region.ops) if task.loop_dependent_mesh_slice is not None]
     if not tasks:
         return region
     if region.loop is None:
@@ -60,9 +55,9 @@ def expand_replicas(step: Step, multimesh: MultiMesh) -> Step:
         ValueError: If the loop also has tasks whose submesh depends on the microbatch.
     """
     for index, region in enumerate(step.regions):
-        if region.loop is not None and _may_replicate(region.loop):
+        if region.loop is not None and region.loop.may_replicate:
             costs = layer_costs(step)
-            meshes = {op.task: task_mesh(op.task, multimesh, costs) for op in region.ops if op.task is not None}
+            meshes = {task: task_mesh(task, multimesh, costs) for task in tasks_of(region.ops)}
             step = step.with_region(index, _place_replicas(region, region.loop, meshes))
     return step
 
@@ -96,14 +91,6 @@ def _place_replicas(region: Region, loop: LoopSpec, meshes: Mapping[Task, Mesh |
         bodies.append(body)
     variant_of = tuple(variants.index(choice) for choice in choices)
     return _copy_body(region, variant_of, bodies, submesh_varies=False)
-
-
-def _may_replicate(loop: LoopSpec) -> bool:
-    schedule = loop.schedule
-    if isinstance(schedule, str):
-        record = find_record(schedule)
-        return record is not None and record.has_replicas
-    return isinstance(schedule, schedules.Schedule) and bool(schedule.replicas)
 
 
 def _replicated(loop: LoopSpec, num_submeshes: int) -> schedules.Schedule | None:

@@ -25,7 +25,15 @@ from mmruntime._core.task import Task
 from mmruntime._jaxpr.ir import Op, Region, Step
 from mmruntime._jaxpr.primitives import Factor
 from mmruntime._jaxpr.rewrite import fresh, opened, trace_equations
-from mmruntime._partition.stacks.find_stacks import StackCut, StackCuts, WholeStack, find_stacks, local_params, ties
+from mmruntime._partition.stacks.find_stacks import (
+    READS_LAYERS,
+    StackCut,
+    StackCuts,
+    WholeStack,
+    find_stacks,
+    local_params,
+    ties,
+)
 from mmruntime._partition.tracing.trace import remove_dead_code
 
 T = TypeVar("T")
@@ -122,6 +130,8 @@ def cut_stacks(
         leave: Positions of inputs that stay whole.
         names: The user's names for the inputs; see `find_stacks`.
     """
+    if not any(op.task is None and op.eqn.primitive.name == READS_LAYERS for op in step.ops()):
+        return step, uncut(step)
     found = find_stacks(step, multimesh, names)
     if not found.of:
         return step, replace(uncut(step), whole=found.whole)

@@ -22,6 +22,8 @@ from mmruntime._jaxpr.primitives import Factor, factors
 from mmruntime._partition.placement.namesakes import Namesakes, computed_after, read_before
 from mmruntime._partition.placement.place import layer_costs
 
+# The primitive by whose equations tasks read their layers.
+READS_LAYERS = "slice"
 # How many equations, such as casts and reshapes, may lie between a layer's slice and the task that reads it.
 _REACH = 8
 
@@ -261,7 +263,7 @@ class _LayerSlices:
         """The slices of each variable that tasks read."""
         found: dict[Var, list[_LayerSlice]] = defaultdict(list)
         for op in self._step.ops():
-            if op.eqn.primitive.name != "slice" or op.task is not None or not is_var(op.eqn.invars[0]):
+            if op.eqn.primitive.name != READS_LAYERS or op.task is not None or not is_var(op.eqn.invars[0]):
                 continue
             var, dims = op.eqn.invars[0], _cut_dimensions(op.eqn)
             if len(dims) == 1:

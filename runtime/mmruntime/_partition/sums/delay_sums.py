@@ -18,8 +18,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from mmruntime import _compat
 from mmruntime._compat import Var
-from mmruntime._core.accumulators import accumulator_type
 from mmruntime._core.logical_axes import spec_axes
+from mmruntime._core.marks import accumulator_type
 from mmruntime._jaxpr.ir import Op, Step, at_line, shard_bytes
 from mmruntime._partition.layouts.propagate import PropagatedLayouts
 from mmruntime._partition.layouts.shard import Shardings

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
 from mmruntime._core.task import Task
-from mmruntime._jaxpr.ir import Op
+from mmruntime._jaxpr.ir import Op, tasks_of
 from mmruntime._jaxpr.rewrite import inlined, trace_scan
 
 
@@ -48,7 +48,7 @@ def scans_of_tasks(body: MarkedScan) -> list[Op] | None:
     scan is that task's as it is. It cannot be cut if two tasks depend on each other from turn to turn, or if it has
     effects, whose order is that of the turns.
     """
-    tasks = list(dict.fromkeys(op.task for op in body.ops if op.task is not None))
+    tasks = tasks_of(body.ops)
     backward = body.op.backward or any(op.backward for op in body.ops)
     if len({_place(task) for task in tasks}) < 2:
         task = tasks[0] if tasks else None
@@ -116,9 +116,6 @@ class _ScanParts:
                 scans.append(Op(_compat.copy_eqn(self.invariant[var], eqn.outvars[index])))
         return scans
 
-    def _tasks(self) -> list[Task]:
-        return list(dict.fromkeys(op.task for op in self.ops if op.task is not None))
-
     def _before(self) -> list[list[int]]:
         """The equations that each one needs, in the same turn or the one before."""
         changed = dict(zip(self.carries, self.outs, strict=False))
@@ -138,7 +135,7 @@ class _ScanParts:
             sorted({circle_of[each] for index in circle for each in before[index]} - {number})
             for number, circle in enumerate(circles)
         ]
-        numbers = {task: number for number, task in enumerate(self._tasks())}
+        numbers = {task: number for number, task in enumerate(tasks_of(self.ops))}
         found: list[int] = []
         for circle in circles:
             own = dict.fromkeys(task for index in circle if (task := self.ops[index].task) is not None)
@@ -187,7 +184,7 @@ class _ScanParts:
         stacks = [_compat.new_var(atom.aval) for atom in traced.outvars[len(carries) + len(stacked) :]]
         outer.update(zip(kept, stacks, strict=True))
         self.sliced.update(kept)
-        task = None if part[1] < 0 else self._tasks()[part[1]]
+        task = None if part[1] < 0 else tasks_of(self.ops)[part[1]]
         backward = self.body.op.backward or any(op.backward for op in ops)
         opened = inlined(traced, operands, [*(eqn.outvars[index] for index in (*carries, *stacked)), *stacks], eqn)
         return [Op(each, task, backward) for each in opened]
