@@ -1,12 +1,12 @@
 """Rewriting: which equations are needed, equations on other variables, and those of a call in its place.
 
-Equations of JAX and those of a step (`Op`) go through the same functions. `trace_equations` and `trace_scan` make new
-equations of a function.
+Equations of JAX and those of a step (`Op`) go through the same functions. `trace_equations` makes new
+equations of a function, and `part_of_scan` a scan of some equations of another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -174,31 +174,48 @@ def trace_equations(
     return out, inlined(traced, operands, [out], None)
 
 
-def trace_scan(
-    eqn: Any, compute: Callable[..., list[Any]], operands: Sequence[Atom], num_consts: int, num_carry: int
-) -> tuple[Any, list[Any]]:
-    """Trace a scan that runs as another does: as often, in the same order, as far unrolled.
+def part_of_scan(
+    eqn: Any,
+    eqns: Sequence[Any],
+    carries: Collection[Var],
+    results: Sequence[tuple[Atom, Any]],
+    kept: Sequence[Var],
+    outer: Mapping[Var, Any],
+    sliced: Container[Var],
+) -> tuple[list[Any], list[Var]]:
+    """A scan of some equations of another's body. It runs as that does: as often, in the same order, as far unrolled.
 
     Args:
         eqn: The other scan.
-        compute: The body: a function of constants, carried values and slices, which returns carried values, then what
-            is stacked.
-        operands: What the scan is given, in the order of the body's arguments.
-        num_consts: How many of these are constants.
-        num_carry: How many are carried.
+        eqns: The equations, in order.
+        carries: Variables of the body, for the values that are carried.
+        results: The body's results, carried values first, each with the variable that the scan gives for it.
+        kept: Further values of the body, of which the scan is to give stacks.
+        outer: What a variable that the body reads is outside of it: an operand, or the stack of another scan. One that
+            is not here is the same outside.
+        sliced: Those of them that the scan goes along; others are the same in each turn.
 
     Returns:
-        The open jaxpr, a function of the operands that returns carried values, then stacks; and the arrays that it
-        captured.
+        The equations of the scan, with others from tracing it, and the variables of the stacks of `kept`.
     """
-    first = num_consts + num_carry
-    options = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
+    outs = [*(atom for atom, _ in results), *kept]
+    made = {*carries, *(var for each in eqns for var in each.outvars)}
+    read = dict.fromkeys(atom for atom in (*(atom for each in eqns for atom in each.invars), *outs) if is_var(atom))
+    slices = [var for var in read if var not in made and var in sliced]
+    consts = [var for var in read if var not in made and var not in sliced]
+    invars = [*consts, *carries, *slices]
+    compute = _compat.as_fun(_compat.close(_compat.split(eqn.params["jaxpr"])[0], invars, outs, eqns))
+    first, options = len(consts) + len(carries), {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
 
     def scan(*args: Any) -> list[Any]:
-        carry, stacks = run_scan(compute, args[:num_consts], args[num_consts:first], args[first:], **options)
+        carry, stacks = run_scan(compute, args[: len(consts)], args[len(consts) : first], args[first:], **options)
         return [*carry, *stacks]
 
-    return _compat.split(jax.make_jaxpr(scan)(*map(abstract, operands)))
+    operands = [outer.get(var, var) for var in invars]
+    traced, captured = _compat.split(jax.make_jaxpr(scan)(*map(abstract, operands)))
+    assert not captured, "all that the body reads is an argument"
+    stacks = [_compat.new_var(atom.aval) for atom in traced.outvars[len(results) :]]
+    return inlined(traced, operands, [*(var for _, var in results), *stacks], eqn), stacks
 
 
 def run_scan(
@@ -211,7 +228,8 @@ def run_scan(
     """The last carry of a scan, and its stacked results.
 
     Args:
-        compute: The body, as for `trace_scan`.
+        compute: The body: a function of constants, carried values and slices, which returns carried values, then what
+            is stacked.
         consts: What it is given in each turn.
         carry: The first carry.
         slices: The arrays that it goes along.

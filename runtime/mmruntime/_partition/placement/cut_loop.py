@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
 from mmruntime._jaxpr.effects import runs_once
 from mmruntime._jaxpr.ir import is_tiny
-from mmruntime._jaxpr.rewrite import fresh, inlined, needed, trace_scan
+from mmruntime._jaxpr.rewrite import fresh, needed, part_of_scan
 from mmruntime._partition.placement.locations import ANYWHERE, CannotCutError, Key, Locations, Whereabouts
 
 
@@ -62,40 +62,18 @@ def cut_scan(eqn: Any, locations: Locations) -> list[tuple[Any, Key]]:
         raise CannotCutError
     num_consts, num_carry = _compat.scan_counts(eqn)
     loop = _Loop.of(body, num_consts, num_carry, eqn.invars, locations)
+    sliced = set(loop.invars[num_consts + num_carry :])
+    outer = dict(zip(loop.invars, eqn.invars, strict=True))
     parts: list[tuple[Any, Key]] = []
     for key in loop.places():
-        eqns, consts, carries = loop.part(key, ())
-        ys = [index for index in range(num_carry, len(loop.outs)) if loop.out_keys[index] == key]
-        first = num_consts + num_carry
-        read = {atom for each in eqns for atom in each.invars if is_var(atom)}
-        read |= {loop.outs[index] for index in (*carries, *ys) if is_var(loop.outs[index])}
-        slices = [index for index in range(first, len(loop.invars)) if loop.invars[index] in read]
-        inner = [*consts, *(num_consts + index for index in carries), *slices]
-        compute = _compat.as_fun(
-            _compat.close(
-                body, [loop.invars[index] for index in inner], [loop.outs[index] for index in (*carries, *ys)], eqns
-            )
-        )
-        parts.extend((part, key) for part in _scan(eqn, compute, loop, key, inner, len(consts), carries, ys))
+        eqns, _, carries = loop.part(key, ())
+        ends = [(loop.outs[i], eqn.outvars[i] if loop.carry_keys[i] == key else _copy_of(eqn, i)) for i in carries]
+        stacked = range(num_carry, len(loop.outs))
+        ends += [(loop.outs[i], eqn.outvars[i]) for i in stacked if loop.out_keys[i] == key]
+        own = [loop.invars[num_consts + i] for i in carries]
+        scan, _ = part_of_scan(eqn, eqns, own, ends, (), outer, sliced)
+        parts.extend((part, key) for part in scan)
     return parts
-
-
-def _scan(
-    eqn: Any,
-    compute: Callable[..., list[Any]],
-    loop: _Loop,
-    key: Key,
-    inner: Sequence[int],
-    num_consts: int,
-    carries: Sequence[int],
-    ys: Sequence[int],
-) -> list[Any]:
-    operands = [eqn.invars[index] for index in inner]
-    traced, captured = trace_scan(eqn, compute, operands, num_consts, len(carries))
-    if captured:
-        raise CannotCutError
-    outvars = [eqn.outvars[i] if loop.carry_keys[i] == key else _copy_of(eqn, i) for i in carries]
-    return inlined(traced, operands, [*outvars, *(eqn.outvars[index] for index in ys)], eqn)
 
 
 @dataclass(eq=False)

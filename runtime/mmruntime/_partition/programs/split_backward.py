@@ -15,7 +15,7 @@ compute the gradients of weights:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
 from mmruntime._jaxpr import flops as _cost
 from mmruntime._jaxpr.ir import Op, Region, Step, is_tiny, num_elements
-from mmruntime._jaxpr.rewrite import has_effects, inlined, needed, open_calls, trace_scan
+from mmruntime._jaxpr.rewrite import has_effects, needed, open_calls, part_of_scan
 from mmruntime._partition.programs.segment import Segment, Segments, connect
 
 
@@ -145,11 +145,10 @@ def split_scan(op: Op, last: Collection[Var], halve: Halve) -> tuple[list[Op], l
 
 @dataclass(frozen=True)
 class _BackwardScan:
-    """A scan, with its body's variables by role."""
+    """A scan, with the variables of its body that are carried, and those of slices."""
 
     eqn: Any
     body: Any
-    consts: tuple[Var, ...]
     carries: tuple[Var, ...]
     slices: tuple[Var, ...]
 
@@ -158,7 +157,7 @@ class _BackwardScan:
         num_consts, num_carry = _compat.scan_counts(eqn)
         first_slice = num_consts + num_carry
         invars = tuple(body.invars)
-        return _BackwardScan(eqn, body, invars[:num_consts], invars[num_consts:first_slice], invars[first_slice:])
+        return _BackwardScan(eqn, body, invars[num_consts:first_slice], invars[first_slice:])
 
     def early_outs(self, late_outs: Collection[int]) -> list[int]:
         """Positions of the results of the first half: every other carried value, and every other stack that is read."""
@@ -195,41 +194,14 @@ class _BackwardScan:
         made_early = {var for each in early for var in each.writes()} | set(early_carries)
         kept = list(dict.fromkeys(var for each in late for var in each.reads() if var in made_early))
         outer = dict(zip(self.body.invars, self.eqn.invars, strict=True))
-        first, stacks = self._scan(early, early_carries, (), self.early_outs(late_outs), kept, outer)
+
+        def ends(outs: Iterable[int]) -> list[tuple[Atom, Any]]:
+            return [(self.body.outvars[position], self.eqn.outvars[position]) for position in outs]
+
+        outs = ends(self.early_outs(late_outs))
+        eqns = [each.eqn for each in early]
+        first, stacks = part_of_scan(self.eqn, eqns, early_carries, outs, kept, outer, self.slices)
         outer.update(zip(kept, stacks, strict=True))
-        second, _ = self._scan(late, late_carries, kept, sorted(late_outs), (), outer)
+        outs, eqns = ends(sorted(late_outs)), [each.eqn for each in late]
+        second, _ = part_of_scan(self.eqn, eqns, late_carries, outs, (), outer, {*self.slices, *kept})
         return [op.with_eqn(eqn) for eqn in first], [op.with_eqn(eqn) for eqn in second]
-
-    def _scan(
-        self,
-        ops: Sequence[Op],
-        carries: Sequence[Var],
-        residuals: Sequence[Var],
-        outs: Sequence[int],
-        kept: Sequence[Var],
-        outer: Mapping[Var, Atom],
-    ) -> tuple[list[Any], list[Var]]:
-        """The scan of some of the body's equations.
-
-        Args:
-            ops: The equations.
-            carries: Its carried values.
-            residuals: Values of the other scan, stacked.
-            outs: Positions of its results among the original scan's, carried values first.
-            kept: Further results, stacked.
-            outer: The operand of the original scan, or the stack, for each variable of the body.
-
-        Returns:
-            The scan, with other equations from tracing it, and the variables of the stacks of `kept`.
-        """
-        results = [self.body.outvars[position] for position in outs] + list(kept)
-        read = {var for op in ops for var in op.reads()} | {atom for atom in results if is_var(atom)}
-        consts = [var for var in self.consts if var in read]
-        invars = [*consts, *carries, *(var for var in (*self.slices, *residuals) if var in read)]
-        compute = _compat.as_fun(_compat.close(self.body, invars, results, [op.eqn for op in ops]))
-        reads = [outer[var] for var in invars]
-        traced, captured = trace_scan(self.eqn, compute, reads, len(consts), len(carries))
-        assert not captured, "all that the body reads is an argument"
-        stacks = [_compat.new_var(atom.aval) for atom in traced.outvars[len(outs) :]]
-        outvars = [*(self.eqn.outvars[position] for position in outs), *stacks]
-        return inlined(traced, reads, outvars, self.eqn), stacks

@@ -21,7 +21,7 @@ from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
 from mmruntime._core.task import Task
 from mmruntime._jaxpr.ir import Op, tasks_of
-from mmruntime._jaxpr.rewrite import inlined, trace_scan
+from mmruntime._jaxpr.rewrite import part_of_scan
 
 
 @dataclass(frozen=True)
@@ -166,27 +166,15 @@ class _ScanParts:
         results = list(enumerate(self.outs))
         carries = [index for index, atom in results[: self.num_carry] if atom in made]
         stacked = [index for index, atom in results[self.num_carry :] if atom in made]
-        own = {self.carries[index] for index in carries}
+        own = [self.carries[index] for index in carries]
         kept = list(dict.fromkeys(var for op in later for var in op.reads() if var in made or var in own))
-        read = dict.fromkeys(var for op in ops for var in op.reads() if var not in made and var not in own)
-        slices = [var for var in read if var in self.sliced]
-        consts = [var for var in read if var not in self.sliced]
-        invars = [*consts, *(self.carries[index] for index in carries), *slices]
-        outvars = [*(self.outs[index] for index in (*carries, *stacked)), *kept]
-        like = _compat.split(self.body.op.eqn.params["jaxpr"])[0]
-        compute = _compat.as_fun(_compat.close(like, invars, outvars, [op.eqn for op in ops]))
-        operands = [outer.get(var, var) for var in consts]
-        operands += [self.body.op.eqn.invars[self.num_consts + index] for index in carries]
-        operands += [outer[var] for var in slices]
         eqn = self.body.op.eqn
-        traced, captured = trace_scan(eqn, compute, operands, len(consts), len(carries))
-        assert not captured, "all that the body reads is an argument"
-        stacks = [_compat.new_var(atom.aval) for atom in traced.outvars[len(carries) + len(stacked) :]]
+        ends = [(self.outs[index], eqn.outvars[index]) for index in (*carries, *stacked)]
+        opened, stacks = part_of_scan(eqn, [op.eqn for op in ops], own, ends, kept, outer, self.sliced)
         outer.update(zip(kept, stacks, strict=True))
         self.sliced.update(kept)
         task = None if part[1] < 0 else tasks_of(self.ops)[part[1]]
         backward = self.body.op.backward or any(op.backward for op in ops)
-        opened = inlined(traced, operands, [*(eqn.outvars[index] for index in (*carries, *stacked)), *stacks], eqn)
         return [Op(each, task, backward) for each in opened]
 
 
