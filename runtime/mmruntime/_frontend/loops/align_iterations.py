@@ -19,6 +19,7 @@ from mmruntime import _compat
 from mmruntime._core.marks import is_marked
 from mmruntime._jaxpr.carry import Addend
 from mmruntime._jaxpr.equal import parameters
+from mmruntime._jaxpr.rewrite import needed
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,15 +139,15 @@ class _Aligner:
         differing = {position for position, row in enumerate(rows) if len({parameters(eqn) for eqn in row}) > 1}
         made_by = {var: position for position, row in enumerate(rows) for var in row[-1].outvars}
         early: set[int] = set()
+        eqns = [row[-1] for row in rows]
+        places = {id(eqn): position for position, eqn in enumerate(eqns)}
         for cause in sorted(differing):
-            for position in _sources(cause, rows, made_by) - early:
-                name = rows[position][-1].params.get("name") if rows[position][-1].primitive is _compat.jit_p else None
-                if name is not None and is_marked(name):
-                    what = (
-                        f"computes `{rows[cause][-1].primitive}` with other settings than the first, in or after a task"
-                    )
-                    self.refuse(len(self.iterations) - 1, what, rows[cause][-1])
-                early.add(position)
+            made = eqns[cause]
+            for eqn in (*needed(eqns[:cause], made.invars)[0], made):
+                if eqn.primitive is _compat.jit_p and is_marked(eqn.params["name"]):
+                    what = f"computes `{made.primitive}` with other settings than the first, in or after a task"
+                    self.refuse(len(self.iterations) - 1, what, made)
+                early.add(places[id(eqn)])
         tainted: set[int] = set()
         for position in sorted(early):
             atoms = zip(*(eqn.invars for eqn in rows[position]), strict=True)
@@ -200,18 +201,6 @@ class _Aligner:
             f"microbatch_loop: iteration {index} of {self.label} {what}{where}. Microbatches must be one computation: "
             "equal shapes, and no `if` on what iteration it is other than for the first value of a sum."
         )
-
-
-def _sources(start: int, rows: Sequence[tuple[Any, ...]], made_by: dict[Any, int]) -> set[int]:
-    """The positions of an equation and of all that it is computed from (transitively)."""
-    found, queue = {start}, [start]
-    while queue:
-        for atom in rows[queue.pop()][-1].invars:
-            source = made_by.get(atom) if _compat.is_var(atom) else None
-            if source is not None and source not in found:
-                found.add(source)
-                queue.append(source)
-    return found
 
 
 def _shapes(variables: Sequence[Any]) -> list[str]:

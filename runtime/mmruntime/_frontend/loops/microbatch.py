@@ -154,16 +154,12 @@ def microbatch(
     num_stages = _check.optional_integer("microbatch", "num_stages", num_stages, 1)
     _check.optional_integer("microbatch", "unrolling", unrolling)
     rows = _checked_rows(schedule, custom_schedule)
-    sync, gathered = check_sync("microbatch", sync, all_gather)
-    spec = LoopSpec(
-        count or 0,
-        schedule=schedule or schedules.DEFAULT,
+    spec = dataclasses.replace(
+        loop_spec("microbatch", schedule if rows is None else None, sync, all_gather, accumulate),
+        count=count or 0,
         custom=rows,
         num_stages=num_stages,
         interleave=interleave,
-        all_gather=gathered,
-        sync=sync,
-        accumulate=check_accumulate("microbatch", accumulate),
         slices=_check.optional_integer("microbatch", "slices", slices, 1) or 1,
         sequence_dim=dims[0] + 1,
     )
@@ -547,7 +543,7 @@ def accumulate_pieces(
 
 
 def _checked_rows(schedule: Any, custom_schedule: Any) -> Rows | None:
-    """The rows of a custom schedule; None if there are none, and the schedule is another one that there is."""
+    """The rows of a custom schedule; None if there are none."""
     is_custom = isinstance(schedule, str) and schedule == "custom"
     if custom_schedule is not None:
         if schedule is not None and not is_custom:
@@ -560,7 +556,6 @@ def _checked_rows(schedule: Any, custom_schedule: Any) -> Rows | None:
             "microbatch: schedule='custom' needs custom_schedule=, the rows of the order, one per submesh. Or name one "
             f"of {', '.join(schedules.names())}."
         )
-    check_schedule("microbatch", schedule)
     return None
 
 
@@ -614,12 +609,12 @@ def _dims(dim: Any, sliced: Sequence[int], *, is_one: bool) -> tuple[int, ...]:
     return tuple(_check.integer("microbatch", "dim", each) for each in given)
 
 
-def check_schedule(what: str, schedule: Any) -> None:
-    """Check the argument `schedule=`.
+def loop_spec(what: str, schedule: Any, sync: Any, all_gather: Any, accumulate: Any) -> LoopSpec:
+    """How a loop runs, whose count is not known yet, from arguments that loops of all kinds take.
 
     Raises:
-        TypeError: If it is no name, `Schedule`, `Auto` or None.
-        ValueError: If there is no schedule of that name.
+        ValueError: If the schedule, `sync` or `accumulate` is none of its values, or they contradict each other.
+        TypeError: If the schedule is of another type, or `all_gather` is neither a name nor several.
     """
     if isinstance(schedule, str):
         try:
@@ -629,15 +624,6 @@ def check_schedule(what: str, schedule: Any) -> None:
     elif not isinstance(schedule, schedules.Schedule | schedules.Auto | None):
         expected = "a name of mmruntime.schedules.names(), a schedules.Schedule or a schedules.Auto"
         raise _check.wrong(what, "schedule", expected, schedule)
-
-
-def check_sync(what: str, sync: Any, all_gather: Any) -> tuple[str, tuple[str, ...]]:
-    """The arguments `sync=`, which is "step" if it is left out, and `all_gather=`, as a tuple of axes.
-
-    Raises:
-        ValueError: If `sync` is none of its values, or they contradict each other.
-        TypeError: If `all_gather` is neither a name nor several.
-    """
     sync = "step" if sync is None else sync
     if not isinstance(sync, str) or sync not in ("step", "microbatch"):
         raise ValueError(
@@ -652,21 +638,13 @@ def check_sync(what: str, sync: Any, all_gather: Any) -> tuple[str, tuple[str, .
             f'{what}: all_gather= keeps parameters and gradients whole until the loop ends, and sync="microbatch" adds '
             "gradients up in each microbatch. Leave one of them out."
         )
-    return sync, tuple(axes)
-
-
-def check_accumulate(what: str, accumulate: Any) -> str:
-    """The argument `accumulate=`.
-
-    Raises:
-        ValueError: If it is none of its values.
-    """
     if not isinstance(accumulate, str) or accumulate not in (FLOAT32, PARAMETER):
         raise ValueError(
             f'{what}: accumulate must be "float32" (shorter floats are added up in float32) or "parameter" (in their '
             f"own type), got {_check.shown(accumulate)}."
         )
-    return accumulate
+    chosen = schedules.DEFAULT if schedule is None else schedule
+    return LoopSpec(0, schedule=chosen, all_gather=tuple(axes), sync=sync, accumulate=accumulate)
 
 
 def _over_prefix(function: Callable[[Any, Any], Any], how: Any, tree: R) -> R:

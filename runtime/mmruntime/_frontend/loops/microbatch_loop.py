@@ -17,7 +17,7 @@ from mmruntime._core.switches import transforms_ignored
 from mmruntime._frontend.labels import label_of, name_trace
 from mmruntime._frontend.loops.align_iterations import Iteration, align
 from mmruntime._frontend.loops.iteration_results import extreme_of, in_row, loop_summary, whole_summary
-from mmruntime._frontend.loops.microbatch import accumulate_pieces, check_accumulate, check_schedule, check_sync
+from mmruntime._frontend.loops.microbatch import accumulate_pieces, loop_spec
 from mmruntime._jaxpr.carry import Addend, CarryChange, changes, open_helpers
 from mmruntime._jaxpr.rewrite import has_effects, needed
 
@@ -63,9 +63,7 @@ def microbatch_loop(
     """
     _check.function("microbatch_loop", "body", body, "a function of one iteration")
     count = _check.optional_integer("microbatch_loop", "count", count, 0)
-    check_schedule("microbatch_loop", schedule)
-    sync, gathered = check_sync("microbatch_loop", sync, all_gather)
-    accumulate = check_accumulate("microbatch_loop", accumulate)
+    spec = loop_spec("microbatch_loop", schedule, sync, all_gather, accumulate)
 
     @_compat.api_boundary
     @functools.wraps(body)
@@ -77,10 +75,7 @@ def microbatch_loop(
             for item in each:
                 carry = _as_tuple(body(item, *carry), len(carry), body)
         else:
-            spec = LoopSpec(
-                len(each), schedule=schedule or schedules.DEFAULT, all_gather=gathered, sync=sync, accumulate=accumulate
-            )
-            carry = _pipelined(body, each, carry, spec)
+            carry = _pipelined(body, each, carry, dataclasses.replace(spec, count=len(each)))
         return carry[0] if len(carry) == 1 else carry
 
     return run

@@ -16,7 +16,7 @@ from mmruntime._core.switches import transforms_ignored
 from mmruntime._frontend.labels import label_of
 from mmruntime._frontend.loops.find_scan import Scan, replace_scan
 from mmruntime._frontend.loops.iteration_results import extreme_of, in_row, loop_summary, whole_summary
-from mmruntime._frontend.loops.microbatch import accumulate_pieces, check_accumulate, check_schedule, check_sync
+from mmruntime._frontend.loops.microbatch import accumulate_pieces, loop_spec
 from mmruntime._frontend.loops.whole_batch import iteration_on_all, verdicts_of_sums
 from mmruntime._jaxpr.carry import Addend, changes, open_helpers
 from mmruntime._jaxpr.rewrite import has_effects, needed
@@ -66,10 +66,7 @@ def microbatch_scan(
     """
     _check.function("microbatch_scan", "fun", fun, "jax.lax.scan or a function that makes one loop")
     count = _check.optional_integer("microbatch_scan", "count", count, 1)
-    check_schedule("microbatch_scan", schedule)
-    sync, gathered = check_sync("microbatch_scan", sync, all_gather)
-    accumulate = check_accumulate("microbatch_scan", accumulate)
-    spec = LoopSpec(0, schedule=schedule or schedules.DEFAULT, all_gather=gathered, sync=sync, accumulate=accumulate)
+    spec = loop_spec("microbatch_scan", schedule, sync, all_gather, accumulate)
 
     @_compat.api_boundary
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
