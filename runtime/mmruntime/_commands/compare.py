@@ -231,8 +231,8 @@ def errors(
     # Where the original is not finite and should be, nothing can be farther off.
     counts = np.isfinite(first)
     if spread is not None:
-        counts &= ~((spread >= _NO_DIGIT * np.abs(_wide(its_reference))) & (second <= _OF_SPREAD * spread))
-    size = np.abs(_wide(reference))
+        counts &= ~((spread >= _NO_DIGIT * np.abs(wide(its_reference))) & (second <= _OF_SPREAD * spread))
+    size = np.abs(wide(reference))
     size = np.where(np.isfinite(size), size, 0.0)
     largest = float(np.max(size, initial=0.0)) or 1.0
     norm = float(np.linalg.norm(size / largest)) or 1.0
@@ -261,13 +261,14 @@ def near(found: Mapping[Key, Errors], shortest: float = 0.0) -> dict[Key, bool]:
 
 def _off(found: np.ndarray, reference: np.ndarray) -> np.ndarray:
     """How far each element is from the reference, infinity where it is not finite and the reference is."""
-    found, reference = _wide(found), _wide(reference)
+    found, reference = wide(found), wide(reference)
     with np.errstate(invalid="ignore", over="ignore"):
         off = np.where((found == reference) | (np.isnan(found) & np.isnan(reference)), 0.0, np.abs(found - reference))
     return np.where(np.isnan(off), np.inf, off)
 
 
-def _wide(array: np.ndarray) -> np.ndarray:
+def wide(array: np.ndarray) -> np.ndarray:
+    """An array of floats, or of complex numbers, in the longest type of its kind."""
     return array.astype(np.complex128 if jnp.issubdtype(array.dtype, jnp.complexfloating) else np.float64)
 
 
@@ -398,14 +399,14 @@ def nearness(
         arrays = [leaf.array, after.get(key), exact.get(key), its_exact.get(key)]
         if any(array is None or array.shape != leaf.shape or not _is_float(array) for array in arrays):
             continue
-        one, other, wide, its_wide = (array for array in arrays if array is not None)
+        one, other, long, its_long = (array for array in arrays if array is not None)
         spread = spreads.get(key)
         if spread is not None and spread.shape != leaf.shape:
             spread = None
-        found[key] = errors(one, other, wide, its_wide, spread)
+        found[key] = errors(one, other, long, its_long, spread)
         far = moved.get(key)
         if far is not None and far.shape == leaf.shape:
-            more = errors(far, other, wide, its_wide)
+            more = errors(far, other, long, its_long)
             found[key] = replace(
                 found[key],
                 original=max(found[key].original, more.original),
@@ -451,7 +452,7 @@ def _differences(
 ) -> Row:
     dtype = before.dtype
     if _is_float(before):
-        before, after = _wide(before), _wide(after)
+        before, after = wide(before), wide(after)
         same = (before == after) | (np.isnan(before) & np.isnan(after))
     else:
         same = before == after

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mmruntime import _compat
-from mmruntime._commands.compare import SHORT, Recorded, spacing
+from mmruntime._commands.compare import SHORT, Recorded, spacing, wide
 from mmruntime._commands.entry_point import BadEntryPoint, FunctionName, called_with, failure, print_document
 from mmruntime._commands.verify import Saved, prepare, record_call, run_parser, step_and_arguments, tree_with_bits
 from mmruntime._core import progress
@@ -37,8 +37,7 @@ class _FloatResults:
     def result(self, name: str, array: np.ndarray | None, kind: str, where: str) -> None:
         """Keep a result."""
         if array is not None and jnp.issubdtype(array.dtype, jnp.inexact):
-            is_complex = jnp.issubdtype(array.dtype, jnp.complexfloating)
-            self.found[name] = array.astype(np.complex128 if is_complex else np.float64), kind, where
+            self.found[name] = wide(array), kind, where
 
 
 def run(

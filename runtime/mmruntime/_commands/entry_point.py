@@ -9,20 +9,20 @@ import argparse
 import contextlib
 import difflib
 import importlib
-import inspect
 import json
 import logging
 import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TextIO
 
 from mmruntime import _compat
 from mmruntime._core import progress
+from mmruntime._frontend.labels import positional_names
 from mmruntime._step.mesh_function import MeshFunction
 
 ERROR = 2
@@ -54,8 +54,6 @@ class FunctionName:
         return f"{self.option} {self.text}"
 
 
-# Parameters whose arguments come by position.
-BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _AT_TOP_LEVEL = (
     "name something at its top level, which for a step that a function makes may be one that you write: it makes the "
     "step, calls it, and returns its results"
@@ -139,10 +137,9 @@ def arguments_for(entry: FunctionName, arguments: FunctionName) -> tuple[Any, ..
 def _example_of(entry: FunctionName, arguments: FunctionName) -> str:
     """What to write where there is no function that returns the arguments of the step `entry`."""
     try:
-        parameters: Sequence[inspect.Parameter] = list(inspect.signature(find(entry)).parameters.values())
-    except (BadEntryPoint, TypeError, ValueError):
-        parameters = ()
-    names = [each.name for each in parameters if each.kind in BY_POSITION and each.default is each.empty]
+        names = positional_names(find(entry), required=True)
+    except (BadEntryPoint, TypeError):
+        names = ()
     module = importlib.import_module(arguments.module)
     tail = "/__init__.py" if hasattr(module, "__path__") else ".py"
     returned = f"{', '.join(names)}{',' * (len(names) == 1)}" if names else "..."

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import inspect
 import os
 import random
 import sys
@@ -29,7 +28,6 @@ from jax.sharding import NamedSharding
 from mmruntime import _compat
 from mmruntime._commands.compare import CHANGED, Recorded, load, spacing
 from mmruntime._commands.entry_point import (
-    BY_POSITION,
     BadEntryPoint,
     FunctionName,
     arguments_for,
@@ -41,6 +39,7 @@ from mmruntime._commands.entry_point import (
 )
 from mmruntime._commands.plan import document
 from mmruntime._core import progress
+from mmruntime._frontend.labels import positional_names
 from mmruntime._step.mesh_function import MeshFunction
 
 _SEED = 0
@@ -161,7 +160,9 @@ def step_and_arguments(
     if not callable(step):
         raise BadEntryPoint(f"{entry}: `{entry.name}` is of type {type(step).__name__}; name a function")
     given = arguments_for(entry, arguments)
-    names = names_of(step, len(given))
+    # Made up where it does not tell, alike in both programs.
+    known = positional_names(step)[: len(given)]
+    names = [*known, *(f"argument {position}" for position in range(len(known), len(given)))]
     return step, tuple(_as_saved(name, tree, saved) for name, tree in zip(names, given, strict=True)), names
 
 
@@ -313,16 +314,6 @@ def with_bits(leaf: Any, bits: int) -> Any:
         if jnp.issubdtype(leaf.dtype, kind):
             return leaf if leaf.dtype == types[bits] else leaf.astype(types[bits])
     return leaf
-
-
-def names_of(step: Any, count: int) -> list[str]:
-    """The names of the function's first `count` positional parameters, made up where it does not tell."""
-    try:
-        parameters = inspect.signature(step).parameters.values()
-    except (TypeError, ValueError):
-        parameters = {}.values()
-    names = [parameter.name for parameter in parameters if parameter.kind in BY_POSITION]
-    return names[:count] + [f"argument {position}" for position in range(len(names), count)]
 
 
 def _record(keep: Any, name: str, tree: Any) -> None:

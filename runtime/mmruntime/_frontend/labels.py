@@ -59,10 +59,11 @@ def argument_name(path: Sequence[Any], arguments: Sequence[str]) -> str:
     return f"{name}{jax.tree_util.keystr(tuple(rest))}"
 
 
-def positional_names(fun: Callable[..., Any]) -> tuple[str, ...]:
-    """The names of a function's positional parameters, but for those that `*args` takes."""
+def positional_names(fun: Callable[..., Any], *, required: bool = False) -> tuple[str, ...]:
+    """The names of a function's positional parameters, or of those without a default, but for what `*args` takes."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return tuple(name for name, parameter in parameters_of(fun).items() if parameter.kind in kinds)
+    found = [each for each in parameters_of(fun).values() if each.kind in kinds]
+    return tuple(each.name for each in found if not required or each.default is each.empty)
 
 
 def place_names(fun: Callable[..., Any], places: Iterable[int | str]) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ import jax.numpy as jnp
 from mmruntime import _check, _compat, schedules
 from mmruntime._core.marks import FLOAT32, LoopSpec
 from mmruntime._core.switches import transforms_ignored
-from mmruntime._frontend.labels import label_of, name_trace
+from mmruntime._frontend.labels import label_of, name_trace, positional_names
 from mmruntime._frontend.loops.align_iterations import Iteration, align
 from mmruntime._frontend.loops.iteration_results import extreme_of, in_row, loop_summary, whole_summary
 from mmruntime._frontend.loops.microbatch import accumulate_pieces, loop_spec
@@ -270,11 +269,7 @@ def _iteration(traced: Any, found: Sequence[CarryChange], names: Sequence[str], 
 
 def _names(body: Callable[..., Any], carry: tuple[Any, ...]) -> list[str]:
     """The name of each leaf of the carry in messages: the body's parameter, and the path in it."""
-    try:
-        parameters = list(inspect.signature(body).parameters)[1:]
-    except (TypeError, ValueError):
-        parameters = []
-    names: list[str] = []
+    parameters, names = positional_names(body)[1:], list[str]()
     for index, value in enumerate(carry):
         name = parameters[index] if index < len(parameters) else f"carried value {index}"
         names += [f"`{name}{jax.tree_util.keystr(path)}`" for path, _ in jax.tree_util.tree_leaves_with_path(value)]
