@@ -19,7 +19,7 @@ from typing import Any
 # A function of the entries at one position, of operands of one shape or scalars.
 _ENTRY_BY_ENTRY_NAMES = """
     abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp clz complex conj
-    convert_element_type copy copy_p cos cosh digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt igamma
+    convert_element_type copy cos cosh digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt igamma
     igamma_grad_a igammac imag integer_pow is_finite le le_to lgamma log log1p log2 logistic lt lt_to max min mul mulhi
     ne neg nextafter not one_minus_square or polygamma population_count pow real reduce_precision
     regularized_incomplete_beta rem round rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin
@@ -52,14 +52,13 @@ _ALONG: dict[str, Callable[[Any], set[int]]] = {
 
 # Entries of operands go to other places, or to several, and nothing is computed.
 _MOVES_NAMES = """
-    broadcast_in_dim concatenate copy copy_p expand_dims pad reshape rev slice split squeeze stack stop_gradient
-    transpose unstack
+    broadcast_in_dim concatenate copy pad reshape rev slice split squeeze stack stop_gradient transpose unstack
 """
 MOVES = frozenset(_MOVES_NAMES.split())
 
 # Linear in their first operand, whatever the others are.
 _LINEAR_IN_FIRST_NAMES = """
-    broadcast_in_dim conj convert_element_type copy copy_p cumsum div dynamic_slice expand_dims gather imag name neg
+    broadcast_in_dim conj convert_element_type copy cumsum div dynamic_slice gather imag name neg
     real reduce_precision reduce_sum reshape rev slice split squeeze transpose unstack
 """
 _LINEAR_IN_FIRST = frozenset(_LINEAR_IN_FIRST_NAMES.split())
@@ -215,13 +214,6 @@ def _squeeze(eqn: Any) -> Iterator[Factor]:
         yield Factor({0: dim}, {0: position})
 
 
-def _expand_dims(eqn: Any) -> Iterator[Factor]:
-    rank = _rank(eqn.outvars[0])
-    new = {dim % rank for dim in eqn.params["dimensions"]}
-    for position, dim in enumerate(dim for dim in range(rank) if dim not in new):
-        yield Factor({0: position}, {0: dim})
-
-
 def _stack(eqn: Any) -> Iterator[Factor]:
     new = eqn.params["axis"] % _rank(eqn.outvars[0])
     for dim in range(_rank(eqn.invars[0])):
@@ -300,7 +292,6 @@ _RULES: dict[str, Callable[[Any], Iterable[Factor]]] = {
     "broadcast_in_dim": _broadcast,
     "conv_general_dilated": _convolution,
     "dot_general": _dot_general,
-    "expand_dims": _expand_dims,
     "gather": _gather,
     "random_bits": _random_bits,
     "reshape": _reshape,

@@ -54,10 +54,9 @@ def renamed(eqn: Any, reads: Mapping[Any, Any], writes: Mapping[Any, Any]) -> An
 
 # Where a call has its jaxpr.
 CALLS = {
-    **dict.fromkeys(("jit", "pjit", "checkpoint", "remat2", "remat"), "jaxpr"),
+    **dict.fromkeys(("jit", "remat2"), "jaxpr"),
     # Of these, JAX 0.10 puts the equations of an `eval_jaxpr` in its place, so that no program has one.
-    **dict.fromkeys(("closed_call", "core_call", "eval_jaxpr", "custom_jvp_call", "custom_vjp_call"), "call_jaxpr"),
-    "custom_vjp_call_jaxpr": "fun_jaxpr",
+    **dict.fromkeys(("closed_call", "eval_jaxpr", "custom_jvp_call", "custom_vjp_call"), "call_jaxpr"),
 }
 
 

@@ -45,13 +45,12 @@ _ENTRY_BY_ENTRY: dict[str, Any] = {
     "xor": lambda a, b: np.logical_xor(a, b) if a.dtype == np.bool_ else np.bitwise_xor(a, b),
     "not": lambda a: np.logical_not(a) if a.dtype == np.bool_ else np.bitwise_not(a),
     "copy": np.asarray,
-    "copy_p": np.asarray,
     "stop_gradient": np.asarray,
 }
 
 
 # Entries go elsewhere and are not changed.
-_MOVES = frozenset(("broadcast_in_dim", "transpose", "squeeze", "expand_dims", "slice", "reshape", "copy", "copy_p"))
+_MOVES = frozenset(("broadcast_in_dim", "transpose", "squeeze", "slice", "reshape", "copy"))
 
 
 @dataclass(frozen=True)
@@ -241,7 +240,7 @@ def evaluate(eqn: Any, ins: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, A
         return np.broadcast_to(ins[0].reshape(sizes), shape)
     if name == "transpose":
         return np.transpose(ins[0], params["permutation"])
-    if name in ("squeeze", "expand_dims"):
+    if name == "squeeze":
         return ins[0].reshape(shape)
     if name == "slice":
         steps = params["strides"] or (1,) * len(shape)

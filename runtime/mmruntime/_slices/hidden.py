@@ -20,7 +20,7 @@ from mmruntime._jaxpr.primitives import is_constraint
 from mmruntime._slices.constants import NUMPY, PartlyKnown, once_each
 from mmruntime._slices.values import HIDDEN, Check, Fill, Low, SequenceAxis
 
-_SAME = frozenset(("copy", "copy_p", "convert_element_type", "stop_gradient", "reduce_precision"))
+_SAME = frozenset(("copy", "convert_element_type", "stop_gradient", "reduce_precision"))
 # Functions that are exact wherever their result is a number of the type: XLA gives what NumPy does.
 _FUNCTIONS: dict[str, Any] = {**NUMPY, "ceil": np.ceil, "floor": np.floor, "div": np.divide}
 # Those of which it is known at zero only.

@@ -150,7 +150,7 @@ def div(eqn: Equation) -> AbstractValue:
     return (common_rows((over, under)) or FREE).but(power=over.power - under.power)
 
 
-@rule("convert_element_type", "reduce_precision", "real", "imag", "conj", "copy", "copy_p", "stop_gradient")
+@rule("convert_element_type", "reduce_precision", "real", "imag", "conj", "copy", "stop_gradient")
 def linear(eqn: Equation) -> AbstractValue:
     """Maps that keep sums and scaling, up to rounding."""
     value = eqn.ins[0]
@@ -239,4 +239,4 @@ def select(eqn: Equation) -> AbstractValue:
 
 
 # Those of which no rule knows more; and some that JAX has for its own functions.
-rule(*sorted(ENTRY_BY_ENTRY - RULES.keys()), "polynomial", "random_gamma_grad", "threefry2x32")(entry_by_entry)
+rule(*sorted(ENTRY_BY_ENTRY - RULES.keys()), "polynomial", "threefry2x32")(entry_by_entry)

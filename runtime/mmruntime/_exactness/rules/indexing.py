@@ -99,7 +99,7 @@ def _kept(rank: int, *dropped: Sequence[int]) -> list[int]:
 _ANY_UPDATE = ("update_jaxpr", "update_consts")
 
 
-@rule("scatter-add", "scatter_add", "scatter-sub", "scatter_sub", loose=_ANY_UPDATE)
+@rule("scatter-add", "scatter-sub", loose=_ANY_UPDATE)
 def scatter_add(eqn: Equation) -> AbstractValue:
     """Adds slices to an array: a sum over the examples where each of them says where."""
     operand, _, updates = eqn.ins
@@ -214,7 +214,7 @@ def scatter(eqn: Equation) -> AbstractValue:
     return place
 
 
-@rule("scatter_max", "scatter_min", "scatter-max", "scatter-min", "scatter_mul", "scatter-mul", loose=_ANY_UPDATE)
+@rule("scatter-max", "scatter-min", "scatter-mul", loose=_ANY_UPDATE)
 def scatter_other(eqn: Equation) -> AbstractValue:
     """Takes the larger, or the product, of entries and slices."""
     eqn.scale_to(0, 0)

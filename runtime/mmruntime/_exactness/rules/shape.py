@@ -83,9 +83,9 @@ def reshaped(
     return None
 
 
-@rule("squeeze", "expand_dims", "transpose")
+@rule("squeeze", "transpose")
 def moved(eqn: Equation) -> AbstractValue:
-    """Dimensions of one entry dropped or added, or dimensions in another order."""
+    """Dimensions of one entry dropped, or dimensions in another order."""
     return placed(eqn, eqn.ins[0])
 
 
@@ -402,7 +402,7 @@ def identity(eqn: Equation) -> list[AbstractValue]:
     return list(eqn.ins)
 
 
-@rule("empty", "empty2", "full", loose=("shape",))
+@rule("empty", "empty2", loose=("shape",))
 def empty(eqn: Equation) -> AbstractValue:
     """An array whose entries nobody reads."""
     return constant(eqn.part.outvars[0], eqn.whole.outvars[0])

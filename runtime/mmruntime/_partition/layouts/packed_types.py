@@ -56,7 +56,7 @@ def _check(eqns: Iterable[Any], known: Mapping[Var, Any]) -> None:
         for inner in _compat.inner_jaxprs(eqn):
             # The body of a call has the layouts of its operands; of others nothing is known.
             pairs = zip(inner.invars, eqn.invars, strict=True) if len(inner.invars) == len(eqn.invars) else ()
-            is_call = eqn.primitive.name in ("jit", "pjit")
+            is_call = eqn.primitive is _compat.jit_p
             _check(
                 inner.eqns,
                 {var: known[atom] for var, atom in pairs if is_call and _compat.is_var(atom) and atom in known},
