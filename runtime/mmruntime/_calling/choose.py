@@ -18,15 +18,17 @@ from mmruntime._calling.nnx_jit import NnxJit
 from mmruntime._calling.pmap import MappedRows
 from mmruntime._core.multimesh import MultiMesh
 
+# How rows lie in arguments and results.
+_OF_ROWS = ("axis_name", "in_axes", "out_axes", "axis_size")
 # Functions that compile, by module and name, and their options besides those of every step. These are not imported
 # here: a program that names one has imported it.
 _KINDS = {
     ("jax", "jit"): ("in_shardings", "out_shardings"),
     ("flax.nnx", "jit"): (),
     ("equinox", "filter_jit"): ("donate",),
-    ("equinox", "filter_pmap"): ("donate", "axis_name", "in_axes", "out_axes", "axis_size"),
-    ("jax", "pmap"): ("axis_name", "in_axes", "out_axes", "axis_size", "static_broadcasted_argnums"),
-    ("mmruntime.compat", "pmap"): ("axis_name", "in_axes", "out_axes", "axis_size", "static_broadcasted_argnums"),
+    ("equinox", "filter_pmap"): ("donate", *_OF_ROWS),
+    ("jax", "pmap"): (*_OF_ROWS, "static_broadcasted_argnums"),
+    ("mmruntime.compat", "pmap"): (*_OF_ROWS, "static_broadcasted_argnums"),
 }
 _OPTIONS = frozenset(option for options in _KINDS.values() for option in options)
 # Options that change how XLA is called or how objects are looked through, but no value.
@@ -101,19 +103,16 @@ def convention_for(
         options: From `merged`.
         static: Positions of static arguments.
     """
+    of_rows = {name: options[name] for name in _OF_ROWS if name in options}
     match kind:
         case ("flax.nnx", "jit"):
             return NnxJit(fun)
         case ("equinox", "filter_jit"):
             return FilterJit(fun)
         case ("equinox", "filter_pmap"):
-            names = ("axis_name", "in_axes", "out_axes", "axis_size")
-            return FilterPmap(fun, mesh, **{name: options[name] for name in names if name in options})
+            return FilterPmap(fun, mesh, **of_rows)
         case (("jax" | "mmruntime.compat"), "pmap"):
-            names = ("axis_name", "in_axes", "out_axes", "axis_size")
-            return MappedRows(
-                fun, mesh, static=tuple(static), **{name: options[name] for name in names if name in options}
-            )
+            return MappedRows(fun, mesh, static=tuple(static), **of_rows)
         case ("jax", "jit"):
             ins, outs = options.get("in_shardings"), options.get("out_shardings")
             is_plain = ins is None and outs is None

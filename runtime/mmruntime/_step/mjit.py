@@ -14,7 +14,7 @@ from mmruntime._calling.convention import Convention
 from mmruntime._calling.layouts import mesh_of_layouts
 from mmruntime._core import mesh as _mesh
 from mmruntime._core.multimesh import MultiMesh, device_list
-from mmruntime._frontend.labels import parameters_of
+from mmruntime._frontend.labels import parameters_of, positional_names
 from mmruntime._step.initializer import initializer
 from mmruntime._step.lifted_function import LiftedFunction
 from mmruntime._step.mesh_function import MeshFunction
@@ -100,6 +100,12 @@ def mjit(
         **of_like,
         **{name: value for name, value in layouts.items() if value is not None},
     }
+    common = {
+        "donate_argnums": donate_argnums,
+        "donate_argnames": donate_argnames,
+        "static_argnums": static_argnums,
+        "static_argnames": static_argnames,
+    }
     kind, inside = kind_of(like)
     for name in (*options, *inside):
         if not is_option(name) and name in _INSTEAD:
@@ -113,17 +119,7 @@ def mjit(
                 f"mjit: out_like must be a step, the result of mm.mjit(...), got {type(out_like).__name__}. For "
                 "layouts of your own use jax.jit(init, out_shardings=...)."
             )
-        others = {
-            "mesh": mesh,
-            "devices": devices,
-            "donate_argnums": donate_argnums,
-            "donate_argnames": donate_argnames,
-            "static_argnums": static_argnums,
-            "static_argnames": static_argnames,
-            "like": like,
-            **options,
-        }
-        also = [name for name, value in others.items() if not (value is None or _is_empty(value))]
+        also = list(_given({"mesh": mesh, "devices": devices, **common, "like": like, **options}))
         if also:
             raise TypeError(
                 f"mjit: out_like= allows no other options, got {', '.join(also)}. The mesh is the step's; bind static "
@@ -148,14 +144,7 @@ def mjit(
         mesh = MultiMesh(global_mesh=mesh)
     if not isinstance(mesh, MultiMesh):
         raise _check.wrong("mjit", "mesh", "a mm.MultiMesh or a jax.sharding.Mesh", mesh)
-    common = {
-        "donate_argnums": donate_argnums,
-        "donate_argnames": donate_argnames,
-        "static_argnums": static_argnums,
-        "static_argnames": static_argnames,
-    }
-    given = {name: value for name, value in common.items() if not (value is None or _is_empty(value))}
-    options = merged(kind, {**given, **options}, inside)
+    options = merged(kind, {**_given(common), **options}, inside)
     if "static_broadcasted_argnums" in options:
         options["static_argnums"] = options["static_broadcasted_argnums"]
     if "donate" in options:
@@ -179,13 +168,14 @@ def mjit(
 
 def _count(fun: Callable[..., Any]) -> int | None:
     """How many arguments a function takes by position, None if that varies."""
-    kinds = [each.kind for each in parameters_of(fun).values()]
-    ordered = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return None if inspect.Parameter.VAR_POSITIONAL in kinds else sum(kind in ordered for kind in kinds)
+    varies = any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in parameters_of(fun).values())
+    return None if varies else len(positional_names(fun))
 
 
-def _is_empty(value: Any) -> bool:
-    return isinstance(value, tuple) and not value
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that are neither None nor an empty tuple."""
+    is_empty = {name: isinstance(value, tuple) and not value for name, value in options.items()}
+    return {name: value for name, value in options.items() if value is not None and not is_empty[name]}
 
 
 # Options of `jax.jit` that a step does not have, and the advice in the message.
