@@ -402,7 +402,7 @@ OTHERS: dict[str, tuple[str, Program]] = {
 ELSEWHERE = {
     # Lowered or differentiated to from others, or of other JAX versions.
     "closed_call", "empty", "empty2", "eq_to", "eval_jaxpr", "le_to", "log2", "lt_to", "mulhi", "one_minus_square",
-    "polynomial", "remat2", "threefry2x32", "xla_metadata_call", "zeros_like",
+    "polynomial", "remat2", "threefry2x32", "xla_metadata_call",
     # Of matrices, as those above.
     "cholesky_update", "geqp3", "geqrf", "hessenberg", "ormqr", "schur", "tridiagonal",
     # In `test_devices.py`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mmruntime._exactness.lattice import ANY, FREE, ZERO, AbstractValue, Kind, rows
+from mmruntime._exactness.lattice import ANY, FREE, AbstractValue, Kind, rows
 from mmruntime._exactness.rules.equation import Equation, NotProved, constant, reject_totals, rule
 from mmruntime._jaxpr.primitives import factors
 
@@ -208,12 +208,6 @@ def tile(eqn: Equation) -> AbstractValue:
     if len(differ) > 1 or whole_reps[differ[0]] != eqn.n * reps[differ[0]]:
         raise NotProved(_SEVERAL)
     return rows(differ[0], 1, value.power)
-
-
-@rule("zeros_like")
-def zeros_like(eqn: Equation) -> AbstractValue:
-    """Zeros of the shape of something."""
-    return ZERO
 
 
 @rule("pad", loose=("padding_config",))
