@@ -63,6 +63,8 @@ class CallForm:
 def call_form(names: Module, call: ast.Call, scope: Scope) -> CallForm:
     """The normal form of a call: `partial(f, 1)(2)` is `f(1, 2)`, and `partial(f, 1)` is `f(1)` that is not called."""
     bound = _is_partial(names, call, scope)
+    if not bound and not isinstance(call.func, ast.Call):
+        return CallForm(call, call.func, call.args, call.keywords, is_called=True)
     given: list[tuple[Sequence[ast.expr], Sequence[ast.keyword]]] = []
     function: ast.expr = call
     if not bound:

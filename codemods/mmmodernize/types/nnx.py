@@ -182,7 +182,6 @@ class NnxVariables:
     def kind(self, value: Value) -> str | None:
         """Whether a value is a variable, and how it was made; None where others are behind it, or it is none."""
         path = value.path
-        words = {word for step in path if step.kind is By.CALL for word, _ in step.what.keywords}
         while len(path) > 2 and path[-2] in _COPIES and path[-1].kind is By.CALL:
             path = path[:-2]
         steps = [step.kind for step in path]
@@ -190,7 +189,10 @@ class NnxVariables:
             is_variable = value.head in VARIABLES
             if isinstance(value.head, ast.ClassDef):
                 is_variable = self._is_own(value.module, value.head)
-            return ("annotated" if "sharding" in words else "plain") if is_variable else None
+            if not is_variable:
+                return None
+            calls = (step.what for step in value.path if step.kind is By.CALL)
+            return "annotated" if any(word == "sharding" for call in calls for word, _ in call.keywords) else "plain"
         is_layer = isinstance(value.head, str) and value.head.startswith("flax.nnx.")
         if is_layer and steps == [By.CALL, By.ATTRIBUTE] and path[1].what in _OF_LAYERS:
             return "layer"

@@ -70,8 +70,8 @@ class KeepVariableAnnotations(ModernizeCodemod):
             return
         uses = {use.node: use for use in module.uses(VARIABLES)}
         for call in module.nodes_of(ast.Call):
-            function = form_of(module, call).function
             given = {each.arg: each for each in call.keywords if each.arg in ("sharding", None)}
+            function = form_of(module, call).function if given else call.func
             if given and variables.is_class(module, function) is not False:
                 if "sharding" in given:
                     yield Location(module, function, uses.get(function))
