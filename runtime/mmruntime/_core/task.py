@@ -123,12 +123,6 @@ class Task:
             expected = 'a function of the iteration, such as lambda i: {"stage": i % 2}'
             _check.function(label, "loop_dependent_mesh_slice", self.loop_dependent_mesh_slice, expected)
 
-    @property
-    def searched_slice(self) -> StageSlice | None:
-        """Its slice, if the weights of layers are searched; None if it says itself where it runs."""
-        piece = self.mesh_slice
-        return piece if isinstance(piece, StageSlice) and piece.weights == "auto" else None
-
     def replace(self, **fields: Any) -> Task:
         """This task with other fields."""
         return dataclasses.replace(self, **fields)
@@ -150,6 +144,12 @@ class Task:
 
     def __hash__(self) -> int:
         return hash(self._key())
+
+
+def searched_slice(task: Task) -> StageSlice | None:
+    """The slice of a task, if the weights of layers are searched; None if it says itself where it runs."""
+    piece = task.mesh_slice
+    return piece if isinstance(piece, StageSlice) and piece.weights == "auto" else None
 
 
 def _suffixes(label: str, suffixes: Any) -> tuple[str, str]:

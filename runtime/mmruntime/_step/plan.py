@@ -17,6 +17,7 @@ from mmruntime._core.mesh import using
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.registry import registrations
 from mmruntime._core.switches import fast_path_enabled
+from mmruntime._core.task import searched_slice
 from mmruntime._execution.compile import Compiled, compile_program, owned_slots
 from mmruntime._execution.run import Runner, StepRunner, WholeRunner, outputs_of
 from mmruntime._execution.stacked_runner import StackedRunner, StackLayouts, lay_out_stacks
@@ -320,7 +321,7 @@ def _without_garbage_collection() -> Iterator[None]:
 
 def _with_cut_layers(step: Step, multimesh: MultiMesh) -> Step:
     """The step with a cut of its layers in the place of what is to be searched."""
-    is_asked = any(task.searched_slice is not None for task in tasks_of(step.ops()))
+    is_asked = any(searched_slice(task) is not None for task in tasks_of(step.ops()))
     return cut_layers(step, multimesh) if is_asked else step
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from mmruntime import schedules
 from mmruntime._core.multimesh import MultiMesh
-from mmruntime._core.task import StageSlice, Task
+from mmruntime._core.task import StageSlice, Task, searched_slice
 from mmruntime._jaxpr import flops as _cost
 from mmruntime._jaxpr.ir import Op, Region, Step, tasks_of
 from mmruntime._partition.pipeline.layer_bytes import LayerBytes, Trial, layer_bytes, trial
@@ -84,7 +84,7 @@ def _with_cuts(step: Step, found: Mapping[StageSlice, Bounds]) -> Step:
     """The step with these cuts of loops, by the slices of their first layers."""
     tasks: dict[Task, Task] = {}
     for task in tasks_of(step.ops()):
-        own = task.searched_slice
+        own = searched_slice(task)
         if own is not None and (bounds := found.get(replace(own, index=0))) is not None:
             tasks[task] = task.replace(mesh_slice=replace(own, weights=_weights(bounds)))
     if not tasks:
@@ -198,7 +198,7 @@ def _loops(step: Step) -> Iterator[tuple[StageSlice, int]]:
     regions: dict[StageSlice, dict[int, float]] = {}
     for number, region in enumerate(step.regions):
         for op in region.ops:
-            if op.task is not None and (piece := op.task.searched_slice) is not None:
+            if op.task is not None and (piece := searched_slice(op.task)) is not None:
                 spent = regions.setdefault(replace(piece, index=0), {})
                 spent[number] = spent.get(number, 0.0) + _cost.flops(op.eqn) * region.index_count
     for piece, spent in regions.items():
@@ -214,7 +214,7 @@ def _work(piece: StageSlice, region: Region) -> LayerWork:
         if op.variant:
             continue
         work, way = _cost.flops(op.eqn), int(op.backward)
-        own = None if op.task is None else op.task.searched_slice
+        own = None if op.task is None else searched_slice(op.task)
         if own is not None and replace(own, index=0) == piece:
             # What stands between two layers counts for the second.
             layers[own.index][way] += work + since[way]
