@@ -116,8 +116,8 @@ def _rewrite_modules(
 
     @functools.cache
     def beside() -> Sequence[bytes]:
-        imports = _imports_of(hinted)
-        return [file.data for file in others.values() if imports.search(file.data)]
+        may_import = _may_import(hinted)
+        return [file.data for file in others.values() if may_import(file.data)]
 
     outcomes = _decide(hinted, codemods, load, settings, unreadable, starred_in, callers, beside)
     results |= {facts.path: rewritten(facts, outcomes[facts.path]) for facts in hinted}
@@ -144,18 +144,18 @@ def _callers(hinted: Sequence[Facts], importing: Importing) -> Iterator[Facts]:
         for hint in facts.hints.hints
     ):
         return
-    imports = _imports_of(hinted)
     known = {facts.file.path for facts in hinted}
-    for file in importing(lambda data: imports.search(data) is not None):
+    for file in importing(_may_import(hinted)):
         facts = read_facts(file, ()) if file.path not in known else None
         if isinstance(facts, Facts):
             yield facts
 
 
-def _imports_of(modules: Sequence[Facts]) -> re.Pattern[bytes]:
-    """What import statements of some modules look like."""
+def _may_import(modules: Sequence[Facts]) -> Callable[[bytes], bool]:
+    """A test of bytes: whether a file may import one of some modules, in a statement of one line or of several."""
     names = b"|".join(sorted({re.escape(facts.names.name.rpartition(".")[2]).encode() for facts in modules}))
-    return re.compile(rb"^[ \t]*(?:from|import)[ \t][^\n]*?\b(?:" + names + rb")\b", re.MULTILINE)
+    word = re.compile(rb"\b(?:" + names + rb")\b")
+    return lambda data: b"import" in data and word.search(data) is not None
 
 
 def _calls_what_is_passed(facts: Facts, hint: Hint) -> bool:

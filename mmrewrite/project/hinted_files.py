@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 
 from mmrewrite.directives.calls import Reexports, means_hints
 from mmrewrite.project.facts import Facts, Importing, SourceFile, Unreadable
 
+_WORD = re.compile(r"\w+")
 Read = Callable[[SourceFile, Reexports], Facts | Unreadable]
 
 
@@ -63,17 +65,16 @@ def _mentions(reexports: Reexports) -> Callable[[bytes], bool]:
 
 
 def _imports(facts: Facts, reexports: Reexports) -> bool:
-    """Whether a module imports a re-exported name, or a module that re-exports one, and uses it by attribute."""
+    """Whether a module imports a re-exported name, or a module that re-exports one, and may use it by attribute."""
     targets, star = set(_targets(facts)), facts.names.star
     if star is not None:
         names = facts.names
         if names.home_of(star) in reexports.modules:
             return True
-    for full in reexports.every:
-        module, _, name = full.rpartition(".")
-        if full in targets or (module in targets and f".{name}" in facts.source.text):
-            return True
-    return False
+    given = {each.rpartition(".")[2] for each in reexports.every if each.rpartition(".")[0] in targets}
+    # By the words of its text, since hints that are calls have left the tree.
+    words = _WORD.findall(facts.source.text) if given else ()
+    return not targets.isdisjoint(reexports.every) or not given.isdisjoint(words)
 
 
 def _targets(facts: Facts) -> Iterator[str]:
