@@ -38,7 +38,8 @@ class Refusal:
     """A site that was left alone, with the reason and what the user may write instead.
 
     `hint` is the hint or old name that is not rewritten because of it, None where there is none. `is_consequence` says
-    that the site stays only because another one does, so that there is nothing to do about it here.
+    that the site stays only because another one does, so that there is nothing to do about it here. `cause` is the path
+    and line of that one, with no line where all of its file stays; None where it is no single one.
     """
 
     path: str
@@ -48,6 +49,7 @@ class Refusal:
     codemod: str
     hint: HintReference | None = field(default=None, compare=False)
     is_consequence: bool = field(default=False, compare=False)
+    cause: tuple[str, int | None] | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}:{self.column}: {self.reason} [{self.codemod}]"

@@ -200,9 +200,9 @@ class Session:
         kept = tuple(result for result in results if os.path.realpath(result.path) in changed)
         paths = {result.path for result in kept}
         self.unreported = sum(result.changed and result.path not in paths for result in results)
-        stay = [each.reason for result in kept for each in result.refusals if each.is_consequence]
-        causes = (_causes(result, stay) for result in results if result.path not in paths)
-        return tuple(sorted([*kept, *filter(None, causes)], key=lambda result: result.path)) if stay else kept
+        places = {each.cause for result in kept for each in result.refusals if each.cause is not None}
+        causes = (_causes(result, places) for result in results if result.path not in paths)
+        return tuple(sorted([*kept, *filter(None, causes)], key=lambda result: result.path)) if places else kept
 
     def select(self) -> Selection:
         """The files that may change."""
@@ -613,14 +613,10 @@ class Session:
         _stop(message)
 
 
-def _causes(result: Rewrite, reasons: Collection[str]) -> Rewrite | None:
-    """Of an unchanged file that what its refusals and errors keep back in others; None if that is nothing."""
-    refusals = tuple(
-        each
-        for each in result.refusals
-        if any(reason.endswith(f": {each.path}:{each.line} is refused") for reason in reasons)
-    )
-    stays = result.failed and any(reason.endswith(f": {result.path} stays as it is") for reason in reasons)
+def _causes(result: Rewrite, places: Collection[tuple[str, int | None]]) -> Rewrite | None:
+    """The refusals and errors of an unchanged file that keep others back from some places; None if there are none."""
+    refusals = tuple(each for each in result.refusals if (each.path, each.line) in places)
+    stays = result.failed and (result.path, None) in places
     if not refusals and not stays:
         return None
     return Rewrite(

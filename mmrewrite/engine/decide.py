@@ -351,13 +351,15 @@ class _Decider:
         for region in self._regions:
             # Axis names that the program has without a hint do no harm where they stay.
             causes = [key for key in region if key in self.causes and not self._is_implied(key)]
+            places: list[tuple[str, int | None]] = [(self.causes[key].path, self.causes[key].line) for key in causes]
+            places += [(path, None) for path, _ in region if path in broken]
             reasons = sorted(
-                [f"{self.causes[key].path}:{self.causes[key].line} is refused" for key in causes]
-                + [f"{path} stays as it is" for path, _ in region if path in broken]
+                (f"{path} stays as it is" if line is None else f"{path}:{line} is refused", (path, line))
+                for path, line in places
             )
             for key in sorted(region) if reasons else ():
                 if key in self._hints and key not in self.causes:
-                    refused[key] = self._refusal(key, reasons[0])
+                    refused[key] = self._refusal(key, *reasons[0])
         return refused
 
     def _hints_without_step(
@@ -384,12 +386,13 @@ class _Decider:
     def _is_implied(self, key: HintKey) -> bool:
         return key in self._hints and self._hints[key][1].implied
 
-    def _refusal(self, key: HintKey, reason: str) -> Refusal:
+    def _refusal(self, key: HintKey, reason: str, cause: tuple[str, int | None] | None = None) -> Refusal:
         facts, hint = self._hints[key]
         start = "left as it is" if hint.record.whole_module else _TOGETHER
         name = next(iter(_codemods_of(hint, self._codemods)), hint.directive)
         place = hint.reference
-        return Refusal(facts.path, place.line, place.column, f"{start}: {reason}", name, place, is_consequence=True)
+        reason = f"{start}: {reason}"
+        return Refusal(facts.path, place.line, place.column, reason, name, place, is_consequence=True, cause=cause)
 
     def redraft_reexporters(self, unreadable: Sequence[SourceFile]) -> None:
         """Draft modules that re-export hint functions again, now that it is known which hints go away."""
