@@ -21,7 +21,7 @@ See https://flax.readthedocs.io/en/latest/flip/4844-var-eager-sharding.html
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import ClassVar
 
 from mmmodernize.calls.call_forms import form_of
@@ -79,7 +79,7 @@ class KeepVariableAnnotations(ModernizeCodemod):
                     yield Location(module, given[None])
             if _changes(module, call) is not None and variables.has(module, call.args[0]) is not False:
                 yield Location(module, call)
-        for named in _names(module, context) if not is_of_today else ():
+        for named in context.analysis(_AnnotationNames).of(module) if not is_of_today else ():
             if _is_annotation(context, module, named) is not False:
                 yield Location(module, named)
         statements = module.nodes_of(ast.AugAssign)
@@ -101,7 +101,7 @@ class KeepVariableAnnotations(ModernizeCodemod):
         node, variables = self.site.node, self.site.context.analysis(NnxVariables)
         if isinstance(node, ast.keyword) and node.arg is None:
             self.site.leave(_BY_DICTIONARY)
-        if isinstance(node, ast.keyword) or any(each is node for each in _names(self.site.module, self.site.context)):
+        if isinstance(node, ast.keyword) or node in self.site.context.analysis(_AnnotationNames).of(self.site.module):
             self._rename_in_text(node)
             return
         assert isinstance(node, ast.expr)
@@ -196,13 +196,23 @@ def _changes(module: ModuleUses, node: ast.expr) -> str | None:
             return None
 
 
-def _names(module: ModuleUses, context: ModernizeContext) -> Iterator[ast.expr | ast.keyword]:
-    """What may name the annotation: texts, names for such a text where one is asked for, keywords."""
-    yield from (each for each in module.nodes_of(ast.Constant, ast.keyword) if _word(each) == "sharding")
-    flow = context.analysis(SharedFlow)
-    if any(_word(each) == "sharding" for other in context.modules.values() for each in other.strings):
-        for node in module.nodes_of(ast.Name, ast.Attribute):
-            if _place(module, node) is not None and flow.text(Value(module, node)) == "sharding":
+class _AnnotationNames:
+    """What may name the annotation of a variable in each module, looked for once."""
+
+    def __init__(self, context: ModernizeContext) -> None:
+        self._flow, self._found = context.analysis(SharedFlow), dict[ModuleUses, Collection[ast.AST]]()
+        self._is_text = any(_word(each) == "sharding" for module in context.modules.values() for each in module.strings)
+
+    def of(self, module: ModuleUses) -> Collection[ast.AST]:
+        """Texts, names for such a text where one is asked for, and keywords."""
+        if module not in self._found:
+            self._found[module] = dict.fromkeys(self._find(module))
+        return self._found[module]
+
+    def _find(self, module: ModuleUses) -> Iterator[ast.AST]:
+        yield from (each for each in module.nodes_of(ast.Constant, ast.keyword) if _word(each) == "sharding")
+        for node in module.nodes_of(ast.Name, ast.Attribute) if self._is_text else ():
+            if _place(module, node) is not None and self._flow.text(Value(module, node)) == "sharding":
                 yield node
 
 
