@@ -38,7 +38,8 @@ class KeepNnxOptimizers(ModernizeCodemod):
     changed_in: ClassVar = {"": ("flax", "0.11.0", "stops")}
     extra_markers: ClassVar = (b"nnx",)
     beside: ClassVar = _OPTIMIZERS
-    words: ClassVar = ("grads",)
+    # The optimizer of an update may be made, and its class named, in another module.
+    words: ClassVar = ("update",)
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
