@@ -363,8 +363,10 @@ class ValueFlow:
                 # What a step asks may lead here again.
                 self._behind[value] = (Unknown("what it is depends on itself", value),)
                 self._depth += 1
-                found = tuple(dict.fromkeys(self._step(value)))
-                self._depth -= 1
+                try:
+                    found = tuple(dict.fromkeys(self._step(value)))
+                finally:
+                    self._depth -= 1
             self._behind[value] = found
         return found
 
