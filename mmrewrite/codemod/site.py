@@ -133,6 +133,10 @@ class Site:
         """A call in normal form, read through every `partial`."""
         return call_form(self.facts.names, call, self.scope)
 
+    def place(self, path: str, line: int) -> str:
+        """A line, with its file where that is another one, in a message about this site."""
+        return f"line {line}" + (f" of {PurePath(path).name}" if path != self.facts.path else "")
+
     def text(self, node: ast.expr | ast.stmt) -> str:
         """The source of a node without the hints that go; that of an expression can be written in brackets."""
         start, end = span(self.facts.source, node)
@@ -307,10 +311,6 @@ class Site:
         return chosen
 
     # Changes
-
-    def place(self, path: str, line: int) -> str:
-        """A line, with its file where that is another one, in a message about this site."""
-        return f"line {line}" + (f" of {PurePath(path).name}" if path != self.facts.path else "")
 
     def fragment(self, statement: ast.stmt) -> Fragment:
         """The parsed text of a statement, or of its header. Refuses the site if LibCST cannot reproduce it."""
