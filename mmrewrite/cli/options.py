@@ -123,9 +123,7 @@ common_options = _all_of(
     color_option,
 )
 # Their names in a command, whose `--help` lists them last.
-COMMON = frozenset(
-    ("select", "ignore", "jobs", "no_cache", "strict", "config", "quiet", "verbose", "output_format", "color")
-)
+COMMON = frozenset(each.name for each in common_options(click.Command(None)).params)
 source_options = _all_of(click.argument("paths", nargs=-1, type=click.Path()), common_options)
 # For commands that an editor runs on a buffer.
 stdin_option = click.option(
