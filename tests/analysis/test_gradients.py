@@ -151,8 +151,8 @@ def test_how_a_gradient_is_made_and_called(text: str, expected: tuple[object, ..
         pytest.param(
             "def step(p, b):\n    return jax.grad(f)(p, b)\ny = step(p, b)  # mm: microbatch(size=2)",
             5,
-            "no `jax.grad(f)` or `jax.value_and_grad(f)` can be seen here; hint the statement that calls one, by name "
-            "or directly",
+            "no `jax.grad(f)` or `jax.value_and_grad(f)` can be seen here, and what this calls takes one at line 4; "
+            "move the hint to that statement",
             id="a function that takes a gradient",
         ),
         pytest.param(
@@ -165,8 +165,8 @@ def test_how_a_gradient_is_made_and_called(text: str, expected: tuple[object, ..
         pytest.param(
             "g = functools.partial(jax.grad(f), p)\ny = g(b)  # mm: microbatch(size=2)",
             4,
-            "no `jax.grad(f)` or `jax.value_and_grad(f)` can be seen here; hint the statement that calls one, by name "
-            "or directly",
+            "`g` is a `partial` of the gradient function made at line 3, and what it gives by position moves the other "
+            "arguments; hint that statement instead, with `argnum=` and `rng=` counted there",
             id="a gradient that has its first argument",
         ),
         pytest.param(

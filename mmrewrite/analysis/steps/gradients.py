@@ -9,8 +9,10 @@ from typing import NamedTuple, NoReturn
 
 from mmrewrite.codemod.site import Site
 from mmrewrite.directives.vocabulary import STATEMENT, kind_of
+from mmrewrite.source.calls import PARTIALS
 from mmrewrite.source.jit_kinds import JIT
 from mmrewrite.source.names import Binding, Scope
+from mmrewrite.values.callees import callees
 from mmrewrite.values.flow import ValueFlow, values_of
 from mmrewrite.values.names import reaching
 from mmrewrite.values.value import Access, By, CallArguments, Value
@@ -66,6 +68,11 @@ class Gradient:
         return self.makers[0].loss
 
     @property
+    def given(self) -> tuple[tuple[str, Value], ...]:
+        """The keywords that a `partial` gives the gradient function."""
+        return self.makers[0].given
+
+    @property
     def function(self) -> ast.expr:
         """The expression for it, as far as one stands in the text."""
         return self.loss.expression or self.wrapped_call.func
@@ -80,6 +87,7 @@ class GradientMaker(NamedTuple):
         argnums: What says which arguments it is differentiated by, if that is given.
         path: The path of the module that has it.
         line: Its line there.
+        given: The keywords that a `partial` gives it.
     """
 
     name: str
@@ -87,6 +95,7 @@ class GradientMaker(NamedTuple):
     argnums: Value | None
     path: str
     line: int
+    given: tuple[tuple[str, Value], ...]
 
     def place(self, site: Site) -> str:
         """Where it stands, in a message about a site."""
@@ -116,8 +125,11 @@ def find_gradient(site: Site) -> Gradient:
     if len(found) != 1:
         _refuse_gradients_of_objects(site, list(site.calls(site.statement)))
         reason = _why_unknown(site)
+        taken = _gradient_inside(site)
         advice = "; hint the statement that calls one, by name or directly"
-        if reason is not None:
+        if taken is not None:
+            advice = f", and what this calls takes one at {taken}; move the hint to that statement"
+        elif reason is not None:
             advice = f": {reason}; give the file that passes it too, or take the gradient here"
         site.refuse(f"no `jax.grad(f)` or `jax.value_and_grad(f)` can be seen here{advice}")
     call, makers = found[0]
@@ -139,20 +151,37 @@ def _why_unknown(site: Site) -> str | None:
     return None
 
 
-def _makers(site: Site, node: ast.expr) -> tuple[GradientMaker, ...]:
-    """What makes the gradient function that an expression may be, through `jax.jit`."""
+def _gradient_inside(site: Site) -> str | None:
+    """Where a function that a statement calls takes a gradient itself."""
     flow = values_of(site.project)
+    for call in site.calls(site.statement):
+        for made in callees(flow, flow.value_in(site.facts, call)).definitions:
+            for node in ast.walk(made.head) if isinstance(made.head, ast.AST) else ():
+                if isinstance(node, ast.Call) and flow.may(flow.at(made.module, node.func), _made_gradient).answers:
+                    return site.place(made.module.facts.path, node.lineno)
+    return None
 
-    def maker(value: Value) -> Value | None:
-        *before, last = value.path if value.head in GRADIENTS and _is_called(value) else (None,)
-        # `eqx.filter_grad(has_aux=True)(f)` has two calls.
-        return value if last is not None and not any(step.what.positional for step in before) else None
+
+def _made_gradient(value: Value) -> Value | None:
+    """A value that `jax.grad(f)` or its like makes."""
+    *before, last = value.path if value.head in GRADIENTS and _is_called(value) else (None,)
+    # `eqx.filter_grad(has_aux=True)(f)` has two calls.
+    return value if last is not None and not any(step.what.positional for step in before) else None
+
+
+def _makers(site: Site, node: ast.expr) -> tuple[GradientMaker, ...]:
+    """What makes the gradient function that an expression may be, through `jax.jit` and `partial` of keywords."""
+    flow = values_of(site.project)
+    partials: list[CallArguments] = []
 
     def inside(value: Value) -> list[Value]:
-        first = value.path[0].what.first() if value.head == JIT and _is_called(value) else None
+        is_bound = value.bound is not None and len(value.path) == 1
+        first = value.path[0].what.first() if is_bound or (value.head == JIT and _is_called(value)) else None
+        if first is not None and is_bound:
+            partials.append(value.path[0].what)
         return [first] if first is not None else []
 
-    found = flow.may(flow.value_in(site.facts, node), maker, also=inside)
+    found = flow.may(flow.value_in(site.facts, node), _made_gradient, also=inside)
     makers: dict[CallArguments, GradientMaker] = {}
     for each in found.answers:
         call = each.path[-1].what
@@ -162,8 +191,26 @@ def _makers(site: Site, node: ast.expr) -> tuple[GradientMaker, ...]:
         if loss is not None:
             path, _, line = found.places[each].rpartition(":")
             argnums = next(filter(None, (step.what.at(1, "argnums") for step in each.path)), None)
-            makers[call] = GradientMaker(f"{each.head}", loss, argnums, path, int(line))
+            given = tuple(each for bound in partials for each in keywords_of(bound))
+            makers[call] = GradientMaker(f"{each.head}", loss, argnums, path, int(line), given)
+    if makers and any(not _is_by_keyword(bound) for bound in partials):
+        lines = ", ".join(maker.place(site) for maker in makers.values())
+        site.refuse(
+            f"`{site.text(node)}` is a `partial` of the gradient function made at {lines}, and what it gives by "
+            "position moves the other arguments; hint that statement instead, with `argnum=` and `rng=` counted there",
+            node,
+        )
     return tuple(makers.values())
+
+
+def keywords_of(call: CallArguments) -> Iterator[tuple[str, Value]]:
+    """The arguments of a call by keyword, as far as their names are seen."""
+    return ((name, value) for name, value in call.keywords if name is not None)
+
+
+def _is_by_keyword(bound: CallArguments) -> bool:
+    """Whether a `partial` gives nothing but keywords that can be seen, so that positions stay."""
+    return len(bound.positional) == 1 and all(name is not None for name, _ in bound.keywords)
 
 
 def _is_called(value: Value) -> bool:
@@ -255,13 +302,11 @@ def _uses(site: Site, made: ast.Call, calls: list[ast.Call]) -> tuple[tuple[Use,
     """Calls of the gradient function `made`, in the statement itself or by its name; and whether these are all."""
     holder = made
     while True:
-        # `jax.jit(jax.grad(f))` is called with the same arguments.
-        jitted = next(
-            (call for call in calls if holder in call.args[:1] and site.resolve(call.func) == "jax.jit"), None
-        )
-        if jitted is None:
+        # `jax.jit(jax.grad(f))` and `partial(jax.grad(f), scale=2)` are called with the same arguments.
+        holding = next((call for call in calls if holder in call.args[:1] and _keeps_places(site, call)), None)
+        if holding is None:
             break
-        holder = jitted
+        holder = holding
     direct = tuple(Use(call, site.statement) for call in calls if call.func is holder)
     if direct:
         return direct, True
@@ -274,6 +319,13 @@ def _uses(site: Site, made: ast.Call, calls: list[ast.Call]) -> tuple[tuple[Use,
         uses = tuple(use for head in reads for use in _calls_of(site, head))
         return uses, len(statement.targets) == 1 and len(reads) == len(uses)
     return (), False
+
+
+def _keeps_places(site: Site, call: ast.Call) -> bool:
+    """Whether a call makes of a function one whose arguments have the same positions."""
+    call_with = values_of(site.project).call_at(values_of(site.project).uses_of(site.facts), call, None)
+    name = site.resolve(call.func)
+    return name == JIT or (name in PARTIALS and _is_by_keyword(call_with))
 
 
 def _calls_of(site: Site, name: ast.Name) -> Iterator[Use]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from mmrewrite.analysis.steps.gradients import Gradient
+from mmrewrite.analysis.steps.gradients import Gradient, keywords_of
 from mmrewrite.codemod.site import Site
 from mmrewrite.project.facts import Facts
 from mmrewrite.source.functions import own_nodes
@@ -37,13 +37,14 @@ class Loss:
     """The definition of the function that is differentiated, and its module.
 
     `before` are parameters that a transformation such as `hk.transform` puts before its own, of which `num_bound` are
-    given already: by a `partial`, or the object of a method.
+    given already: by a `partial`, or the object of a method. `given` are the arguments of the `partial` by name.
     """
 
     facts: Facts
     node: Definition
     before: tuple[str, ...] = ()
     num_bound: int = 0
+    given: tuple[tuple[str, Value], ...] = ()
 
     @property
     def scope(self) -> Scope:
@@ -105,8 +106,12 @@ def find_function(site: Site, value: Value, *, in_any_call: bool = False, depth:
         return None
     if found.outside in _PARAMETERS_BEFORE:
         return dataclasses.replace(inner, before=_PARAMETERS_BEFORE[found.outside])
-    num_bound = len(found.bound.positional) - 1 if found.bound is not None else 0
-    return dataclasses.replace(inner, num_bound=inner.num_bound + num_bound)
+    bound = found.bound
+    if bound is None:
+        return inner
+    by_position = [given.value for given in bound.positional[1:]]
+    given = (*zip(inner.parameters, by_position, strict=False), *keywords_of(bound), *inner.given)
+    return dataclasses.replace(inner, num_bound=inner.num_bound + len(by_position), given=given)
 
 
 def possible_functions(site: Site, value: Value) -> list[Loss]:
@@ -140,8 +145,8 @@ def names_one_key(name: str) -> bool:
     return looks_like_key(name) and (plain.endswith("rngs") or not plain.endswith("s"))
 
 
-def made_as_keys(site: Site, facts: Facts, node: ast.expr) -> bool | None:
-    """Whether an expression may be one random key, by how it is made; False if only several, None if none is seen."""
+def made_as_keys(site: Site, facts: Facts, node: ast.expr | Value) -> bool | None:
+    """Whether a value may be one random key, by how it is made; False if only several, None if none is seen."""
 
     def keys(value: Value) -> bool | None:
         kinds = [step.kind for step in value.path]
@@ -149,7 +154,8 @@ def made_as_keys(site: Site, facts: Facts, node: ast.expr) -> bool | None:
         return (value.head != _SPLIT or len(kinds) > 1) if is_made else None
 
     flow = values_of(site.project)
-    found = flow.may(flow.value_in(facts, node), keys).answers
+    value = node if isinstance(node, Value) else flow.value_in(facts, node)
+    found = flow.may(value, keys).answers
     return any(found) if found else None
 
 
@@ -284,7 +290,17 @@ def unnamed_keys(site: Site, gradient: Gradient, loss: Loss | None, cut: Collect
     found = {key.place: key for call in gradient.calls for key in _in_call(site, call, loss, cut)}
     if loss is not None and not found:
         found = {key.place: key for key in _in_loss(site, gradient, loss, cut)}
-    return list(found.values())
+    return [*found.values(), *_in_partials(site, gradient, loss)]
+
+
+def _in_partials(site: Site, gradient: Gradient, loss: Loss | None) -> Iterator[UnnamedKey]:
+    """The random keys that a `partial` gives the loss or the gradient function."""
+    given = (*gradient.given, *(loss.given if loss is not None else ()))
+    for name, value in dict(given).items():
+        is_written = isinstance(value.head, ast.Constant)
+        if not is_written and (looks_like_key(name) or made_as_keys(site, site.facts, value)):
+            what = f"a `partial` gives the loss `{name}`, which looks like a random key, {_REPEATED}"
+            yield UnnamedKey(f"{what}; pass it to the gradient by position {_ELSEWHERE}", None)
 
 
 def _in_call(site: Site, call: ast.Call, loss: Loss | None, cut: Collection[object]) -> Iterator[UnnamedKey]:
