@@ -20,6 +20,7 @@ from mmrewrite.codemod.layout import indentation
 from mmrewrite.codemod.site import Site
 from mmrewrite.directives.arguments import whole_number
 from mmrewrite.directives.vocabulary import FOR
+from mmrewrite.source.calls import stars_of
 from mmrewrite.source.libcst_parser import parse_statement
 from mmrewrite.source.line_breaking import longest_line
 
@@ -248,7 +249,7 @@ def _count(site: Site, loop: ast.For, total_of: Callable[[Site, ast.expr], str])
     iterable = loop.iter
     if isinstance(iterable, ast.Call):
         name = site.resolve(iterable.func)
-        plain = not any(isinstance(argument, ast.Starred) for argument in iterable.args)
+        plain = "*" not in stars_of(iterable)
         keywords = {keyword.arg for keyword in iterable.keywords}
         if name == "builtins.range" and plain and not keywords and isinstance(loop.target, ast.Name):
             return _of_range(site, loop, iterable)
@@ -361,7 +362,7 @@ def _read_total(site: Site, iterable: ast.expr) -> str | None:
 
 def _number_of_keys(site: Site, split: ast.Call) -> str | None:
     """How many keys `jax.random.split` makes; None where `*` or `**` hides that, or it must not be evaluated again."""
-    if any(isinstance(each, ast.Starred) for each in split.args) or any(each.arg is None for each in split.keywords):
+    if stars_of(split):
         return None
     given = [*split.args[1:2], *(each.value for each in split.keywords if each.arg == "num")]
     if not given:

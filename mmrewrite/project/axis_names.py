@@ -14,7 +14,7 @@ from mmrewrite.directives.vocabulary import CALL, CLASS, DEF, IMPLIED_LAYOUT, ST
 from mmrewrite.project.facts import Adopt, Facts, Loader, SourceFile, place_of, read_facts
 from mmrewrite.project.project import Project
 from mmrewrite.results import HintReference
-from mmrewrite.source.calls import CallForm
+from mmrewrite.source.calls import CallForm, stars_of
 from mmrewrite.source.functions import placed_expressions
 from mmrewrite.source.jit_kinds import JIT_KINDS
 from mmrewrite.source.names import Scope, all_arguments
@@ -184,7 +184,7 @@ def implied_hints(facts: Facts, known: Collection[str], jaxtyping: bool, *, copi
 
 def takes_one_copy(facts: Facts, call: ast.Call, scope: Scope) -> bool:
     """Whether a call is Flax's `unreplicate` of one value."""
-    is_one = len(call.args) == 1 and not call.keywords and not isinstance(call.args[0], ast.Starred)
+    is_one = len(call.args) == 1 and not call.keywords and not stars_of(call)
     return is_one and facts.names.resolve(call.func, scope) == UNREPLICATE
 
 

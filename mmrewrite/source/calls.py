@@ -31,19 +31,19 @@ class CallForm:
     is_called: bool
 
     @property
-    def has_star(self) -> bool:
-        """Whether `*` hides how many are given by position."""
-        return any(isinstance(each, ast.Starred) for each in self.positional)
+    def stars(self) -> frozenset[str]:
+        """Which of `*` and `**` hide arguments."""
+        return _stars(self.positional, self.keywords)
 
     @property
     def count(self) -> int:
         """How many arguments are given by position, as far as they are written out."""
-        return 0 if self.has_star else len(self.positional)
+        return 0 if "*" in self.stars else len(self.positional)
 
     @property
     def is_whole(self) -> bool:
         """Whether all arguments are seen, and no others can follow."""
-        return self.is_called and not self.has_star and self.keyword(None) is None
+        return self.is_called and not self.stars
 
     def lacks(self, name: str, place: int | None) -> bool:
         """Whether an argument is surely not given, by name or in its place; None if it has no place."""
@@ -55,9 +55,19 @@ class CallForm:
         positional, keywords = (*partial.positional, *self.positional), (*partial.keywords, *self.keywords)
         return replace(self, function=partial.function, positional=positional, keywords=keywords)
 
-    def keyword(self, name: str | None) -> ast.keyword | None:
-        """The argument of a name, the last one if a call replaces it; that of None is `**`."""
+    def keyword(self, name: str) -> ast.keyword | None:
+        """The argument of a name, the last one if a call replaces it."""
         return next((each for each in reversed(self.keywords) if each.arg == name), None)
+
+
+def stars_of(call: ast.Call) -> frozenset[str]:
+    """Which of `*` and `**` hide arguments of a call as it is written."""
+    return _stars(call.args, call.keywords)
+
+
+def _stars(positional: Sequence[ast.expr], keywords: Sequence[ast.keyword]) -> frozenset[str]:
+    found = ["*"] if any(isinstance(each, ast.Starred) for each in positional) else []
+    return frozenset((*found, "**") if any(each.arg is None for each in keywords) else found)
 
 
 def call_form(names: Module, call: ast.Call, scope: Scope) -> CallForm:

@@ -33,11 +33,6 @@ _CALLERS = frozenset(("asyncio.to_thread", "atexit.register", "jax.eval_shape"))
 _JITS, _OF_JITS = frozenset(("jax.jit", "jax.pmap")), frozenset(("eval_shape", "lower", "trace"))
 
 
-def hides_arguments(call: ast.Call) -> bool:
-    """Whether `*` or `**` may hide arguments of a call."""
-    return any(isinstance(each, ast.Starred) for each in call.args) or any(each.arg is None for each in call.keywords)
-
-
 def form_of(module: ModuleUses, call: ast.Call) -> CallForm:
     """The normal form of a call of a module."""
     return call_form(module.facts.names, call, module.scope_of(call))

@@ -18,8 +18,8 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mmmodernize.calls.call_forms import hides_arguments
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.source.calls import stars_of
 from mmrewrite.source.spans import blocks_of
 from mmrewrite.values.flow import ValueFlow
 
@@ -236,7 +236,7 @@ def _argument(parameter: _InitParameter, call: ast.Call) -> ast.expr | None:
     """What a call of the class passes for a parameter, None if that is not seen."""
     arguments = parameter.method.args
     names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)][1:]
-    if hides_arguments(call):
+    if stars_of(call):
         return None
     by_name = {keyword.arg: keyword.value for keyword in call.keywords}
     return dict(zip(names, call.args, strict=False)).get(parameter.name, by_name.get(parameter.name))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from mmmodernize.sites.site import EVERYWHERE, OldNameSite
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.source.calls import stars_of
 from mmrewrite.source.names import dotted_name
 
 RUNTIME = "mmruntime"
@@ -89,7 +90,7 @@ def is_without_mesh(module: ModuleUses, node: ast.expr) -> bool:
     if call is None:
         return False
     words = {word.arg for word in call.keywords}
-    return len(call.args) == 1 and not words & {"mesh", None} and not isinstance(call.args[0], ast.Starred)
+    return len(call.args) == 1 and "mesh" not in words and not stars_of(call)
 
 
 def spelled(site: OldNameSite, name: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
-from mmmodernize.calls.call_forms import call_of, hides_arguments
+from mmmodernize.calls.call_forms import call_of
 from mmmodernize.names.shared_names import CONSTRAINTS, GONE_VALUES, PJIT
 from mmmodernize.sites.site import OldNameSite
 from mmrewrite.project.uses import ModuleUses, OldNameUse
@@ -58,7 +58,7 @@ def specs_of(module: ModuleUses, use: OldNameUse) -> Specs:
         found = [*positional[1:2], *(k.value for k in keywords if k.arg in ("axis_resources", "shardings"))]
     else:
         found = [*positional[1:3], *(k.value for k in keywords if k.arg in _SPEC_KEYWORDS)]
-    return Specs(form.call, tuple(found), use.name in PJIT and hides_arguments(form.call))
+    return Specs(form.call, tuple(found), use.name in PJIT and bool(form.stars))
 
 
 def is_alias(module: ModuleUses, node: ast.expr) -> bool:

@@ -69,7 +69,7 @@ class PlainConstraints:
 
     def _may_have_the_old_keyword(self, member: Member) -> bool:
         if member.call is not None and member.call.is_called:
-            return member.call.keyword(None) is not None
+            return "**" in member.call.stars
         if any(string.value == _OLD_KEYWORD for module in self._modules.values() for string in module.strings):
             # As in `f(x, **{"axis_resources": spec})`.
             return True

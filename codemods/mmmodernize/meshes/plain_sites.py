@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from mmmodernize.calls.call_forms import hides_arguments
 from mmmodernize.calls.handed_functions import HandedFunctions, Place, call_with
 from mmmodernize.meshes.code_in_view import CodeInView
 from mmmodernize.meshes.mesh_contexts import CALLED, ENTERED, ENVIRONMENT, LEFT, STATEMENT, WITH, MeshContext
@@ -215,7 +214,7 @@ class PlainSites:
         form = member.call
         if form is None or (form.positional and not form.is_called):
             return f"{place} is no call with its specs"
-        if hides_arguments(form.call):
+        if form.stars:
             return f"{place} hides its specs"
         if not member.needs_mesh:
             return f"{place} has no specs, so only the context says on which devices it runs"

@@ -29,6 +29,7 @@ from mmrewrite.codemod.site import Site
 from mmrewrite.directives.arguments import whole_number
 from mmrewrite.directives.collect import Argument
 from mmrewrite.directives.vocabulary import nearest
+from mmrewrite.source.calls import stars_of
 
 _HARMLESS = ast.Name | ast.Attribute | ast.Subscript | ast.Constant
 
@@ -123,7 +124,7 @@ class _Chooser:
     def given(self) -> int | None:
         """How many positional arguments the calls have, None if they do not show it or differ."""
         counts = {len(call.args) for call in self.gradient.calls}
-        is_clear = not any(isinstance(each, ast.Starred) for call in self.gradient.calls for each in call.args)
+        is_clear = not any("*" in stars_of(call) for call in self.gradient.calls)
         return counts.pop() if len(counts) == 1 and is_clear else None
 
     def from_front(self, number: int) -> int:
@@ -298,7 +299,7 @@ class _Chooser:
         if not calls:
             self.refuse_to_guess("this gradient function is not called where it can be seen")
         for call in calls:
-            if any(isinstance(argument, ast.Starred) for argument in call.args):
+            if "*" in stars_of(call):
                 self.refuse_to_guess("star-args hide which argument is the batch", call)
         if len({len(call.args) for call in calls}) > 1:
             self.refuse_to_guess("this gradient function is called with different numbers of arguments")

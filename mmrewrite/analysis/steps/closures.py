@@ -17,6 +17,7 @@ from mmrewrite.analysis.steps.losses import (
     made_as_keys,
 )
 from mmrewrite.codemod.site import Site
+from mmrewrite.source.calls import stars_of
 from mmrewrite.source.names import root_of
 from mmrewrite.values.arguments import parameter_of
 from mmrewrite.values.flow import values_of
@@ -82,7 +83,7 @@ def cannot_be_given(site: Site, gradient: Gradient, loss: Loss, names: list[str]
         made = "" if is_here else f" ({maker.place(site)} makes it)"
         return f"not every call of this gradient can be seen{made}"
     use = gradient.uses[0]
-    if any(isinstance(argument, ast.Starred) for argument in use.call.args):
+    if "*" in stars_of(use.call):
         return "star-args hide the arguments of the gradient"
     if len(use.call.args) != len(node.args.posonlyargs) + len(node.args.args):
         return "the gradient is not called with each parameter of the loss by position"

@@ -11,6 +11,7 @@ from mmrewrite.analysis.steps.compilers import Compiler, compiler, curried, name
 from mmrewrite.codemod.site import Site
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.source.calls import stars_of
 from mmrewrite.source.jit_kinds import JIT_KINDS, compiled_in
 from mmrewrite.values.flow import values_of
 from mmrewrite.values.value import By, Decorated, Value
@@ -162,7 +163,7 @@ def _jits(site: Site, statement: ast.stmt) -> Iterator[Jit]:
         if used is None:
             continue
         name = site.text(maker)
-        if any(isinstance(argument, ast.Starred) for argument in call.args):
+        if "*" in stars_of(call):
             site.refuse(f"`*` hides what `{name}` compiles; pass it by position", call)
         named = used.positional()
         if len(call.args) > 1 + len(named):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from mmrewrite.analysis.steps.gradients import Gradient, keywords_of
 from mmrewrite.codemod.site import Site
 from mmrewrite.project.facts import Facts
+from mmrewrite.source.calls import stars_of
 from mmrewrite.source.functions import own_nodes
 from mmrewrite.source.names import Scope, all_arguments
 from mmrewrite.values.flow import values_of
@@ -340,8 +341,7 @@ def _in_loss(site: Site, gradient: Gradient, loss: Loss, cut: Collection[object]
 
 def _gives(call: ast.Call, index: int, name: str) -> bool:
     """Whether a call may give a parameter of the loss a value."""
-    hidden = any(isinstance(argument, ast.Starred) for argument in call.args)
-    return hidden or index < len(call.args) or any(keyword.arg in (None, name) for keyword in call.keywords)
+    return bool(stars_of(call)) or index < len(call.args) or any(keyword.arg == name for keyword in call.keywords)
 
 
 def _is_key(site: Site, node: ast.expr) -> bool:

@@ -25,6 +25,7 @@ from mmmodernize.modules.project_names import ProjectAge
 from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
 from mmmodernize.types.nnx import NnxVariables, is_nnx_module
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.source.calls import stars_of
 from mmrewrite.values.annotations import annotations_of, class_of_annotation
 from mmrewrite.values.containers import parts_of
 from mmrewrite.values.value import By, Own, Value
@@ -84,8 +85,9 @@ class KeepNnxLeaves(ModernizeCodemod):
         classes = names[0] if len(names) == 1 else f"({', '.join(names)})"
         leaf = f"is_leaf=lambda node: isinstance(node, {classes})"
         age = site.context.analysis(ProjectAge)
-        is_told = any(isinstance(each, ast.Starred) for each in call.args) or len(call.args) > 2 + place
-        is_told |= not {"is_leaf", None}.isdisjoint(word.arg for word in call.keywords)
+        is_told = (
+            bool(stars_of(call)) or len(call.args) > 2 + place or "is_leaf" in {word.arg for word in call.keywords}
+        )
         if is_told or not age.is_before("flax", "0.11.0"):
             shown = " and ".join(f"a {kind}" for kind in kinds)
             site.leave(f"since Flax 0.11 {shown} is a tree and no leaf; write `{leaf}` if one is meant")

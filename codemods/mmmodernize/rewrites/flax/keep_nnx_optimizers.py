@@ -19,12 +19,12 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
-from mmmodernize.calls.call_forms import hides_arguments
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_argument, make_positional, name_argument
 from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
 from mmmodernize.types.value_classes import ValueClasses
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.source.calls import stars_of
 from mmrewrite.values.value import Value
 
 _OPTIMIZERS = frozenset(f"flax.nnx.{home}Optimizer" for home in ("", "optimizer.", "training.optimizer."))
@@ -52,7 +52,7 @@ class KeepNnxOptimizers(ModernizeCodemod):
                     yield Location(module, use.node, use)
                 continue
             has_wrt = any(keyword.arg == "wrt" for keyword in call.keywords)
-            is_old = len(call.args) > 2 or not (has_wrt or (hides_arguments(call) and _gives_wrt(module)))
+            is_old = len(call.args) > 2 or not (has_wrt or (stars_of(call) and _gives_wrt(module)))
             if is_old or updates.is_seen:
                 yield Location(module, use.node, use)
         for call in module.nodes_of(ast.Call):
@@ -75,7 +75,7 @@ class KeepNnxOptimizers(ModernizeCodemod):
                     "since Flax 0.11 `nnx.Optimizer` needs `wrt=` where it is called, and the model at each update; "
                     "write `nnx.ModelAndOptimizer`, which is what it was"
                 )
-        elif hides_arguments(call):
+        elif stars_of(call):
             self.refuse("`*` or `**` hide whether `wrt=` is given; write `nnx.ModelAndOptimizer(model, tx, wrt=...)`")
         site.needs_package("flax", "0.11", "`nnx.ModelAndOptimizer`", jax="0.6")
         if call is not None and len(call.args) > 2:
@@ -175,6 +175,4 @@ def _asked_as_before(node: ast.AST) -> ast.expr | None:
 def _is_without_model(call: ast.Call) -> bool:
     words = [keyword.arg for keyword in call.keywords]
     given = len(call.args) + ("grads" in words)
-    return (
-        given == 1 and not any(isinstance(each, ast.Starred) for each in call.args) and not {"model", None} & {*words}
-    )
+    return given == 1 and not stars_of(call) and "model" not in words

@@ -25,11 +25,12 @@ import ast
 from collections.abc import Sequence
 from typing import ClassVar
 
-from mmmodernize.calls.call_forms import call_of, hides_arguments
+from mmmodernize.calls.call_forms import call_of
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_argument, make_positional
 from mmmodernize.meshes.partition_specs import is_alias, kind_of
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.source.calls import stars_of
 from mmrewrite.source.names import dotted_name
 
 _EXPLICIT = frozenset(("AxisType", "reshard", "explicit_axes", "auto_axes", "out_sharding"))
@@ -54,7 +55,7 @@ class KeepAutoAxes(ModernizeCodemod):
                 self._use_compat()
             return
         arguments = {keyword.arg: keyword.value for keyword in call.keywords}
-        starred = hides_arguments(call)
+        starred = stars_of(call)
         if not starred and ("axis_types" in arguments or len(call.args) > 2):
             self._place_sizes(call)
             return

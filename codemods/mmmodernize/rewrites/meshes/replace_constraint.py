@@ -62,7 +62,7 @@ class ReplaceConstraint(ModernizeCodemod):
                 site.replace(use.node, site.spell_compat("with_sharding_constraint", plan.why_compat))
             return
         if call is not None:
-            if (call.has_star or call.keyword(None) is not None) and plan.style == NAMED:
+            if call.stars and plan.style == NAMED:
                 self.refuse("starred arguments hide the spec; write the arguments out")
             for keyword in call.keywords:
                 if keyword.arg == "axis_resources":

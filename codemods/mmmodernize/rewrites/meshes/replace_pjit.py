@@ -115,7 +115,7 @@ class ReplacePjit(ModernizeCodemod):
     def rewrite_left(self) -> None:
         """Write the names of today for specs, which today's `pjit` takes in the same meaning under `with mesh:`."""
         call = call_of(self.site.module, self.use.node) if self.site.use is not None else None
-        if call is None or self.site.target < _HAS_SHARDINGS or any(keyword.arg is None for keyword in call.keywords):
+        if call is None or self.site.target < _HAS_SHARDINGS or "**" in call.stars:
             return
         for keyword in call.keywords:
             new = new_keyword(keyword.arg)
@@ -139,12 +139,12 @@ class ReplacePjit(ModernizeCodemod):
             refuse_gone(self.site, spec)
 
     def _check_starred(self, form: CallForm) -> None:
-        if form.has_star:
+        if "*" in form.stars:
             self.refuse("a starred argument hides which is which; write the arguments out")
 
     def _rewrite_call(self, form: CallForm) -> None:
         self._check_starred(form)
-        if form.keyword(None) is not None:
+        if "**" in form.stars:
             self.refuse("`**` hides which keywords are given; write them out")
         if not form.is_called and form.positional:
             self.refuse("`partial` with a function inside; give `pjit` the function directly")

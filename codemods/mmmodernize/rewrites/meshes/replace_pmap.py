@@ -33,7 +33,7 @@ from __future__ import annotations
 import ast
 from typing import ClassVar
 
-from mmmodernize.calls.call_forms import call_of, form_of, given_to, hides_arguments
+from mmmodernize.calls.call_forms import call_of, form_of, given_to
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.meshes.mapped_gradients import PMAP, MappedFunctions
 from mmmodernize.sites.site import ModernizeContext
@@ -93,7 +93,7 @@ class ReplacePmap(ModernizeCodemod):
         return [form]
 
     def _check(self, form: CallForm) -> None:
-        if hides_arguments(form.call):
+        if form.stars:
             self.refuse("`*` and `**` hide the arguments of `jax.pmap`; write them out", form.call)
         if len(form.positional) > _POSITIONS:
             self.refuse(

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from mmmodernize.calls.call_forms import hides_arguments
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_argument
+from mmrewrite.source.calls import stars_of
 
 
 class ReplacePvary(ModernizeCodemod):
@@ -30,7 +30,7 @@ class ReplacePvary(ModernizeCodemod):
         call = self.site.call
         if call is None:
             self.refuse('`pvary` is used as a value; write a function that calls `jax.lax.pcast(..., to="varying")`')
-        if hides_arguments(call):
+        if stars_of(call):
             self.refuse("`*` or `**` hide the arguments; write them out")
         self.site.needs("0.8.2", "`jax.lax.pcast`")
         append_argument(self.site, call, 'to="varying"')

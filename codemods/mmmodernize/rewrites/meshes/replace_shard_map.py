@@ -26,13 +26,14 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
-from mmmodernize.calls.call_forms import call_of, given_to, hides_arguments
+from mmmodernize.calls.call_forms import call_of, given_to
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_argument, make_positional, name_argument, value_start
 from mmmodernize.meshes.mapped_gradients import Mapped, MappedFunctions
 from mmmodernize.meshes.multimesh_uses import is_carried, is_without_mesh
 from mmmodernize.sites.site import Location, ModernizeContext
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.source.calls import stars_of
 from mmrewrite.source.names import dotted_name
 
 _PARAMETERS = ("f", "mesh", "in_specs", "out_specs", "check_rep", "auto")
@@ -64,7 +65,7 @@ class ReplaceShardMap(ModernizeCodemod):
         call, positional = form.call, form.positional
         keywords = {keyword.arg: keyword for keyword in call.keywords if keyword.arg}
         arguments: dict[str, ast.expr] = {word: item.value for word, item in keywords.items()}
-        if hides_arguments(call):
+        if stars_of(call):
             self._use_compat("`*` or `**` hide arguments")
             return
         if "f" in keywords and (call.args or call.keywords[0] is not keywords["f"]):

@@ -23,6 +23,7 @@ from mmmodernize.meshes.multimesh_uses import MARKERS, PACKAGES, is_carried, spe
 from mmmodernize.sites.site import Location, ModernizeContext
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.brackets import call_brackets, on_one_line
+from mmrewrite.source.calls import stars_of
 
 _NAMES = tuple(f"{owner}.register_task" for owner in PACKAGES)
 _FIRST = frozenset(("devices", "dims", "device_axes", "logical_axes", "loop_submesh_size"))
@@ -53,7 +54,7 @@ class ReplaceFirstRegisterTask(ModernizeCodemod):
         call = self.site.call
         assert call is not None
         given = {word.arg: word.value for word in call.keywords}
-        if None in given or len(call.args) != 1 or isinstance(call.args[0], ast.Starred):
+        if stars_of(call) or len(call.args) != 1:
             self.refuse(f"this is how the first version of MultiMesh was called; {_BY_HAND}", call)
         if "loop_submesh_size" in given:
             self.refuse(f"`loop_submesh_size=` is `Task(loop_dependent_mesh_slice=...)` today; {_BY_HAND}", call)

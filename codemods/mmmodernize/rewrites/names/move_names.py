@@ -278,10 +278,10 @@ def _problem(name: str, found: CallForm) -> str | None:
         if keyword.arg in gone or (keyword.arg and today.only is not None and keyword.arg not in today.only):
             by_position = "; pass the arguments by position" if keyword.arg in _BY_POSITION.get(name, ()) else ""
             return f"has no `{keyword.arg}=`{by_position}"
-    if found.keyword(None) is not None and today.lost:
+    if "**" in found.stars and today.lost:
         return f"has no `{'=`, `'.join(sorted(today.lost))}=`, and `**` may hide one; write the keywords out"
     same = _TAKEN.get(name, today.same)
-    if same is not None and (found.has_star or found.count > same):
+    if same is not None and ("*" in found.stars or found.count > same):
         return f"takes {same or 'no'} arguments by position as before; write the call anew"
     lacking = next((asked for asked, place in today.required.items() if found.lacks(asked, place)), None)
     return f"needs `{lacking}`" if lacking is not None else None

@@ -27,6 +27,7 @@ from mmmodernize.edits.arguments import append_argument, value_start
 from mmmodernize.names.name_index import old_names
 from mmmodernize.types.value_classes import ValueClasses
 from mmrewrite.source.brackets import arguments_of, call_brackets, needs_brackets, text_before
+from mmrewrite.source.calls import stars_of
 from mmrewrite.source.text import has_lines
 
 _METHODS = {
@@ -50,7 +51,7 @@ class ReplaceArrayFunctions(ModernizeCodemod):
         if not self.use.is_direct:
             return
         call = self.site.call
-        if call is None or any(isinstance(each, ast.Starred) for each in call.args):
+        if call is None or "*" in stars_of(call):
             self._refuse()
         if self.use.name == _IN1D:
             self._write_isin(call)
@@ -76,7 +77,7 @@ class ReplaceArrayFunctions(ModernizeCodemod):
         site.replace(self.use.node, site.spell("jax.numpy.isin"))
 
     def _write_permutation(self, call: ast.Call) -> None:
-        if any(each.arg is None for each in call.keywords):
+        if "**" in stars_of(call):
             self._refuse()
         append_argument(self.site, call, "independent=True")
         self.site.replace(self.use.node, self.site.spell("jax.random.permutation"))

@@ -30,10 +30,10 @@ import json
 from collections.abc import Mapping
 from typing import ClassVar, NoReturn
 
-from mmmodernize.calls.call_forms import hides_arguments
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_argument, insert_argument, remove_keyword, remove_keywords
 from mmrewrite.source.brackets import bracketless_text, text_before, tokens_between
+from mmrewrite.source.calls import stars_of
 from mmrewrite.source.spans import begins_its_line
 
 _HOME = "jax.experimental.host_callback"
@@ -77,7 +77,7 @@ class ReplaceHostCallback(ModernizeCodemod):
             self.site.replace(call, f"{self.site.spell('jax.effects_barrier')}()")
             return
         keywords = {word.arg: word for word in call.keywords}
-        if hides_arguments(call):
+        if stars_of(call):
             self._refuse("`*` or `**` hide the arguments")
         if _DEVICES & keywords.keys():
             option = min(word for word in keywords if word in _DEVICES)

@@ -60,7 +60,7 @@ from mmmodernize.sites.site import Location, ModernizeContext
 from mmmodernize.types.value_classes import ValueClasses
 from mmrewrite.project.uses import ModuleUses, OldNameUse
 from mmrewrite.results import Change
-from mmrewrite.source.calls import CallForm
+from mmrewrite.source.calls import CallForm, stars_of
 
 # Other codemods rewrite the keywords of these.
 _OF_OTHERS = frozenset(
@@ -340,7 +340,7 @@ def _is_in_its_place(module: ModuleUses, use: OldNameUse, keyword: ast.keyword) 
     call = module.parents[keyword]
     assert isinstance(call, ast.Call)
     order = BY_POSITION.get(use.name, ())
-    if call.func is not use.node or any(isinstance(argument, ast.Starred) for argument in call.args):
+    if call.func is not use.node or "*" in stars_of(call):
         return False
     named = [each.arg for each in call.keywords]
     count = call.keywords.index(keyword) + 1

@@ -15,12 +15,12 @@ See https://docs.jax.dev/en/latest/jax.sharding.html
 
 from __future__ import annotations
 
-import ast
 from typing import ClassVar
 
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_argument
 from mmmodernize.meshes.multimesh_uses import is_carried
+from mmrewrite.source.calls import stars_of
 
 _CLASSES = (
     "jax.sharding.GSPMDSharding",
@@ -51,7 +51,7 @@ class ReplaceGspmdSharding(ModernizeCodemod):
         if makes_others and self.site.target >= (0, 7, 0):
             self._move("GSPMDSharding.get_replicated")
             return
-        if call is None or len(call.args) != 1 or call.keywords or isinstance(call.args[0], ast.Starred):
+        if call is None or len(call.args) != 1 or call.keywords or stars_of(call):
             self.refuse("write `get_replicated(devices)` with the devices alone, for which there is a replacement")
         sharding, mesh = self.site.spell("jax.sharding.NamedSharding"), self.site.spell("jax.sharding.Mesh")
         self.site.wrap(call, f"{sharding}(", f", {self.site.spell('jax.sharding.PartitionSpec')}())")
