@@ -35,6 +35,7 @@ def rewrite(comment: str) -> Rewrite:
         ("# mm:", "stages"),
         ("# mm::", " stages"),
         ("# mm;", " stages"),
+        ("# mm.", "task(stage=0)"),
         ("# mm,", " stages"),
         ("# mm |", " stages"),
         ("# mm >", " stages"),
@@ -135,6 +136,11 @@ def test_of_every_directive(name: str) -> None:
         "# hint: register",
         "# hint: use task(stage=0)",
         "# see `# MM: stages`",
+        "# see `mm: task(stage=0)` below",
+        "# see `# mm: task(stage=0)` below",
+        "# of some mm: stages",
+        "# 'mm: stages' and others",
+        "# a comm: task(stage=0)",
         "# nn: Module",
     ],
 )
@@ -169,6 +175,34 @@ def test_a_hint_in_commented_out_code_is_counted() -> None:
         assert rewrite_source(f"{text}\nx = 1\n", REGISTRY).left == ()
 
 
+@pytest.mark.parametrize(
+    "before",
+    ["# noqa: E501 ", "# type: ignore[x]; ", "# pragma: no cover ", "# fmt: skip ", "# TODO: ", "# first - ", "#\xa0"],
+)
+@pytest.mark.parametrize("text", ["mm: stages", "mm:task(stage=0)"])
+def test_a_hint_in_another_comment(before: str, text: str) -> None:
+    (error,) = rewrite(before + text).errors
+    directive = text.removeprefix("mm:").strip()
+    assert error.message == f"{RULE}write `# mm: {directive}`"
+    (error,) = rewrite_source(f"{before}{text}\nx = f(1)\n", REGISTRY).errors
+    assert error.message == f"{RULE}write `# mm: {directive}` on a line of its own"
+    assert rewrite(f"{before} # mm: {directive}").errors == ()
+
+
+def test_a_hint_in_a_sentence_is_counted() -> None:
+    for text in ("# see mm: task(stage=0) below", "# in time (mm: task(stage=0)) this moves"):
+        result = rewrite(text)
+        assert [(left.line, left.reason) for left in result.left] == [(2, "in a sentence")]
+        assert (result.changed, result.errors) == (False, ())
+
+
 def test_strings_hold_none() -> None:
-    for text in ('x = "# MM: stages"\n', '"""\n# MM: stages\n"""\n', 'x = f"{1}# mm stages"\n'):
+    for text in (
+        'x = "mm: stages"\n',
+        'x = {"a": 1, mm: task(1)}  # b\n',
+        '"""\nsee mm: task(1)\n"""\n',
+        'x = "# MM: stages"\n',
+        '"""\n# MM: stages\n"""\n',
+        'x = f"{1}# mm stages"\n',
+    ):
         assert rewrite_source(text, REGISTRY).errors == ()

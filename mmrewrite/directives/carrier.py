@@ -14,7 +14,7 @@ CARRIER = "# mm: "
 
 # What is no carrier but looks like one where a directive follows: `# MM: stages`, `# mm; stages`, `# mn: stages`. The
 # last of the separators is the colon of East Asian keyboards.
-_SEPARATOR = "(?:[:;,|!>-]|\N{FULLWIDTH COLON})"
+_SEPARATOR = "(?:[:;,.|!>-]|\N{FULLWIDTH COLON})"
 # Possessive, and with a bound on what is looked through again for each `#`: this is matched against all bytes of all
 # files, and must take no longer than these are.
 _NAMES = r"[mMnN]{1,3}|[mM][mM][rR](?:[eE][wW][rR][iI][tT][eE])?|[hH][iI][nN][tT][sS]?"
@@ -25,6 +25,11 @@ _BEGINNING = (
 CARRIER_OR_NEAR = re.compile(_BEGINNING)
 _IN_BYTES = re.compile(_BEGINNING.encode())
 
+# What begins no comment, but stands in one: `# TODO: mm: stages`. Quoted, it is spoken about.
+_INSIDE = r"""mm:(?<![\w`'"]mm:)(?=[ \t]*+[a-z_]++[ \t]*+(?:[(;#\[\r\n]|\Z))"""
+INSIDE = re.compile(_INSIDE)
+_INSIDE_IN_BYTES = re.compile(_INSIDE.encode())
+
 
 def may_have_hints(data: bytes) -> bool:
     """The first gate: whether a file can hold a hint at all, or a comment that looks like one."""
@@ -33,4 +38,4 @@ def may_have_hints(data: bytes) -> bool:
 
 def has_carrier(data: bytes) -> bool:
     """Whether a file may hold a hint comment, or a comment that looks like one."""
-    return _IN_BYTES.search(data) is not None
+    return _IN_BYTES.search(data) is not None or _INSIDE_IN_BYTES.search(data) is not None

@@ -269,17 +269,20 @@ class _Collector:
 
     def read_comment(self, comment: Comment) -> None:
         text = self.source.text[comment.body : comment.end]
-        if comment.is_code:
-            self.leave(comment.start, text.strip(), "commented out")
+        if comment.left is not None:
+            self.leave(comment.start, text.strip(), comment.left)
             return
         if self.is_left_at(comment.start) and text.strip() not in SWITCHES:
             self.leave(comment.start, text.strip(), "`# mm: off`")
             return
         if not comment.exact:
             written = self.source.text[comment.start : comment.body]
+            _, column = self.source.position(comment.start)
             advice = self.mistake_in(comment, text) or f"write `{CARRIER}{text.strip()}`"
             message = f"a hint begins with `{CARRIER.strip()}` and a space; {advice}"
             length = len(written.rstrip())
+            if comment.own_line and self.source.line(comment.line)[: column - 1].strip():
+                raise Problem(comment.start, length, f"{message} on a line of its own")
             fix = CARRIER.strip() if length < len(written) else CARRIER
             raise Problem(comment.start, length, message, fix)
         again = second_carrier(text)

@@ -1,6 +1,7 @@
 """Find the `# mm:` comments of a module, and the statement that each is about.
 
-A comment that only looks like a hint, such as `# MM: stages`, is found too if the rest of it reads as a directive.
+A comment that only looks like a hint, such as `# MM: stages`, is found too if the rest of it reads as a directive, and
+so is one in another comment: `# TODO: mm: stages`.
 
 A comment on a line of its own is about the next statement, one at the end of a line about the statement on that line.
 The module is not tokenised: a `#` begins a comment unless it lies in a string of the syntax tree.
@@ -12,13 +13,14 @@ import ast
 import bisect
 import difflib
 import functools
+import operator
 import re
 import tokenize
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mmrewrite.directives.carrier import CARRIER, CARRIER_OR_NEAR
+from mmrewrite.directives.carrier import CARRIER, CARRIER_OR_NEAR, INSIDE
 from mmrewrite.directives.vocabulary import DIRECTIVES, IGNORE, SWITCHES
 from mmrewrite.source.brackets import tokens
 from mmrewrite.source.spans import blocks_of, first_line, on_line, span
@@ -30,6 +32,8 @@ _WORD = re.compile(r"[A-Za-z]+")
 _CALL = re.compile(r"([a-z_]+)[ \t]*\(")
 # How alike a misspelt directive and a real one are (`difflib`): `tsk` and `task` are, `mask` and `task` are not.
 _ALIKE = 0.8
+# What a bare directive stands behind where it is meant as one, sooner than as a word: other tools' comments, and signs.
+_BEFORE_WORD = re.compile(r"(?:[^\w\s)`'\"]|noqa(?::[ \w,]+)?|ignore(?:\[[\w, -]*\])?|no cover|fmt: ?\w+|TODO)\s*\Z")
 # Of what looks like a hint on one line. What is no comment, or prose, is tried again and again on a line that a program
 # has written; each try reads the rest of the line.
 _MOST_TRIED = 100
@@ -46,7 +50,7 @@ class Comment:
         line: Its line.
         own_line: Whether nothing else is on that line.
         exact: Whether it begins with `# mm: ` in just this spelling.
-        is_code: Whether the whole line is code that somebody commented out.
+        left: Why it stays: the whole line is code that somebody commented out, or a sentence goes on behind it.
     """
 
     start: int
@@ -55,7 +59,7 @@ class Comment:
     line: int
     own_line: bool
     exact: bool
-    is_code: bool = False
+    left: str | None = None
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,8 @@ def find_comments(source: SourceText, tree: ast.Module) -> Iterator[Comment]:
     last_line = 0
     tried: Counter[int] = Counter()
     strings = _CommentsBetweenStrings(source)
-    for match in CARRIER_OR_NEAR.finditer(source.text):
+    matches = (*CARRIER_OR_NEAR.finditer(source.text), *INSIDE.finditer(source.text))
+    for match in sorted(matches, key=operator.methodcaller("start")):
         line, _ = source.position(match.start())
         tried[line] += 1
         if line == last_line or tried[line] > _MOST_TRIED:
@@ -84,14 +89,25 @@ def find_comments(source: SourceText, tree: ast.Module) -> Iterator[Comment]:
         body = match.end() + len(rest) - len(rest.lstrip())
         carrier = source.text[match.start() : body]
         exact = carrier.rstrip(" \t") == CARRIER.strip() and (carrier != CARRIER.strip() or body == line_end)
-        # `# x = f(y)  # mm: shard(...)` on a line of its own is code that somebody commented out.
-        is_code = match.start() != first and own_line
-        if match.start() != first and not own_line and not _follows_comment(source.text, match.start()):
+        before, text, left = source.text[first : match.start()], source.text[body:line_end], None
+        if before.count("`") % 2 or before.endswith(("'", '"')):
+            # It is spoken about.
             continue
-        if (is_code or not exact) and not _reads_as_directive(carrier, source.text[body:line_end]):
+        if match.re is INSIDE:
+            call = _CALL.match(text)
+            is_meant = call is not None or _BEFORE_WORD.search(before) is not None
+            if not (is_meant and _reads_as_directive(CARRIER, text)):
+                continue
+            left = None if _parsed(text) is not None else "in a sentence"
+        elif before and own_line:
+            # `# x = f(y)  # mm: shard(...)` on a line of its own is code that somebody commented out.
+            left = "commented out"
+        elif before and not before[-1].isspace():
+            continue
+        if (left or not exact) and not _reads_as_directive(carrier, text):
             continue
         last_line = line
-        yield Comment(match.start(), body, line_end, line, own_line, exact, is_code)
+        yield Comment(match.start(), body, line_end, line, own_line, exact, left)
 
 
 def second_carrier(text: str) -> tuple[int, int] | None:
@@ -107,13 +123,22 @@ def _reads_as_directive(carrier: str, rest: str) -> bool:
     word = _WORD.search(carrier)
     is_ours = word is not None and _OWN_WORDS.fullmatch(word.group()) is not None
     has_separator = not carrier.rstrip()[-1:].isalpha()
-    try:
-        body = parse_quietly(rest).body
-    except (SyntaxError, ValueError, TooDeep):
+    body = _parsed(rest)
+    if body is None:
         # `# MM: task(stage=0` is a directive too, with a mistake more.
         call = _CALL.match(rest)
         return is_ours and has_separator and call is not None and call[1] in DIRECTIVES
+    if "." in carrier and any(isinstance(node, ast.Call) and node.args for node in ast.walk(ast.Module(body, []))):
+        # `# mm.task(f, ...)(x)` is a call of the runtime that somebody commented out.
+        return False
     return bool(body) and all(_is_directive(statement, is_ours, has_separator) for statement in body)
+
+
+def _parsed(text: str) -> list[ast.stmt] | None:
+    try:
+        return parse_quietly(text).body
+    except (SyntaxError, ValueError, TooDeep):
+        return None
 
 
 def _is_directive(statement: ast.stmt, is_ours: bool, has_separator: bool) -> bool:
@@ -132,11 +157,6 @@ def _is_directive(statement: ast.stmt, is_ours: bool, has_separator: bool) -> bo
     return node.id in SWITCHES or (node.id in DIRECTIVES and DIRECTIVES[node.id].needs_no_arguments)
 
 
-def _follows_comment(text: str, offset: int) -> bool:
-    """Whether the `#` at `offset` opens a comment after a comment, as in `# noqa  # mm: ...`."""
-    return text[offset - 1].isspace()
-
-
 def _comment_start(
     source: SourceText, tree: ast.Module, line: int, offset: int, between: _CommentsBetweenStrings
 ) -> int | None:
@@ -146,12 +166,13 @@ def _comment_start(
     for start, end in strings:
         if start <= offset < end:
             return between.start(start, end, offset)
-    while True:
-        position = source.text.index("#", position)
+    while position >= 0:
+        position = source.text.find("#", position, offset + 1)
         inside = next((end for start, end in strings if start <= position < end), None)
         if inside is None:
-            return position
+            return position if position >= 0 else None
         position = inside
+    return None
 
 
 class _CommentsBetweenStrings:
