@@ -66,8 +66,10 @@ def annotations_of(flow: ValueFlow, value: Value) -> Iterator[Annotation]:
                 yield Annotation(module, binding.statement.annotation, path)
             elif len(bindings) == 1 and isinstance(binding.node, ast.arg) and binding.node.annotation is not None:
                 yield Annotation(module, binding.node.annotation, path)
-    elif isinstance(head, Function) and path and path[0].kind is By.CALL and head.returns is not None:
-        yield Annotation(module, head.returns, path[1:])
+    elif isinstance(head, Function) and head.returns is not None:
+        steps = path[1:] if path and path[0].kind is By.BOUND else path
+        if steps and steps[0].kind is By.CALL:
+            yield Annotation(module, head.returns, steps[1:])
     of_class, steps = _class_of(flow, value)
     if of_class is not None and steps and steps[0].kind is By.ATTRIBUTE:
         for home, definition in flow.bases(*of_class).classes:
@@ -152,10 +154,14 @@ def _of_alias(flow: ValueFlow, module: ModuleUses, node: ast.expr, path: Path) -
 
 
 def _of_members(flow: ValueFlow, module: ModuleUses, node: ast.expr, path: Path) -> Iterator[Annotation]:
-    """What a class of the project says of an attribute, or of what a method gives."""
-    of_class = flow.class_at(module, node) if path and path[0].kind is By.ATTRIBUTE else None
+    """What a class of the project says of an attribute, of the field at a place, or of what a method gives."""
+    is_asked = bool(path) and path[0].kind in (By.ATTRIBUTE, By.ITEM)
+    of_class = flow.class_at(module, node) if is_asked else None
     for home, definition in flow.bases(*of_class).classes if of_class is not None else ():
         name, rest = path[0].what, path[1:]
+        if path[0].kind is By.ITEM:
+            place, fields = name.text if name is not None else None, [*_declared_by(definition)]
+            name = fields[place] if isinstance(place, int) and place < len(fields) else None
         yield from (Annotation(home, each, rest) for each in _declared_by(definition).get(name, ()))
         for binding in home.facts.names.inner[definition].bindings.get(name, ()):
             if isinstance(binding.node, Function) and binding.node.returns is not None:

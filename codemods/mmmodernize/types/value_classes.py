@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from mmmodernize.sites.site import ModernizeContext, SharedFlow
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.values.annotations import Annotation, declared
 from mmrewrite.values.value import Access, By, Path, Value
 
 ARRAY, WRAPPED, PMAPPED = "jax.Array", "jax.stages.Wrapped", "jax.pmap"
@@ -79,8 +80,9 @@ class ValueClasses:
     def _class(self, value: Value) -> str | None:
         """The class of a value where it ends."""
         head, path = value.head, value.path
-        if isinstance(head, ast.arg) and head.annotation is not None:
-            return _after(self._annotated(value.module, head.annotation), path)
+        found = {_after(self._annotated(module, node), rest) for module, node, rest in self._declared(value)}
+        if len(found) == 1 and None not in found:
+            return found.pop()
         if not isinstance(head, str) or not path or path[0].kind is not By.CALL or self._flow.behind(value):
             return None
         own, rest = head.rpartition(".")[2], path[1:]
@@ -93,6 +95,19 @@ class ValueClasses:
             return _after(ARRAY, rest)
         is_class = own[:1].isupper() and head.partition(".")[0] in _PACKAGES
         return _after(head, rest) if is_class else None
+
+    def _declared(self, value: Value) -> Iterator[Annotation]:
+        """What annotations say of a value: of one that is followed, only that it is of one of these packages."""
+        head = value.head
+        if (
+            isinstance(head, ast.Name)
+            and value.module.facts.names.binding(head.id, value.module.scope_of(head)) is None
+        ):
+            return
+        for found in declared(self._flow, value):
+            name = self._flow.full_name(found.module, found.node) or ""
+            if isinstance(head, ast.arg) or name.partition(".")[0] in _PACKAGES:
+                yield found
 
     def _annotated(self, module: ModuleUses, annotation: ast.expr) -> str | None:
         name = self._flow.full_name(module, annotation)

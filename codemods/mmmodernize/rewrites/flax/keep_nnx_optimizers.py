@@ -55,12 +55,12 @@ class KeepNnxOptimizers(ModernizeCodemod):
             is_old = len(call.args) > 2 or not (has_wrt or (stars_of(call) and _gives_wrt(module)))
             if is_old or updates.is_seen:
                 yield Location(module, use.node, use)
-        for call in module.nodes_of(ast.Call):
-            owner = _asked_as_before(call)
-            if owner is not None and (call.keywords or not updates.are_made):
+        for node in module.nodes_of(ast.Call, ast.Attribute):
+            owner, by_name = _asked_as_before(node), isinstance(node, ast.Call) and bool(node.keywords)
+            if owner is not None and (by_name or not updates.are_made):
                 is_one = updates.may_be_optimizer(module, owner)
-                if is_one and (call.keywords or updates.is_annotated(module, owner)):
-                    yield Location(module, call)
+                if is_one and (by_name or updates.is_annotated(module, owner)):
+                    yield Location(module, node)
 
     def rewrite(self) -> None:
         """Write one call, one class, or one update."""
@@ -87,6 +87,11 @@ class KeepNnxOptimizers(ModernizeCodemod):
     def _pass_by_position(self) -> None:
         site, call = self.site, self.site.node
         updates = site.context.analysis(_OldUpdates)
+        if isinstance(call, ast.Attribute):
+            self.refuse(
+                "since Flax 0.11 `nnx.Optimizer` holds no model; pass the model along with it, or write "
+                "`nnx.ModelAndOptimizer` where it is made"
+            )
         assert isinstance(call, ast.Call)
         assert isinstance(call.func, ast.Attribute)
         text = site.text(call.func)
