@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "mmrewrite.directives": ".results .source",
     "mmrewrite.project": ".results .source .directives",
     "mmrewrite.values": ".source .project",
-    "mmrewrite.codemod": "libcst .results .source .directives .project",
+    "mmrewrite.codemod": "libcst .results .source .directives .project .values",
     "mmrewrite.analysis": ".source .directives .project .values .codemod",
     "mmrewrite.engine": "fastjsonschema .results .tracking .source .directives .project .codemod",
     "mmrewrite.files": "pathspec platformdirs .results .tracking .source .directives",

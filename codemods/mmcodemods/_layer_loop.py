@@ -270,7 +270,7 @@ def _with_index(site: Site, loop: ast.For, total: str) -> Count:
 
 def _check_builtin(site: Site, loop: ast.For, name: str) -> None:
     """Refuse a loop where a function that is written means something else."""
-    if site.facts.names.resolve_dotted(name, site.scope) != f"builtins.{name}":
+    if site.resolve(ast.Name(name, ast.Load())) != f"builtins.{name}":
         site.refuse(f"`{name}` means something else here; rename it, or count the iterations in the loop", loop)
 
 

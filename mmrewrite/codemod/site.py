@@ -23,12 +23,14 @@ from mmrewrite.directives.vocabulary import closest, nearest
 from mmrewrite.project.axis_names import given_names
 from mmrewrite.project.facts import RUNTIME, Facts, Mesh
 from mmrewrite.project.project import Project
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.brackets import expression_text
 from mmrewrite.source.calls import CallForm, call_form
 from mmrewrite.source.functions import function_around
-from mmrewrite.source.names import Scope, dotted_name, numbered
+from mmrewrite.source.names import Scope, dotted_name, numbered, root_of
 from mmrewrite.source.spans import begins_its_line, blocks_of, first_line, span
 from mmrewrite.source.text import quoted
+from mmrewrite.values.flow import values_of
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -126,8 +128,27 @@ class Site:
     # Facts
 
     def resolve(self, node: ast.expr, scope: Scope | None = None) -> str | None:
-        """Full name of an expression, such as `jax.jit`, else None."""
-        return self.facts.names.resolve(node, scope or self.scope)
+        """Full name of an expression, such as `jax.jit`, else None; refuses what the program has put in its place."""
+        name = self.facts.names.resolve(node, scope or self.scope)
+        for where in self._rebound(root_of(node), name) if name is not None else ():
+            self.refuse(
+                f"`{name}` may be anything here, as the program sets it itself on {where}; give what it sets a name of "
+                "its own, and write that where it is meant",
+                node if hasattr(node, "lineno") else None,
+            )
+        return name
+
+    def _rebound(self, head: ast.AST, name: str) -> Iterator[str]:
+        """Where the program sets something of a library, or, by its text, the name of this module that leads to it."""
+        flow = values_of(self.project)
+        module, own = flow.uses_of(self.facts), head.id if isinstance(head, ast.Name) else ""
+        stores = [*flow.stores.set_in(module, own)]
+        if not self.project.holds(name, self.facts):
+            stores += [store for store, _ in flow.replacing(name)]
+        yield from (self.place(store.module.facts.path, store.node.lineno) for store in stores)
+        for each in flow.stores.written_by_text.get(module, ()):
+            if each.names is not None and own in each.names:
+                yield f"line {each.node.lineno}"
 
     def call_form(self, call: ast.Call) -> CallForm:
         """A call in normal form, read through every `partial`."""
@@ -169,12 +190,14 @@ class Site:
                     return True
         return False
 
-    def exec_line(self) -> int | None:
-        """The line of an `exec` in this module's namespace, which may rebind any name; None if there is none."""
-        scope = self.facts.names.scope
-        for call in self.facts.calls_alone:
-            if self.resolve(call.func, scope) == "builtins.exec" and all(_is_globals(each) for each in call.args[1:]):
-                return call.lineno
+    def written_by_text(self) -> ast.Name | None:
+        """What may bind any name of this module by its text: an `exec` in its namespace, or `globals()`."""
+        flow = values_of(self.project)
+        module = flow.uses_of(self.facts)
+        for place in flow.stores.written_by_text.get(module, ()):
+            is_local = place.node.id == "exec" and _is_local(module.parents[place.node], self.facts, module)
+            if place.names is None and not is_local:
+                return place.node
         return None
 
     # Refusals and mistakes
@@ -555,6 +578,17 @@ def _parts(layout: ast.expr) -> Iterator[ast.expr]:
             yield from _parts(item)
     else:
         yield layout
+
+
+def _is_local(call: ast.AST, facts: Facts, module: ModuleUses) -> bool:
+    """Whether an `exec` binds names of a namespace of its own, or of a function, and none that it declares `global`."""
+    match call:
+        case ast.Call(args=[_, _, *_] as arguments):
+            return not all(map(_is_globals, arguments[1:]))
+        case ast.Call(args=[ast.Constant(value=text)]):
+            return "global" not in str(text) and module.scope_of(call) is not facts.names.scope
+        case _:
+            return False
 
 
 def _is_globals(node: ast.expr) -> bool:

@@ -191,11 +191,11 @@ def _attempt(draft: Draft, hint: Hint, name: str, codemod: type[MeshCodemod]) ->
     try:
         if site.is_type_checking_only():
             site.refuse("code under `TYPE_CHECKING` does not run; move the hint to code that does")
-        line = site.exec_line()
-        if line is not None:
+        writer = site.written_by_text()
+        if writer is not None:
             site.refuse(
-                f"the `exec` on line {line} may give any name here another meaning; put the settings into a module and "
-                "import them"
+                f"the `{writer.id}` on line {writer.lineno} may give any name here another meaning; put the settings "
+                "into a module and import them"
             )
         codemod(site).rewrite()
     except SiteRefused as refusal:

@@ -86,13 +86,6 @@ class Facts:
         """What each statement mentions: names, attributes and imports."""
         return Mentions(self.tree)
 
-    @cached_property
-    def calls_alone(self) -> tuple[ast.Call, ...]:
-        """The calls that are statements of the module itself, outside of functions and classes."""
-        statements = (statement for statement, scope in self.names.scopes.items() if scope is self.names.scope)
-        expressions = (statement.value for statement in statements if isinstance(statement, ast.Expr))
-        return tuple(value for value in expressions if isinstance(value, ast.Call))
-
     def scope_of(self, statement: ast.stmt) -> Scope:
         """The scope in which `statement` runs."""
         return self.names.scopes[statement]

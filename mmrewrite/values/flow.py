@@ -82,6 +82,7 @@ class ValueFlow:
         self._bases: dict[ast.ClassDef, classes.Bases] = {}
         self._given: dict[ast.AST, tuple[Sequence[CallArguments], str | None]] = {}
         self._replacing: dict[str, Sequence[tuple[Store, Path]]] = {}
+        self._owning: dict[Store, Collection[str]] = {}
 
     # Modules and names
 
@@ -278,6 +279,8 @@ class ValueFlow:
     def may_be(self, store: Store, definition: ast.AST) -> bool:
         """Whether the target of a store may be what a definition defines or makes, by what its name is bound to."""
         target = store.target
+        if isinstance(target, ast.Constant):
+            return f"{store.owner()}".endswith(getattr(definition, "name", ""))
         if not isinstance(target, ast.Name):
             return True
         owner = store.module.scope_of(target).owner(target.id)
@@ -311,15 +314,16 @@ class ValueFlow:
 
     def _replaced(self, value: Value) -> Iterator[Value | Unknown]:
         """What the project puts in the place of something of a library: `jax.sharding.Mesh = lock`."""
-        name = value.head
-        if not isinstance(name, str):
-            return
+        for store, rest in self.replacing(value.head) if isinstance(value.head, str) else ():
+            yield from self.stored(store, (*rest, *value.path), None)
+
+    def replacing(self, name: str) -> Sequence[tuple[Store, Path]]:
+        """The places that set what has a full name out of the project, each with the attributes that follow."""
         if name not in self._replacing:
             # What the targets are may lead here again.
             self._replacing[name] = ()
             self._replacing[name] = [*self._stores_over(name)]
-        for store, rest in self._replacing[name]:
-            yield from self.stored(store, (*rest, *value.path), None)
+        return self._replacing[name]
 
     def _stores_over(self, name: str) -> Iterator[tuple[Store, Path]]:
         """The places that set a full name, or a module or class above it, each with the attributes that follow."""
@@ -327,16 +331,22 @@ class ValueFlow:
         for count in range(1, len(parts)):
             owner, rest = ".".join(parts[:count]), tuple(map(attribute, parts[count + 1 :]))
             for store in (*self.stores.of_modules(parts[count]), *self.stores.computed):
-                if store.holder is None and self._is_named(store, owner):
+                if store.holder is None and owner in self._owners(store):
                     yield store, rest
 
-    def _is_named(self, store: Store, name: str) -> bool:
-        """Whether the target of a store may be what has a full name out of the project."""
-        found = self.full_name(store.module, store.target)
-        if found is not None and not self.project.holds(found, store.module.facts):
-            return found == name
-        target = Value(store.module, store.target)
-        return bool(self.may(target, lambda value: True if value.outside == name else None).answers)
+    def _owners(self, store: Store) -> Collection[str]:
+        """The full names out of the project of what the target of a store may be."""
+        if store not in self._owning:
+            # What the target is may lead here again.
+            self._owning[store] = ()
+            found = store.owner()
+            if found is not None and not self.project.holds(found, store.module.facts):
+                self._owning[store] = (found,)
+            else:
+                target = Value(store.module, store.target)
+                named = self.may(target, lambda value: value.outside if not value.path else None)
+                self._owning[store] = frozenset(named.answers)
+        return self._owning[store]
 
     # Texts
 
@@ -440,9 +450,8 @@ class ValueFlow:
     def written(self, module: ModuleUses, node: ast.expr) -> ast.expr:
         """An expression, or the constant for which its name stands, if no other module sets the name."""
         found = written(module, node)
-        stores = self.stores.of_modules(node.id) if isinstance(node, ast.Name) and found is not node else ()
-        is_set = any(self.full_name(each.module, each.target) == module.facts.names.name for each in stores)
-        return node if is_set else found
+        stores = self.stores.set_in(module, node.id) if isinstance(node, ast.Name) and found is not node else ()
+        return node if any(True for _ in stores) else found
 
     # Readers
 

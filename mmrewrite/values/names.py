@@ -324,8 +324,9 @@ def _at_the_end(module: ModuleUses, bindings: list[Binding] | tuple[Binding, ...
 
 def _from_elsewhere(flow: ValueFlow, module: ModuleUses, name: str, path: Path) -> _Found:
     """What other code assigns to a name of a module: `settings.mesh = mesh`."""
-    for store in flow.stores.of_modules(name):
-        if flow.full_name(store.module, store.target) == module.facts.names.name:
-            yield from flow.stored(store, path, None)
-    if module in flow.stores.written_by_text:
-        yield Unknown(f"names of `{module.facts.names.name}` are bound by their text", is_open=True)
+    for store in flow.stores.set_in(module, name):
+        yield from flow.stored(store, path, None)
+    for place in flow.stores.written_by_text.get(module, ()):
+        if place.names is None or name in place.names:
+            told = f"names of `{module.facts.names.name}` are bound by their text"
+            yield Unknown(told, is_open=place.names is None)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
 from mmrewrite.project.uses import ModuleUses
-from mmrewrite.source.names import Binding
+from mmrewrite.source.names import Binding, last_name
 from mmrewrite.values.targets import written
 from mmrewrite.values.value import Function
+
+_SETTERS = ("__setattr__", "object", "patch", "setattr")
 
 
 class Store(NamedTuple):
@@ -20,7 +22,7 @@ class Store(NamedTuple):
     Attributes:
         module: The module of the place.
         node: The attribute that is assigned to, or the call.
-        target: The expression of the object.
+        target: The expression of the object; the text in `mock.patch("jax.jit")`, with the attribute.
         value: What is assigned, None for a target of an assignment.
         holder: The class of whose object this is, if that is `self`.
         words: The mapping that has the values by the names of attributes, in `self.__dict__.update(words)`.
@@ -32,6 +34,34 @@ class Store(NamedTuple):
     value: ast.expr | None
     holder: ast.ClassDef | None
     words: ast.expr | None = None
+
+    def owner(self) -> str | None:
+        """The full name of the object, None if it has none."""
+        names = self.module.facts.names
+        match self.target:
+            case ast.Constant(value=text):
+                return str(text).rpartition(".")[0]
+            case ast.Name(id="__builtins__"):
+                return "builtins"
+            case ast.Name() | ast.Attribute() as target:
+                return names.resolve(target, self.module.scope_of(target))
+            case ast.Subscript(value=ast.Attribute(attr="modules"), slice=ast.Name(id="__name__")):
+                return names.name
+            case ast.Subscript(value=ast.Attribute(attr="modules"), slice=ast.Constant(value=str(name))):
+                return name
+        return None
+
+
+class TextWrite(NamedTuple):
+    """A place that binds names of its module by their text: an `exec`, or what is written to `globals()`.
+
+    Attributes:
+        node: The `exec` or `globals` that is called there.
+        names: The names that it binds, None where only a run knows them.
+    """
+
+    node: ast.Name
+    names: frozenset[str] | None = None
 
 
 class Stores:
@@ -99,20 +129,15 @@ class Stores:
                     found[name] += ((module, definition, binding) for binding in bindings)
         return found
 
+    def set_in(self, module: ModuleUses, name: str) -> Iterator[Store]:
+        """The places that set a name of a module as an attribute of that."""
+        return (store for store in self.of(name) if store.holder is None and store.owner() == module.facts.names.name)
+
     @cached_property
-    def written_by_text(self) -> frozenset[ModuleUses]:
-        """The modules in which `globals()` is written to, or code in texts may bind names."""
-        found = set()
-        for module in self._modules():
-            for head in module.heads.get("globals", ()):
-                call = module.parents.get(head)
-                holder = module.parents.get(call) if isinstance(call, ast.Call) else None
-                is_store = isinstance(holder, ast.Subscript) and not isinstance(holder.ctx, ast.Load)
-                if is_store or (isinstance(holder, ast.Attribute) and holder.attr in ("update", "setdefault")):
-                    found.add(module)
-            if any(isinstance(module.parents.get(head), ast.Call) for head in module.heads.get("exec", ())):
-                found.add(module)
-        return frozenset(found)
+    def written_by_text(self) -> Mapping[ModuleUses, Sequence[TextWrite]]:
+        """The modules in which names may be bound by their text, with the places."""
+        found = {module: [*_written_by_text(module)] for module in self._modules()}
+        return {module: places for module, places in found.items() if places}
 
     @cached_property
     def _reads(self) -> Mapping[str, Sequence[tuple[ModuleUses, ast.expr]]]:
@@ -144,13 +169,35 @@ class Stores:
                         self._by_dictionary(module, call, call.args[0], named, computed)
                     elif head.id == "setattr" and call.args:
                         self._set(module, call, call.args, named, computed)
-            for node in (node for node in module.nodes_of(ast.Attribute) if node.attr in ("__setattr__", "setattr")):
-                # Also `monkeypatch.setattr` of pytest.
-                call = module.parents[node]
-                if isinstance(call, ast.Call) and call.func is node and len(call.args) in (2, 3):
-                    args = call.args if len(call.args) == 3 else [node.value, *call.args]
-                    self._set(module, call, args, named, computed)
+            setters: list[ast.Attribute | ast.Name] = [*module.heads.get("patch", ())]
+            setters += (node for node in module.nodes_of(ast.Attribute) if node.attr in _SETTERS)
+            for setter in setters:
+                call = module.parents[setter]
+                if isinstance(call, ast.Call) and call.func is setter and call.args:
+                    self._replace(module, call, setter, named, computed)
         return named, computed
+
+    def _replace(
+        self,
+        module: ModuleUses,
+        call: ast.Call,
+        setter: ast.Attribute | ast.Name,
+        named: dict[str, list[Store]],
+        computed: list[Store],
+    ) -> None:
+        """What `x.__setattr__`, `monkeypatch.setattr` of pytest, or `mock.patch` sets, perhaps by its full name."""
+        args, word = call.args, last_name(setter)
+        if word != "__setattr__" and isinstance(args[0], ast.Constant) and "." in str(args[0].value):
+            name = str(args[0].value).rpartition(".")[2]
+            named[name].append(Store(module, call, args[0], args[1] if len(args) > 1 else None, None))
+        elif isinstance(setter, ast.Attribute) and word in ("__setattr__", "setattr") and len(args) == 2:
+            self._set(module, call, [setter.value, *args], named, computed)
+        elif (
+            word != "patch"
+            and len(args) > 1
+            and (word != "object" or last_name(getattr(setter, "value", None)) == "patch")
+        ):
+            self._set(module, call, args[:3], named, computed)
 
     def _set(
         self,
@@ -161,9 +208,9 @@ class Stores:
         computed: list[Store],
     ) -> None:
         holder = own_class(module, args[0])
-        name = written(module, args[1]) if len(args) == 3 else None
+        name = written(module, args[1]) if len(args) > 1 else None
         if isinstance(name, ast.Constant):
-            named[str(name.value)].append(Store(module, call, args[0], args[2], holder))
+            named[str(name.value)].append(Store(module, call, args[0], args[2] if len(args) == 3 else None, holder))
         if name is None or not isinstance(args[1], ast.Constant):
             # The name of a constant may be bound to something else.
             computed.append(Store(module, call, args[0], args[2] if len(args) == 3 else None, holder))
@@ -195,6 +242,40 @@ class Stores:
                         computed.append(Store(module, call, target, None, holder, keyword.value))
                     else:
                         named[keyword.arg].append(Store(module, call, target, keyword.value, holder))
+
+
+def _written_by_text(module: ModuleUses) -> Iterator[TextWrite]:
+    heads = [each for name in ("exec", "globals", "vars", "locals") for each in module.heads.get(name, ())]
+    for head in (each for each in heads if module.scope_of(each).owner(each.id) is None):
+        call = module.parents[head]
+        if not isinstance(call, ast.Call) or call.func is not head:
+            continue
+        if head.id == "exec":
+            yield TextWrite(head)
+        elif not call.args and (head.id == "globals" or module.scope_of(head) is module.facts.names.scope):
+            for holder in _holders(module, call):
+                match holder, module.parents[holder]:
+                    case ast.Subscript(slice=ast.Constant(value=str(name)), ctx=ast.Store() | ast.Del()), _:
+                        yield TextWrite(head, frozenset((name,)))
+                    case ast.Subscript(ctx=ast.Store() | ast.Del()), _:
+                        yield TextWrite(head)
+                    case ast.Attribute(attr="update"), ast.Call(args=[], keywords=words) if all(
+                        each.arg for each in words
+                    ):
+                        yield TextWrite(head, frozenset(str(each.arg) for each in words))
+                    case ast.Attribute(attr="update" | "setdefault" | "__setitem__" | "pop" | "clear"), _:
+                        yield TextWrite(head)
+                    case _:
+                        pass
+
+
+def _holders(module: ModuleUses, call: ast.Call) -> Iterator[ast.AST]:
+    """What takes the result of a call, also by a name that it is assigned to."""
+    holder = module.parents[call]
+    yield holder
+    for target in holder.targets if isinstance(holder, ast.Assign) else [getattr(holder, "target", None)]:
+        if isinstance(target, ast.Name):
+            yield from (module.parents[each] for each in module.heads.get(target.id, ()))
 
 
 def own_class(module: ModuleUses, node: ast.expr) -> ast.ClassDef | None:

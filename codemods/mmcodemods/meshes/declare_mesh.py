@@ -72,13 +72,13 @@ class DeclareMesh(MeshCodemod):
         if not any(name in each.source.text for each in project.facts.values() if each is not self.site.facts):
             return False
         flow = values_of(project)
-        found = [(each.module, each.target) for each in flow.stores.of_modules(name)]
-        if "__getattr__" in own.scope.bindings:
-            reads = flow.stores.reads(name)
-            found += [(module, node.value) for module, node in reads if isinstance(node, ast.Attribute)]
-            if any(item.name == f"{own.name}.{name}" for module in flow.modules for item in module.imported):
-                return True
-        return any(flow.full_name(module, node) == own.name for module, node in found)
+        if any(True for _ in flow.stores.set_in(flow.uses_of(self.site.facts), name)):
+            return True
+        if "__getattr__" not in own.scope.bindings:
+            return False
+        reads = ((module, node.value) for module, node in flow.stores.reads(name) if isinstance(node, ast.Attribute))
+        is_read = any(flow.full_name(module, node) == own.name for module, node in reads)
+        return is_read or any(item.name == f"{own.name}.{name}" for module in flow.modules for item in module.imported)
 
     def _refuse_another_runtime(self) -> None:
         """Refuse a mesh whose module would import another `mmruntime` than the library, which may be vendored."""

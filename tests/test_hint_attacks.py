@@ -1,0 +1,91 @@
+"""Programs that pass something off as what a hint asks for: each is refused with a sentence, or rewritten rightly.
+
+They are in `hint_attacks.txt`, by what they pass off. What is rewritten says so, with text of the result: there the
+attack only looks like one, or the runtime proves what it is given.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import pytest
+from fixture_files import source_files
+from test_values import programs
+
+from mmrewrite.codemod.registry import Registry
+from mmrewrite.engine.rewrite import rewrite_project
+
+pytestmark = pytest.mark.quick
+
+REGISTRY = Registry()
+HEAD = """import functools
+import typing
+from unittest import mock
+import flax
+import jax
+import jax.numpy as jnp
+import optax
+from flax import linen as nn, nnx
+from nowhere import FLAG, fake
+# mm: mesh(stage=2)
+def forward(params, value):
+    for w in params:  # mm: stages
+        value = jnp.tanh(value @ w)
+    return value
+def loss(params, value):
+    return (forward(params, value) ** 2).mean()
+def noisy(params, value, noise):
+    return loss(params, value + jax.random.normal(noise, value.shape))
+def other(params, value):
+    return value
+def run(function, *arguments):
+    return function(*arguments)
+class Dense:
+    def __call__(self, x):
+        return jnp.tanh(x)
+root = jax.random.key(0)
+main = jax.jit(forward)  # mm: mjit
+"""
+LINES = HEAD.count("\n")
+# What is written by those who believe it.
+EDITS = {"jit": "mm.mjit(other"}
+
+
+class Attack(NamedTuple):
+    files: dict[str, bytes]
+    wanted: str | None
+
+
+def attack(title: str, code: str) -> Attack:
+    """The files of a program, and what its result must have; None if it must be refused."""
+    first, *others = re.split(r"^# file (.*)\n", code, flags=re.MULTILINE)
+    files = {"main.py": HEAD + first, **dict(zip(others[::2], others[1::2], strict=True))}
+    wanted = title.partition(" -> ")[2] or None
+    return Attack({path: text.encode() for path, text in files.items()}, wanted)
+
+
+ATTACKS = {title: attack(title, code) for title, code in programs("hint_attacks.txt").items()}
+
+
+@pytest.mark.parametrize("title", ATTACKS)
+def test_what_looks_like_it_is_refused_or_rewritten_rightly(title: str) -> None:
+    files, wanted = ATTACKS[title]
+    load = {f"./{path}": data for path, data in files.items()}
+    results = rewrite_project(source_files(files), REGISTRY, load=load.get)
+    assert [each.failure for each in results if each.failure is not None] == []
+    told = [
+        (each.line, each.reason)
+        for result in results
+        for each in result.refusals
+        if not each.is_consequence and (each.line > LINES or result.path != "main.py" or "on line" in each.reason)
+    ]
+    told += [(each.line, each.message) for result in results for each in result.errors]
+    if wanted is None:
+        edit = EDITS[title.partition(":")[0]]
+        assert all(edit not in each.result.decode() for each in results)
+        assert told
+        assert all("; " in reason or ": " in reason for _, reason in told), told
+    else:
+        assert wanted in results[0].result.decode()
+        assert told == []
