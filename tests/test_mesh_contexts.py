@@ -223,6 +223,18 @@ def test_what_is_seen_to_be_no_mesh_holds_nothing_back() -> None:
         assert is_mesh(modernized(f"def g(f):\n    with {text}:\n        build(f)\n")) is False, text
 
 
+@pytest.mark.parametrize(
+    "write", ["vars(other).update(words)", "other.__dict__.update(words)", "setattr(other, *words)"]
+)
+def test_what_other_code_sets_by_computed_names_makes_no_lock_a_mesh(write: str) -> None:
+    text = (
+        f"def fill(other, words):\n    words.pop('x')\n    {write}\n"
+        "class A:\n    def __init__(self):\n        self.entered = threading.Condition()\n"
+        "    def g(self, f):\n        with self.entered:\n            build(f)\n"
+    )
+    assert is_mesh(modernized(text)) is False
+
+
 def test_each_context_that_may_be_a_mesh_is_named_once() -> None:
     text = "".join(f"def g{number}(f, m):\n    with m:\n        build(f)\n" for number in range(3))
     told = [each.line for each in modernized(text).refusals if "may be a mesh" in each.reason]

@@ -311,13 +311,14 @@ def _attribute(
         for each in flow.stores.computed
         if each.holder in holders or (each.holder is None and flow.may_be(each, definition))
     ]
-    for store in computed:
+    # `setattr(self, name, value)` and the like; of what other code sets, most is of another object.
+    given = [store for store in computed if store.holder is not None and (store.words or store.value)]
+    for store in given:
         if store.words is not None:
             yield Value(store.module, store.words, (item(name), *rest), frame)
-        elif store.value is not None and store.holder is not None:
-            # `setattr(self, name, value)`
+        else:
             yield from flow.stored(store, rest, frame)
-    is_given = is_found or any(each.words or (each.value and each.holder) for each in computed)
+    is_given = is_found or bool(given)
     looked = [(home, each) for home, each in bases.classes if _binds(home, each, "__getattr__")]
     for store in computed[:1]:
         line = getattr(store.node, "lineno", 1)
@@ -328,9 +329,9 @@ def _attribute(
     # What other code sets may be of another object.
     is_of_class = any(each.holder is not None for each in stores) or bool(_first_with(family, name))
     for home, each in looked[:1] if not is_of_class else ():
-        given = CallArguments([flow.argument(module, ast.Constant(name))])
+        asked = CallArguments([flow.argument(module, ast.Constant(name))])
         for binding in home.facts.names.inner[each].bindings["__getattr__"]:
-            yield from of_bound(flow, home, binding, (Access(By.BOUND, owner), Access(By.CALL, given), *rest), None)
+            yield from of_bound(flow, home, binding, (Access(By.BOUND, owner), Access(By.CALL, asked), *rest), None)
     for metaclass in bases.metaclasses if is_class and not is_of_class else ():
         yield _made(flow, metaclass).done(attribute(name), *rest)
     if is_found:
