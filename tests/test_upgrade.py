@@ -138,6 +138,18 @@ def test_a_reason_is_told_once_with_its_places_the_worst_first(folder: Path) -> 
     assert run("modernize", "--diff", "-v").stderr.count("`jax.xla_computation` warns since") == 7
 
 
+def test_one_reason_for_several_names_is_told_once(folder: Path) -> None:
+    (folder / "keys.py").write_text("import jax\njax.random.split(key)\n")
+    (folder / "train.py").write_text(
+        "import jax\nfrom flax import nnx\njax.random.normal(key)\n"
+        "def train(optimizer: nnx.Optimizer, grads):\n    optimizer.update(grads)\n"
+    )
+    told = run("modernize", "--diff", "--upgrade-to", "0.12").stderr
+    assert "keys.py:2:1: `jax.random.split` left alone: since JAX 0.5.0 it gives other numbers" in told
+    assert "\n  also at train.py:3:1 (`jax.random.normal`)\n" in told
+    assert told.count("train.py:5:") == 1
+
+
 def test_exit_status_is_whether_anything_is_needed(folder: Path) -> None:
     assert upgrade("--upgrade-to", "0.8.0").exit_code == 1
     (folder / "train.py").write_text("import jax.numpy as jnp\nx = jnp.fix(1.5)\n")
@@ -411,10 +423,13 @@ def test_names_that_the_target_lacks_are_told(folder: Path) -> None:
     assert result.stdout.startswith(
         "To run on JAX 0.6.0, Flax 0.11.0, 6 uses of names that came later are for a person."
     )
-    assert "  train.py:6:10: `nnx.List` came back with Flax 0.12.0; upgrade to Flax 0.12.0, or do" in result.stdout
+    assert "  train.py:4:22: `flax.nnx.List` came back with Flax 0.12.0; upgrade to Flax 0.12.0, or do" in result.stdout
+    assert (
+        "    also at train.py:6:10 (`nnx.List`), train.py:6:20 (`nnx.Dict`), train.py:6:35 (`Layers`)" in result.stdout
+    )
     assert "  train.py:7:8: `jax.P` came with JAX 0.7.0; upgrade to" in result.stdout
     markdown = upgrade("--upgrade-to", "flax==0.11.0", "--format", "markdown").stdout
-    assert "- `train.py:6:10`: `nnx.List` came back with Flax 0.12.0" in markdown
+    assert "- `train.py:4:22`: `flax.nnx.List` came back with Flax 0.12.0" in markdown
     assert upgrade("--upgrade-to", "flax==0.12.0").stdout == "Nothing in these files keeps them from Flax 0.12.0.\n"
 
 

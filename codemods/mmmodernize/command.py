@@ -25,7 +25,7 @@ from mmrewrite.cli.terminal import style
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.files.select import Selection, select_files
 from mmrewrite.files.walk import SUFFIXES
-from mmrewrite.results import Change, Refusal, Rewrite
+from mmrewrite.results import Change, LeftAlone, Refusal, Rewrite
 
 if TYPE_CHECKING:
     from mmmodernize.doubts.newer_uses import NewerUses
@@ -149,13 +149,10 @@ class _ModernizeSession(Session):
             super().print_findings()
             return
         refusals = [each for result in self.results for each in result.refusals if not each.is_consequence]
-        found = ((self._rank(each), each, each.reason) for each in refusals)
-        self._print_paragraphs((rank, f"{at.path}:{at.line}:{at.column}", reason) for rank, at, reason in found)
+        self._print_paragraphs((self._rank(each), _place(each), "", each.reason) for each in refusals)
         self.print_consequences()
         left = [each for result in self.results for each in result.left]
-        self._print_paragraphs(
-            (0, f"{each.path}:{each.line}:{each.column}", f"`{each.text}` left alone: {each.reason}") for each in left
-        )
+        self._print_paragraphs((0, _place(each), each.text, f" left alone: {each.reason}") for each in left)
 
     def _rank(self, refusal: Refusal) -> int:
         """The place of a refusal in the order of reports: first what means something else without a word."""
@@ -164,10 +161,10 @@ class _ModernizeSession(Session):
         kind = change[2] if change is not None else "stops" if is_gone(name) else "unknown"
         return ("changes", "stops", "unknown", "comes", "warns").index(kind)
 
-    def _print_paragraphs(self, found: Iterable[tuple[int, str, str]]) -> None:
+    def _print_paragraphs(self, found: Iterable[tuple[int, str, str, str]]) -> None:
         for each in paragraphs(found):
             others = f"\n  {style.one_line(each.others)}" if each.others else ""
-            self.say(f"{style.place(each.places[0])}: {style.doubt(each.reason)}{others}")
+            self.say(f"{style.place(each.place)}: {style.doubt(each.sentence)}{others}")
 
     def print_compat(self) -> None:
         """What keeps each use of `mmruntime.compat` from plain JAX, on standard error."""
@@ -202,6 +199,10 @@ class _UpgradeSession(_ModernizeSession):
         found = [self.newer[result.path] for result in self.results if result.path in self.newer]
         guarded = tuple(item for uses in found if uses.guarded is not None for item in uses.guarded.left)
         return Newer(Lacking.of(self.upgrade_to), tuple(item for uses in found for item in uses.missing.left), guarded)
+
+
+def _place(found: Refusal | LeftAlone) -> str:
+    return f"{found.path}:{found.line}:{found.column}"
 
 
 def parse_target(text: str | None) -> tuple[int, ...]:

@@ -397,7 +397,8 @@ def _judge(location: Location, name: str, codemods: Codemods, context: Modernize
     if guard is not None:
         return Decision(location, name, guard)
     if name not in context.active:
-        return Decision(location, name, f"{name} is not selected")
+        asked = f"it still works; `mmrewrite modernize --select {name}` rewrites it"
+        return Decision(location, name, asked if codemods[name].on_request_only else f"{name} is not selected")
     if context.settings.ignores(name, location.path):
         return Decision(location, name, f"{name} is ignored in this file by the configuration")
     patch = context.analysis(PatchedNames).place_of(location.use) if location.use is not None else None

@@ -91,25 +91,44 @@ _MOST_PLACES = 5
 
 @dataclass(frozen=True)
 class Paragraph:
-    """One reason, with all places that it is about."""
+    """One reason, with all places that it is about, and what stands at each.
+
+    The reason goes on from what stands there; where that is empty, it is a sentence of its own.
+    """
 
     reason: str
-    places: tuple[str, ...]
+    places: tuple[tuple[str, str], ...]
+
+    @property
+    def place(self) -> str:
+        """The first place."""
+        return self.places[0][0]
+
+    @property
+    def subject(self) -> str:
+        """What stands at the first place."""
+        return self.places[0][1]
+
+    @property
+    def sentence(self) -> str:
+        """The reason behind what stands at the first place."""
+        return f"`{self.subject}`{self.reason}" if self.subject else self.reason
 
     @property
     def others(self) -> str:
         """The places behind the first, the most of them by their number alone; empty if there is one place."""
         shown, more = self.places[1:_MOST_PLACES], len(self.places) - _MOST_PLACES
-        return f"also at {', '.join(shown)}{f' and {more} more' if more > 0 else ''}" if shown else ""
+        texts = (f"{place} (`{subject}`)" if subject != self.subject else place for place, subject in shown)
+        return f"also at {', '.join(texts)}{f' and {more} more' if more > 0 else ''}" if shown else ""
 
 
-def paragraphs(found: Iterable[tuple[int, str, str]]) -> list[Paragraph]:
-    """One for each reason, from a rank, a place and a reason: by rank, then those of the most places first."""
-    places: dict[tuple[int, str], list[str]] = {}
-    for rank, place, reason in found:
-        places.setdefault((rank, reason), []).append(place)
+def paragraphs(found: Iterable[tuple[int, str, str, str]]) -> list[Paragraph]:
+    """One for each reason, from a rank, a place, what stands there, and a reason: by rank, the most places first."""
+    places: dict[tuple[int, str], dict[tuple[str, str], None]] = {}
+    for rank, place, subject, reason in found:
+        places.setdefault((rank, reason), {})[place, subject] = None
     ordered = sorted(places.items(), key=lambda item: (item[0][0], -len(item[1])))
-    return [Paragraph(reason, tuple(dict.fromkeys(each))) for (_, reason), each in ordered]
+    return [Paragraph(reason, tuple(each)) for (_, reason), each in ordered]
 
 
 @dataclass(frozen=True)

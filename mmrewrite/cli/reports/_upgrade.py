@@ -28,8 +28,7 @@ class UpgradePart:
     def paragraphs(self) -> list[Paragraph]:
         """Each sentence once with its places, first those that are for a person."""
         return paragraphs(
-            (_RANKS.index(item.outcome), f"{item.path}:{item.line}:{item.column}", sentence(item))
-            for item in self.items
+            (_RANKS.index(item.outcome), f"{item.path}:{item.line}:{item.column}", *_said(item)) for item in self.items
         )
 
 
@@ -62,14 +61,15 @@ def parts_of(upgrade: Upgrade) -> Iterator[UpgradePart]:
         yield UpgradePart(upgrade.title_of(group), group.items)
 
 
-def sentence(item: UpgradeItem) -> str:
-    """What became of a name, and what becomes of its use."""
-    text = item.name if item.text.startswith(("import ", "from ")) else item.text
+def _said(item: UpgradeItem) -> tuple[str, str]:
+    """What stands at a place, and what became of the name and becomes of its use."""
+    # In an import or a string, the name stands in part, or among other words.
+    text = item.text if item.text.replace(".", "").isidentifier() else item.name or item.text
     detail = "rewritten" if item.outcome == "rewritten" else item.detail
     if item.history and item.history not in detail:
-        return f"`{text}` {item.history}; {detail}"
+        return text, f" {item.history}; {detail}"
     is_told = item.outcome == "by hand" or f"`{item.name}`" in detail
-    return detail if not text or is_told else f"`{text}`: {detail}"
+    return ("", detail) if not text or is_told else (text, f": {detail}")
 
 
 def _account(items: Sequence[UpgradeItem]) -> str:

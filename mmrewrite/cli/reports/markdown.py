@@ -58,9 +58,9 @@ def _comment(report: RewriteReport, *, names: bool = True) -> str:
     parts += _consequences([each for each in refused if each.is_consequence])
     tail = [*_planned(report), *_verified(report)]
     left = [
-        f"`{each.places[0]}`: {each.reason}{_text(f' ({each.others})' if each.others else '')}"
+        _paragraph(each)
         for each in paragraphs(
-            (0, f"{item.path}:{item.line}", f"{code(item.text)}: {_text(item.reason)}")
+            (0, f"{item.path}:{item.line}", item.text, f": {item.reason}")
             for result in report.results
             for item in result.left
         )
@@ -105,7 +105,7 @@ def _file(result: Rewrite, path: str) -> str:
 
 def _findings(title: str, found: Sequence[Finding], *, names: bool) -> list[str]:
     lines = []
-    for each in paragraphs((0, finding.place, finding.message) for finding in found):
+    for each in paragraphs((0, finding.place, "", finding.message) for finding in found):
         codemod = next(finding.codemod for finding in found if finding.message == each.reason) if names else None
         lines.append(f"{_paragraph(each)}{f' [{codemod}]' if codemod else ''}")
     return [_list(title, lines)] if lines else []
@@ -113,7 +113,8 @@ def _findings(title: str, found: Sequence[Finding], *, names: bool) -> list[str]
 
 def _paragraph(paragraph: Paragraph) -> str:
     others = f" ({paragraph.others})" if paragraph.others else ""
-    return f"{code(paragraph.places[0])}: {_text(paragraph.reason)}{_text(others)}"
+    subject = code(paragraph.subject) if paragraph.subject else ""
+    return f"{code(paragraph.place)}: {subject}{_text(paragraph.reason)}{_text(others)}"
 
 
 def _consequences(found: Sequence[Finding]) -> list[str]:

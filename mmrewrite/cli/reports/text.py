@@ -115,7 +115,7 @@ def _upgrade(upgrade: Upgrade) -> str:
 def _upgrade_part(part: UpgradePart) -> str:
     lines = []
     for each in part.paragraphs:
-        lines.append(f"{style.place(each.places[0])}: {each.reason}")
+        lines.append(f"{style.place(each.place)}: {each.sentence}")
         lines += [f"  {each.others}"] if each.others else []
     return _lines(part.title, lines)
 

@@ -144,7 +144,7 @@ class ReportChangedMeanings(ModernizeCodemod):
         if site.use is not None:
             row = _row(site.module, self.use, site.context.analysis(ProjectAge), site.context)
             assert row is not None
-            site.leave(f"since {TITLES[row.package]} {row.release}, `{self.use.name}` {row.told}")
+            site.leave(f"since {TITLES[row.package]} {row.release} it {row.told}")
         kind = _kind(site.context, site.module, site.node)
         assert kind is not None
         package, release, told = _TOLD[kind]

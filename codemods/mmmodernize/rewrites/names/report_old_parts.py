@@ -280,6 +280,8 @@ class _Objects:
         if attr not in _methods() or module.facts.names.resolve(call.func, module.scope_of(call.func)) is not None:
             return None, False
         owner = self._classes.of(module, call.func.value)
+        if owner in _OF_OTHERS:
+            return None, False
         if owner is not None:
             name = f"{owner}.{attr}"
             return (name if name in _functions() else None), True
