@@ -66,7 +66,6 @@ MAY_IMPORT = {
     "mmmodernize.names.gate": ".names.markers",
     "mmmodernize.names.reexports": ".names.gate",
     "mmmodernize.names": ".names.advice .names.markers .names.gate .names.reexports",
-    "mmmodernize.garbage": "",
     "mmmodernize.settings": "mmrewrite.engine",
     "mmmodernize.sites": (
         "mmrewrite.results mmrewrite.source mmrewrite.project mmrewrite.values mmrewrite.codemod .names .settings"
@@ -97,7 +96,7 @@ MAY_IMPORT = {
     ),
     "mmmodernize.rewrite": (
         "mmrewrite.results mmrewrite.source mmrewrite.project mmrewrite.engine .names.gate .names.reexports .names "
-        ".garbage .settings .codemod .decide"
+        ".settings .codemod .decide"
     ),
     "mmmodernize.registry": "mmrewrite.codemod .codemod",
     "mmmodernize.marking": ".names.markers .names .doubts .registry",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mmmodernize import garbage
+from mmrewrite.engine import garbage
 
 
 class _Node:

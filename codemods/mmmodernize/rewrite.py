@@ -10,12 +10,12 @@ import re
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from mmmodernize.garbage import no_collection
 from mmmodernize.names.call_gate import held_across
 from mmmodernize.names.gate import has_last_part
 from mmmodernize.names.name_index import passes_modules
 from mmmodernize.names.reexports import TakenNames
 from mmmodernize.settings import ModernizeSettings
+from mmrewrite.engine.garbage import no_collection
 from mmrewrite.engine.outcome import unchanged
 from mmrewrite.engine.settings import no_file
 from mmrewrite.results import Rewrite

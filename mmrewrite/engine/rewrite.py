@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mmrewrite.directives.carrier import may_have_hints
+from mmrewrite.engine.garbage import no_collection
 from mmrewrite.engine.outcome import unchanged
 from mmrewrite.engine.settings import HintSettings, Sources, no_file, no_importers
 from mmrewrite.results import Rewrite
@@ -68,6 +69,7 @@ def rewrite_project(
         from mmrewrite.engine.decide import rewrite_marked
 
         sources = Sources(files, load or no_file, adopt or no_file, importing or no_importers, starring)
-        results |= with_room(lambda: rewrite_marked(marked, codemods, sources, settings or HintSettings()))
+        with no_collection():
+            results |= with_room(lambda: rewrite_marked(marked, codemods, sources, settings or HintSettings()))
     paths = [file.path for file in files]
     return tuple(results[path] for path in (*paths, *sorted(results.keys() - set(paths))))
