@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import keyword
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, NoReturn
@@ -79,8 +80,12 @@ class MeshCodemod(cst.CSTTransformer):
 
 def expression(code: cst.BaseExpression | str) -> cst.BaseExpression:
     """Parse the source text of an expression; a node is returned as it is."""
-    if not isinstance(code, str):
-        return code
+    return _parsed(code) if isinstance(code, str) else code
+
+
+@functools.lru_cache
+def _parsed(code: str) -> cst.BaseExpression:
+    """The expression of a text. Sites have the same few, and nobody changes a node."""
     if has_lines(code):
         parsed = parse_expression(bracketless_text(code)).visit(_LinesStay())
         assert isinstance(parsed, cst.BaseExpression)

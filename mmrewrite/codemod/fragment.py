@@ -11,19 +11,19 @@ import ast
 import bisect
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Generic
 
 import libcst as cst
 from libcst._nodes.internal import CodegenState
 
-from mmrewrite.codemod.layout import indentation, own_span, unwrap, wrap
+from mmrewrite.codemod.layout import fit_statement, indentation, own_span, unwrap, wrap
 from mmrewrite.results import HintReference
 from mmrewrite.source.alignment import aligned
 from mmrewrite.source.libcst_parser import parse_module
-from mmrewrite.source.line_breaking import fit, longest_line
-from mmrewrite.source.text import SourceText
+from mmrewrite.source.line_breaking import longest_line
+from mmrewrite.source.text import SourceText, has_lines
 
 # What means something else in another expression if it has no parentheses.
 _OPERATORS = {
@@ -69,8 +69,9 @@ class Cut:
 class Fragment:
     """One statement's own text in a file, and the codemods that will transform it.
 
-    `code` is its text after the cuts inside, as a module that Python can parse: in the block of an `if` where it has an
-    `indent`. `longest` is the length of its longest line, which it may keep after the rewrite.
+    `code` is its text after the cuts inside, as a module that Python can parse: with `is_inner`, for several lines with
+    an `indent`, in the block of an `if`. `longest` is the length of its longest line, which it may keep after the
+    rewrite. `is_whole` says that this text is the statement as it stands: no cut is inside, and no block.
     """
 
     statement: ast.stmt
@@ -79,8 +80,10 @@ class Fragment:
     code: str
     tree: cst.Module
     indent: str
+    is_inner: bool
     header: bool
     longest: int
+    is_whole: bool
     codemods: list[cst.CSTTransformer] = field(default_factory=list)
     hints: list[HintReference] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
@@ -97,18 +100,21 @@ class Fragment:
         start, end, header = own_span(source, statement)
         text = without_cuts(source, start, end, cuts)
         indent = indentation(source, statement)
-        code = wrap(text, indent, source.newline, header)
+        is_inner = bool(indent) and has_lines(text)
+        code = wrap(text, indent if is_inner else "", source.newline, header)
         try:
             tree = parse_module(code)
         except cst.ParserSyntaxError:
             raise NotReproduced(f"LibCST cannot read this statement, though Python can; {_ADVICE}") from None
-        if tree.code != code:
+        if _code(tree) != code:
             if source.newline == "\r":
                 reason = "LibCST reads no lines that end in a carriage return alone; save the file with line feeds"
             else:
                 reason = f"LibCST does not print this statement as it stands; {_ADVICE}"
             raise NotReproduced(reason)
-        return cls(statement, start, end, code, tree, indent, header, longest_line(code))
+        longest = longest_line(wrap(text, indent, source.newline, header))
+        is_whole = not header and text == source.text[start:end]
+        return cls(statement, start, end, code, tree, indent, is_inner, header, longest, is_whole)
 
     @property
     def node(self) -> cst.BaseStatement:
@@ -164,12 +170,12 @@ class Fragment:
         assert isinstance(changed, cst.BaseStatement)
         self.changed = changed
         width = max(width, self.longest)
-        code = _replace(self.tree, changed).code
+        code = _code(_replace(self.tree, changed), "" if self.is_inner else self.indent)
         # Its last line ends, and so does the `if` around it.
-        if self.code.count("\n") > 1 + bool(self.indent):
+        if self.code.count("\n") > 1 + self.is_inner:
             code = aligned(self.code, code)
-        code = fit(code, runtime, width, unit, newline)
-        return unwrap(code, self.indent, self.header)
+        text = unwrap(code, self.indent, self.header)
+        return fit_statement(text, self.indent, runtime, width, unit, newline, header=self.header)
 
 
 def cuts_inside(cuts: Sequence[Cut], start: int, end: int) -> Iterator[Cut]:
@@ -225,17 +231,21 @@ def _replace(tree: cst.Module, statement: cst.BaseStatement) -> cst.Module:
 
 
 def _calls(node: cst.CSTNode) -> Iterator[cst.Call]:
-    """The calls in a node in any order, for a fifth of what a visitor costs."""
+    """The calls in a node in any order."""
     if isinstance(node, cst.Call):
         yield node
+    for child in _children(node):
+        yield from _calls(child)
+
+
+def _children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """The nodes right below one in any order, for a fifth of what a visitor costs."""
     for name in node.__dataclass_fields__:
         value = getattr(node, name)
         if isinstance(value, cst.CSTNode):
-            yield from _calls(value)
+            yield value
         elif isinstance(value, list | tuple):
-            for item in value:
-                if isinstance(item, cst.CSTNode):
-                    yield from _calls(item)
+            yield from (item for item in value if isinstance(item, cst.CSTNode))
 
 
 def _in_order(node: cst.CSTNode, kind: type[cst.CSTNodeT]) -> list[cst.CSTNodeT]:
@@ -269,9 +279,23 @@ class _InTurn(cst.CSTTransformer):
         self.codemods = tuple(codemods)
         self.parenthesize = parenthesize
         self._leaving: dict[type[cst.CSTNode], list[cst.CSTTransformer]] = {}
+        self._left: dict[cst.CSTNode, bool] = {}
 
     def on_visit(self, node: cst.CSTNode) -> bool:
-        return True
+        # LibCST makes all anew that is visited.
+        return self._is_left(node)
+
+    def _is_left(self, node: cst.CSTNode) -> bool:
+        """Whether a codemod does anything with a node, or one in it."""
+        if node not in self._left:
+            self._left[node] = bool(self._of_kind(type(node))) or any(map(self._is_left, _children(node)))
+        return self._left[node]
+
+    def _of_kind(self, kind: type[cst.CSTNode]) -> list[cst.CSTTransformer]:
+        """The codemods that do anything with nodes of a kind: most have one kind."""
+        if kind not in self._leaving:
+            self._leaving[kind] = [codemod for codemod in self.codemods if _leaves(type(codemod), kind.__name__)]
+        return self._leaving[kind]
 
     def on_visit_attribute(self, node: cst.CSTNode, attribute: str) -> None:
         pass
@@ -282,10 +306,7 @@ class _InTurn(cst.CSTTransformer):
     def on_leave(
         self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT
     ) -> cst.CSTNodeT | cst.RemovalSentinel | cst.FlattenSentinel[cst.CSTNodeT]:
-        kind = type(original_node)
-        if kind not in self._leaving:
-            self._leaving[kind] = [codemod for codemod in self.codemods if _leaves(type(codemod), kind.__name__)]
-        for codemod in self._leaving[kind]:
+        for codemod in self._of_kind(type(original_node)):
             left = codemod.on_leave(original_node, updated_node)
             assert isinstance(left, cst.CSTNode)
             updated_node = left if left is updated_node else self._in_place_of(updated_node, left)
@@ -302,14 +323,14 @@ class _InTurn(cst.CSTTransformer):
 
 
 def _leaves(codemod: type[cst.CSTTransformer], kind: str) -> bool:
-    """Whether a codemod does anything with nodes of a kind: most have one kind."""
+    """Whether a codemod does anything with nodes of a kind."""
     inherited = cst.CSTTransformer
     names = ("on_leave", f"leave_{kind}")
     return any(getattr(codemod, name, None) is not getattr(inherited, name, None) for name in names)
 
 
 def _holds(node: cst.CSTNode, wanted: cst.CSTNode) -> bool:
-    return node is wanted or any(_holds(child, wanted) for child in node.children)
+    return node is wanted or any(_holds(child, wanted) for child in _children(node))
 
 
 def _word_ends(node: cst.CSTNode) -> tuple[bool, bool]:
@@ -320,37 +341,62 @@ def _word_ends(node: cst.CSTNode) -> tuple[bool, bool]:
 
 def plain_code(statement: cst.BaseStatement) -> str:
     """The code of a statement with a space wherever one may be, no line breaks, and parentheses around operations."""
-    state = _PlainCode("    ", "\n")
-    statement._codegen(state)
+    return _printed(statement, _PlainCode())
+
+
+def _code(tree: cst.Module, indent: str = "") -> str:
+    """The code of a module, as LibCST prints it, with an indentation before each statement."""
+    state = _Code(tree.default_indent, tree.default_newline)
+    state.increase_indent(indent)
+    return _printed(tree, state)
+
+
+def _printed(node: cst.CSTNode, state: CodegenState) -> str:
+    node._codegen(state)
     return "".join(state.tokens)
 
 
-class _PlainCode(CodegenState):
+_NOTHING = nullcontext()
+
+
+class _Code(CodegenState):
+    """Prints nodes, without LibCST's note of the place of each, which takes as long."""
+
+    def record_syntactic_position(  # type: ignore[override]
+        self, node: cst.CSTNode, *, start_node: cst.CSTNode | None = None, end_node: cst.CSTNode | None = None
+    ) -> AbstractContextManager[None]:
+        """Nothing is to be done around a node."""
+        return _NOTHING
+
+
+class _PlainCode(_Code):
     """Ignores how the nodes are laid out."""
 
-    def __init__(self, default_indent: str, default_newline: str) -> None:
-        super().__init__(default_indent, default_newline)
-        self.around: list[cst.CSTNode] = []
+    def __init__(self) -> None:
+        super().__init__("    ", "\n")
+        self.around: list[cst.BooleanOperation] = []
         self.muted = self.as_written = 0
 
     def before_codegen(self, node: cst.CSTNode) -> None:
         """Write a space for all of a node that is one."""
-        self.around.append(node)
         kind = type(node)
         if kind in _AS_WRITTEN:
             self.as_written += 1
-        if kind in _SPACE and not self.as_written:
+        elif kind in _SPACE and not self.as_written:
             self.add_token(" ")
             self.muted += 1
+        elif isinstance(node, cst.BooleanOperation):
+            self.around.append(node)
 
     def after_codegen(self, node: cst.CSTNode) -> None:
         """Write again what comes behind a space."""
         kind = type(node)
-        if kind in _SPACE and not self.as_written:
-            self.muted -= 1
         if kind in _AS_WRITTEN:
             self.as_written -= 1
-        self.around.pop()
+        elif kind in _SPACE and not self.as_written:
+            self.muted -= 1
+        elif isinstance(node, cst.BooleanOperation):
+            self.around.pop()
 
     def add_token(self, value: str) -> None:
         """Write something that is not within a space."""
@@ -362,24 +408,25 @@ class _PlainCode(CodegenState):
         if not self.muted:
             super().add_indent_tokens()
 
-    @contextmanager
-    def record_syntactic_position(
+    def record_syntactic_position(  # type: ignore[override]
         self, node: cst.CSTNode, *, start_node: cst.CSTNode | None = None, end_node: cst.CSTNode | None = None
-    ) -> Iterator[None]:
+    ) -> AbstractContextManager[None]:
         """Write parentheses around an operation."""
         is_operator = type(node) in _OPERATORS and not self.as_written and not self._is_continued(node)
-        if is_operator:
-            self.add_token("(")
+        return self._parentheses() if is_operator else _NOTHING
+
+    @contextmanager
+    def _parentheses(self) -> Iterator[None]:
+        self.add_token("(")
         yield
-        if is_operator:
-            self.add_token(")")
+        self.add_token(")")
 
     def _is_continued(self, node: cst.CSTNode) -> bool:
         """Whether a node is the beginning of `a and b and c`, which is one operation."""
         holder = self.around[-2] if len(self.around) > 1 else None
         return (
             isinstance(node, cst.BooleanOperation)
-            and isinstance(holder, cst.BooleanOperation)
+            and holder is not None
             and holder.left is node
             and not node.lpar
             and type(holder.operator) is type(node.operator)

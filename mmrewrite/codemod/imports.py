@@ -202,7 +202,7 @@ def _comment_of_place(facts: Facts, offset: int) -> str:
     """What lets the imports stand that a place is beside."""
     source = facts.source
     for group in import_groups(facts.tree, source):
-        if group.start <= offset <= group.end:
+        if group.start <= offset <= group.end and "#" in group.text:
             comments = [token.text for token in tokens_between(source, group.start, group.end) if token.is_comment]
             found = [text for text, pattern in _ALLOWED.items() if any(map(pattern.search, comments))]
             return "".join(f"  {text}" for text in found)

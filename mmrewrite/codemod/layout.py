@@ -8,9 +8,9 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from mmrewrite.source.brackets import tokens_between
-from mmrewrite.source.line_breaking import fit
+from mmrewrite.source.line_breaking import fit, longest_line
 from mmrewrite.source.spans import first_line, leading_space, span
-from mmrewrite.source.text import SourceText
+from mmrewrite.source.text import SourceText, has_lines
 
 if TYPE_CHECKING:
     from mmrewrite.project.facts import Facts
@@ -39,7 +39,10 @@ def fit_statement(
 
     The text does not begin with its indentation.
     """
-    return unwrap(fit(wrap(text, indent, newline, header), runtime, width, unit, newline), indent, header)
+    code = wrap(text, indent, newline, header)
+    if not has_lines(text) and longest_line(code) <= width:
+        return text
+    return unwrap(fit(code, runtime, width, unit, newline), indent, header)
 
 
 def own_span(source: SourceText, statement: ast.stmt) -> tuple[int, int, bool]:

@@ -18,7 +18,7 @@ from typing import Any
 from mmrewrite.directives.calls import HintCall, HintImport
 from mmrewrite.source.brackets import arguments_of, tokens_between
 from mmrewrite.source.failure import TextDiffers
-from mmrewrite.source.spans import first_line, parse_program, span
+from mmrewrite.source.spans import first_line, kept_program, parse_program, span
 from mmrewrite.source.text import SourceText
 from mmrewrite.source.walk import walk
 
@@ -238,19 +238,28 @@ class MeantTree:
             lambda old: [*(old if stays else ()), *(_added(each) for each in _fresh(text).body)],
         )
 
-    def restate(self, statement: ast.stmt, was: str, code: str, *, is_inner: bool) -> None:
-        """Replace a statement, or the head of a compound one, by that of some code; its blocks stay.
+    def hold(self, statement: ast.stmt, code: str, *, is_inner: bool) -> None:
+        """Hold the code of a module against the statement that it is read from, or the head of a compound one.
 
-        `was` is the code of a module with it as it was, without the hints that go away; with `is_inner` it is the block
-        of an `if`.
+        It is without the hints that go away; with `is_inner` it is in the block of an `if`.
 
         Raises:
             TextDiffers: If that is not the statement.
         """
-        (read,) = _fresh(was).body
+        (read,) = _fresh(code).body
         if is_inner:
             (read,) = read.body  # type: ignore[attr-defined]
-        self._hold(statement, read)
+        (meant,) = self._become(statement)
+        for name in _BLOCKS:
+            if isinstance(meant, ast.stmt) and hasattr(meant, name):
+                meant, read = copy.copy(meant), copy.copy(read)
+                setattr(meant, name, [])
+                setattr(read, name, [])
+        if self._difference(meant, read) is not None:
+            raise TextDiffers(f"the statement at line {statement.lineno} is read as another one")
+
+    def restate(self, statement: ast.stmt, code: str) -> None:
+        """Replace a statement, or the head of a compound one, by that of some code; its blocks stay."""
 
         def restated(_: list[ast.AST]) -> list[ast.AST]:
             (new,) = _fresh(code).body
@@ -260,16 +269,6 @@ class MeantTree:
             return [new]
 
         self.change(statement, "restate", restated)
-
-    def _hold(self, statement: ast.stmt, read: Any) -> None:
-        (meant,) = self._become(statement)
-        for name in _BLOCKS:
-            if isinstance(meant, ast.stmt) and hasattr(meant, name):
-                meant, read = copy.copy(meant), copy.copy(read)
-                setattr(meant, name, [])
-                setattr(read, name, [])
-        if self._difference(meant, read) is not None:
-            raise TextDiffers(f"the statement at line {statement.lineno} is read as another one")
 
     # Comparison
 
@@ -291,7 +290,7 @@ class MeantTree:
         Raises:
             TextDiffers: If it is another program.
         """
-        new = _parsed(text)
+        new = _parsed(text, kept_program)
         nodes = [*self._changes, *self._above, *self._below]
         lines = {getattr(node, name, None) for node in nodes for name in ("lineno", "end_lineno")}
         self._changed = sorted(line for line in lines if line is not None)
@@ -488,9 +487,9 @@ def _added(statement: Any) -> ast.AST:
     return found
 
 
-def _parsed(text: str) -> ast.Module:
+def _parsed(text: str, parse: Callable[[str], ast.Module] = parse_program) -> ast.Module:
     try:
-        return parse_program(text)
+        return parse(text)
     except SyntaxError as error:
         raise TextDiffers(f"the result does not parse: {error.msg} (line {error.lineno})") from None
 

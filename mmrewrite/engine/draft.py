@@ -72,7 +72,8 @@ def draft_module(
 def _checked_edits(draft: Draft, active: Sequence[Hint], importers: HintImporters | None) -> tuple[Edit, ...]:
     """The edits of a draft, once their text is seen to say what they mean."""
     # This writes the fragments, which know only then what `_meant` asks them.
-    facts, edits = draft.facts, ordered_edits(_edits(draft))
+    facts, (made, imports) = draft.facts, _edits(draft)
+    edits = ordered_edits(made)
     if not edits:
         return edits
     found = idle_imports(facts, draft.project, edits)
@@ -81,7 +82,8 @@ def _checked_edits(draft: Draft, active: Sequence[Hint], importers: HintImporter
     starts = {hint.start for hint in active}
     cuts = [_cut(facts, comment, starts) for comment in facts.hints.comments if not starts.isdisjoint(_starts(comment))]
     edits = kept_comments(facts, edits, cuts)
-    _meant(draft, active, importers, idle).check(facts.tree, facts.source, apply_edits(facts.source.text, edits))
+    meant = _meant(draft, active, importers, idle, imports)
+    meant.check(facts.tree, facts.source, apply_edits(facts.source.text, edits))
     return edits
 
 
@@ -100,7 +102,13 @@ def _removals(draft: Draft, idle: Sequence[Unused]) -> Iterator[Edit]:
         yield Edit(removal.start, removal.end, removal.text, codemods, hints)
 
 
-def _meant(draft: Draft, active: Sequence[Hint], importers: HintImporters | None, idle: Sequence[Unused]) -> MeantTree:
+def _meant(
+    draft: Draft,
+    active: Sequence[Hint],
+    importers: HintImporters | None,
+    idle: Sequence[Unused],
+    imports: Iterable[Edit],
+) -> MeantTree:
     """What the edits of a draft mean."""
     facts, meant = draft.facts, MeantTree()
     starts = {hint.start for hint in active}
@@ -121,9 +129,10 @@ def _meant(draft: Draft, active: Sequence[Hint], importers: HintImporters | None
     meant.put_back_hints(facts.source, stays, [each for each in facts.hints.imports if each.alias not in gone])
     for fragment in draft.fragments.values():
         if fragment.changed is not None and fragment.codemods:
-            code = plain_code(fragment.changed)
-            meant.restate(fragment.statement, fragment.code, code, is_inner=bool(fragment.indent))
-    for edit in _import_edits(draft):
+            if not fragment.is_whole:
+                meant.hold(fragment.statement, fragment.code, is_inner=fragment.is_inner)
+            meant.restate(fragment.statement, plain_code(fragment.changed))
+    for edit in imports:
         meant.insert_import(facts.tree, facts.source, edit.text.strip(), edit.start)
     for insert in draft.inserts:
         if insert.code:
@@ -318,8 +327,9 @@ def _cut(facts: Facts, holder: CommentHints, starts: Collection[int]) -> tuple[i
     return len(before), comment.end, ""
 
 
-def _edits(draft: Draft) -> Iterator[Edit]:
-    source = draft.facts.source
+def _edits(draft: Draft) -> tuple[list[Edit], list[Edit]]:
+    """All edits of a draft, and those of them that write new imports."""
+    source, found = draft.facts.source, list[Edit]()
     runtime = draft.imports.chosen(RUNTIME) or RUNTIME
     within: set[Cut] = set()
     for fragment in draft.fragments.values():
@@ -329,7 +339,8 @@ def _edits(draft: Draft) -> Iterator[Edit]:
         within.update(inside)
         text = fragment.render(runtime, draft.width, draft.hanging, source.newline)
         hints = {*fragment.hints, *(hint for cut in inside for hint in cut.hints)}
-        yield Edit(fragment.start, fragment.end, text, tuple(dict.fromkeys(fragment.names)), tuple(sorted(hints)))
+        names = tuple(dict.fromkeys(fragment.names))
+        found.append(Edit(fragment.start, fragment.end, text, names, tuple(sorted(hints))))
     imports = list(_import_edits(draft))
     inserted = {*(edit.start for edit in imports), *(insert.offset for insert in draft.inserts)}
     replaced = {
@@ -341,10 +352,10 @@ def _edits(draft: Draft) -> Iterator[Edit]:
     for cut in draft.cuts:
         stays = cut.spacing and not replaced.isdisjoint((cut.start, cut.end))
         if not stays and cut not in within:
-            yield Edit(cut.start, cut.end, cut.text, cut.codemods, cut.hints)
+            found.append(Edit(cut.start, cut.end, cut.text, cut.codemods, cut.hints))
     last = {insert.above: insert for insert in draft.inserts if insert.above is not None}
     # The sort by place is stable: at one offset imports stay above a mesh that needs them.
-    yield from imports
+    found += imports
     for insert in draft.inserts:
         lines = f"{insert.indent}{insert.text}{source.newline}"
         if insert.above is not None and last[insert.above] is insert:
@@ -353,7 +364,8 @@ def _edits(draft: Draft) -> Iterator[Edit]:
             lines = source.newline * _blank_lines_above(draft, insert) + lines
         if insert.offset and source.text[insert.offset - 1] not in "\r\n":
             lines = f"{source.newline}{insert.indent}{insert.text}"
-        yield Edit(insert.offset, insert.offset, lines, (insert.codemod,), (insert.hint.reference,))
+        found.append(Edit(insert.offset, insert.offset, lines, (insert.codemod,), (insert.hint.reference,)))
+    return found, imports
 
 
 def _blank_lines_above(draft: Draft, insert: Insert) -> int:

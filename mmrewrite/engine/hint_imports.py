@@ -22,8 +22,8 @@ from mmrewrite.project.facts import Facts, SourceFile
 from mmrewrite.project.project import Project
 from mmrewrite.results import Edit
 from mmrewrite.source.brackets import brackets_of, own_comment, without_items, without_listed
-from mmrewrite.source.spans import begins_its_line, span
-from mmrewrite.source.text import SourceText, parse_quietly
+from mmrewrite.source.spans import begins_its_line, kept_program, span
+from mmrewrite.source.text import SourceText
 from mmrewrite.source.walk import walk
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -92,7 +92,7 @@ def idle_imports(facts: Facts, project: Project, edits: Sequence[Edit]) -> Itera
     # Lines of a notebook that are no Python may need them, and whatever imports a package.
     is_seen = not facts.names.is_package and not facts.path.endswith(".ipynb")
     own = {found.statement for found in facts.hints.imports}
-    imports = [each for each in walk(facts.tree) if isinstance(each, ast.Import | ast.ImportFrom) and each not in own]
+    imports = [each for each in facts.names.scopes if isinstance(each, ast.Import | ast.ImportFrom) and each not in own]
     idle = _no_longer_read(facts, edits, {_local(alias) for each in imports for alias in each.names}) if is_seen else ()
     for statement in imports if idle else ():
         first, last = statement.lineno, statement.end_lineno or statement.lineno
@@ -115,13 +115,20 @@ def _no_longer_read(facts: Facts, edits: Sequence[Edit], names: Collection[str])
     """Those of some names that a module reads on lines that edits change, and once edited nowhere."""
     source = facts.source
     changed = {line for edit in edits for line in _lines(source, edit)}
-    old = [(words, changed.isdisjoint(range(first, last + 1))) for words, first, last in _read_in(facts.tree)]
-    kept = {word for words, stays in old if stays for word in words}
-    possible = {word for words, stays in old if not stays for word in words if word in names} - kept
+    possible = {word for line in changed for word in _WORD.findall(source.line(line)) if word in names}
+    read: set[str] = set()
+    for words, first, last in _read_in(facts.tree) if possible else ():
+        if not changed.isdisjoint(range(first, last + 1)):
+            read.update(words)
+            continue
+        possible.difference_update(words)
+        if not possible:
+            return ()
+    possible &= read
     if not possible:
         return ()
     try:
-        new = parse_quietly(apply_edits(source.text, edits))
+        new = kept_program(apply_edits(source.text, edits))
     except SyntaxError:
         # Then the comparison of the trees fails.
         return ()

@@ -9,7 +9,8 @@ from mmrewrite.engine.edits import apply_edits
 from mmrewrite.project.facts import Facts
 from mmrewrite.results import Edit
 from mmrewrite.source.import_order import ImportLines, arranged, import_groups, joined
-from mmrewrite.source.text import SourceText, parse_quietly
+from mmrewrite.source.spans import kept_program
+from mmrewrite.source.text import SourceText
 
 
 def with_sorted_imports(facts: Facts, edits: Sequence[Edit], width: int) -> tuple[Edit, ...]:
@@ -21,7 +22,7 @@ def with_sorted_imports(facts: Facts, edits: Sequence[Edit], width: int) -> tupl
     text = apply_edits(source.text, edits)
     new = SourceText(text, source.encoding, has_bom=False)
     try:
-        groups = list(import_groups(parse_quietly(text), new))
+        groups = list(import_groups(kept_program(text), new))
     except SyntaxError:
         # Then the comparison of the trees fails.
         return edits

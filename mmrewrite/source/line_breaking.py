@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from mmrewrite.source.brackets import Brackets, brackets_of, call_brackets, text_before, tokens, tokens_between
 from mmrewrite.source.text import SourceText, has_lines, parse_quietly
+from mmrewrite.source.walk import walk
 
 _TAB_COLUMNS = 4
 
@@ -46,16 +47,21 @@ def fit(code: str, runtime: str | None, width: int, unit: str, newline: str) -> 
     while True:
         source = SourceText(code, "utf-8", has_bom=False)
         long = {number for number in range(1, len(source.line_starts) + 1) if _columns(source.line(number)) > width}
-        if (not long and (runtime is None or newline not in code.rstrip())) or not _parses(code):
+        if not long and (runtime is None or newline not in code.rstrip()):
             return code
-        places = list(_between_items(source, long)) if runtime is None else []
+        try:
+            tree = parse_quietly(code)
+        except SyntaxError:
+            # That is our bug, and the self check of the whole file reports it.
+            return code
+        places = list(_between_items(source, tree, long)) if runtime is None else []
         place = next((each[:2] for each in places if not each[2]), None)
-        unbroken = _unbroken(source, runtime, width, long) if place is None else iter(())
+        unbroken = _unbroken(source, tree, runtime, width, long) if place is None else iter(())
         brackets = next(
             (each for each in unbroken if _line(source, each) in long or (runtime and _hugs(source, each))), None
         )
         if brackets is None and runtime is not None:
-            brackets = next(_parameters(source, width, long), None)
+            brackets = next(_parameters(source, tree, width, long), None)
         if brackets is None:
             start, stop = place or next((each[:2] for each in places), (0, 0))
             if not stop:
@@ -73,13 +79,13 @@ def fit(code: str, runtime: str | None, width: int, unit: str, newline: str) -> 
         code = source.text[: brackets.start] + broken + source.text[brackets.end :]
 
 
-def _parameters(source: SourceText, width: int, long: Set[int]) -> Iterator[_Breakable]:
+def _parameters(source: SourceText, tree: ast.Module, width: int, long: Set[int]) -> Iterator[_Breakable]:
     """The brackets of parameters on one line that is too long, also without the `pass` that stands for a block."""
-    for node in ast.walk(parse_quietly(source.text)) if long else ():
+    for node in walk(tree) if long else ():
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.lineno not in long:
             continue
         # Commas of a `lambda` are in no brackets.
-        has_lambda = any(isinstance(each, ast.Lambda) for each in ast.walk(node.args))
+        has_lambda = any(isinstance(each, ast.Lambda) for each in walk(node.args))
         if has_lambda or _columns(source.line(node.lineno).rstrip().removesuffix(" pass")) <= width:
             continue
         begin, end = source.offset(node.lineno, node.col_offset), source.line_end(node.lineno)
@@ -103,12 +109,12 @@ def _parameters(source: SourceText, width: int, long: Set[int]) -> Iterator[_Bre
             yield _Breakable(starts[0], ends[-1], tuple(items))
 
 
-def _between_items(source: SourceText, long: Set[int]) -> Iterator[tuple[int, int, bool]]:
+def _between_items(source: SourceText, tree: ast.Module, long: Set[int]) -> Iterator[tuple[int, int, bool]]:
     """The space before the last of several arguments on a line that is too long and begins with one of them.
 
     With it comes whether these are all arguments of the call.
     """
-    for node in ast.walk(parse_quietly(source.text)):
+    for node in walk(tree):
         if isinstance(node, ast.Call) and not long.isdisjoint(range(node.lineno, (node.end_lineno or 0) + 1)):
             brackets = call_brackets(source, node)
             for (first, _), (start, _), comma in zip(brackets.items, brackets.items[1:], brackets.commas, strict=False):
@@ -119,18 +125,9 @@ def _between_items(source: SourceText, long: Set[int]) -> Iterator[tuple[int, in
                     yield comma + 1, start, len(items) == len(brackets.items)
 
 
-def _parses(code: str) -> bool:
-    """Whether code parses. If not, that is our bug, and the self check of the whole file reports it."""
-    try:
-        parse_quietly(code)
-    except SyntaxError:
-        return False
-    return True
-
-
 def longest_line(text: str) -> int:
     """Columns of the longest line."""
-    return max((_columns(line) for line in text.splitlines()), default=0)
+    return max((_columns(line) for line in SourceText(text, "utf-8", has_bom=False).lines), default=0)
 
 
 def _columns(line: str) -> int:
@@ -222,9 +219,11 @@ def _pairs(source: SourceText) -> Iterator[tuple[int, int]]:
             yield opened.pop(), source.line_starts[token.start[0] - 1] + token.start[1]
 
 
-def _unbroken(source: SourceText, runtime: str | None, width: int, long: Set[int]) -> Iterator[_Breakable]:
+def _unbroken(
+    source: SourceText, tree: ast.Module, runtime: str | None, width: int, long: Set[int]
+) -> Iterator[_Breakable]:
     """Brackets that may be broken, outer ones first."""
-    for brackets, is_call in _all_brackets(source, runtime, long):
+    for brackets, is_call in _all_brackets(source, tree, runtime, long):
         if runtime is not None:
             # Of `mm.f(x)(y)` the last arguments are broken, unless what is in front of them is too long by itself.
             if not brackets.is_opened(source) and not (brackets.is_around and _head(source, brackets) > width):
@@ -239,14 +238,14 @@ def _begins_line(source: SourceText, brackets: _Breakable) -> bool:
     return re.fullmatch(r"\s*(\w+\s*=\s*)?[(\[]", source.text[begin : brackets.start]) is not None
 
 
-def _all_brackets(source: SourceText, runtime: str | None, long: Set[int]) -> Iterator[tuple[_Breakable, bool]]:
+def _all_brackets(
+    source: SourceText, tree: ast.Module, runtime: str | None, long: Set[int]
+) -> Iterator[tuple[_Breakable, bool]]:
     """The brackets of calls and of tuples among their arguments, each with whether it is a call's.
 
     Calls on one line that is not too long stay as they are.
     """
-    queue: list[ast.AST] = [parse_quietly(source.text)]
-    while queue:
-        node = queue.pop(0)
+    for node in walk(tree):
         if (
             isinstance(node, ast.Call)
             and (node.lineno in long or node.lineno != node.end_lineno)
@@ -262,7 +261,6 @@ def _all_brackets(source: SourceText, runtime: str | None, long: Set[int]) -> It
                     inner = brackets_of(source, (_start(source, value), _end(source, value)), value.elts)
                     if inner is not None and _is_breakable(source, inner, value.elts):
                         yield _Breakable(inner.opening + 1, inner.closing, inner.items), False
-        queue.extend(ast.iter_child_nodes(node))
 
 
 def _is_breakable(source: SourceText, brackets: Brackets, parts: Sequence[ast.expr | ast.keyword]) -> bool:
@@ -285,7 +283,7 @@ def _is_generated(node: ast.Call, runtime: str | None) -> bool:
 
 def _holds_generated(node: ast.Call, runtime: str | None) -> bool:
     """Whether a call on one line has a generated one among its arguments."""
-    parts = (each for part in (*node.args, *node.keywords) for each in ast.walk(part))
+    parts = (each for part in (*node.args, *node.keywords) for each in walk(part))
     return node.lineno == node.end_lineno and any(
         isinstance(each, ast.Call) and _is_generated(each, runtime) for each in parts
     )

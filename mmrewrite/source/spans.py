@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import bisect
+import functools
 import re
 from collections.abc import Iterator, Sequence
 
@@ -37,6 +38,12 @@ def parse_program(text: str) -> ast.Module:
             if line != decorator.lineno:
                 decorator.sign_line = line
     return tree
+
+
+@functools.lru_cache(maxsize=1)
+def kept_program(text: str) -> ast.Module:
+    """`parse_program` for those who leave the tree as it is: the result of some edits is looked at more than once."""
+    return parse_program(text)
 
 
 def sign_before(source: SourceText, decorator: ast.expr) -> int:
