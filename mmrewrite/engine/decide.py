@@ -23,7 +23,7 @@ from mmrewrite.project.axis_names import with_axis_names
 from mmrewrite.project.facts import Facts, Importing, Loader, SourceFile, Unreadable, has_mark, place_of, read_facts
 from mmrewrite.project.hinted_files import read_hinted
 from mmrewrite.project.project import Project
-from mmrewrite.project.reach import Reach
+from mmrewrite.project.reach import reach_of
 from mmrewrite.results import HintError, LeftAlone, Refusal, Rewrite
 from mmrewrite.source.failure import failure_of
 from mmrewrite.source.file import may_import_all
@@ -252,7 +252,7 @@ class _Decider:
         self.excluded: dict[str, set[int]] = {facts.path: set() for facts in modules}
         self.left = {facts.path: list(facts.hints.left) for facts in modules}
         self._hints = dict(self._open_hints())
-        self._reach = Reach(project)
+        self._reach = reach_of(project)
         self._regions = find_regions(modules, self._reach, self._hints.values())
         if settings.chosen is not None:
             chosen = self._chosen(*settings.chosen)

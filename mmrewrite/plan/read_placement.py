@@ -16,7 +16,7 @@ from mmrewrite.plan.read_calls import FoundSite, Sites, join_sites, read_calls
 from mmrewrite.plan.sites import LoopSite, MeshSite, StepSite, TaskSite
 from mmrewrite.project.facts import RUNTIME, Facts, Loader, Mesh, SourceFile, Unreadable, has_mark, read_facts
 from mmrewrite.project.project import Project
-from mmrewrite.project.reach import Reach
+from mmrewrite.project.reach import Reach, reach_of
 from mmrewrite.results import Rewrite
 
 _DEVICES = 8
@@ -66,7 +66,7 @@ def read_regions(
         modules.append(facts)
         sites.append(read_calls(facts, original, rewrite.edits if rewrite is not None and changed else ()))
     project = Project(modules, load, codemods)
-    return _regions(join_sites(sites), project, Reach(project))
+    return _regions(join_sites(sites), project, reach_of(project))
 
 
 def devices_needed(regions: Iterable[PlacedRegion]) -> int:

@@ -18,10 +18,14 @@ _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, eq=False)
 class Reached:
-    """A node that some code leads to: a definition, or the statement that assigns a local name."""
+    """A node that some code leads to: a definition, or the statement that assigns a local name.
+
+    `is_parameter` says that the name is a parameter, and the node the function that has it.
+    """
 
     facts: Facts
     node: ast.AST
+    is_parameter: bool = False
 
 
 class Reach:
@@ -55,7 +59,7 @@ class Reach:
         """The nodes that the names in a node lead to, without repetition."""
         if reached.node not in self._direct:
             # Of repeated nodes the last stays: `from_node` pops that one first.
-            found = {item.node: item for item in reversed([*self._names_in(reached)])}
+            found = {(item.node, item.is_parameter): item for item in reversed([*self._names_in(reached)])}
             self._direct[reached.node] = tuple(reversed(found.values()))
         return self._direct[reached.node]
 
@@ -155,7 +159,8 @@ class Reach:
             facts, binding = found
             owner = facts.names.scope
         if binding.statement is not None and binding.kind != "import":
-            yield Reached(facts, self._bound_by(facts, binding.statement, owner))
+            node = self._bound_by(facts, binding.statement, owner)
+            yield Reached(facts, node, isinstance(binding.node, ast.arg))
 
     def _bound_by(self, facts: Facts, statement: ast.stmt, owner: Scope | None) -> ast.stmt:
         """What is reached with a name that a statement binds in a scope."""
@@ -196,11 +201,26 @@ def _members(facts: Facts, definition: ast.ClassDef) -> dict[str, list[ast.stmt]
 
 
 class VisibleReach(Reach):
-    """Stops at parameters: their values come from callers, and the function around them says nothing about them."""
+    """Stops at parameters: their values come from callers, and the function around them says nothing about them.
 
-    def _binding(self, facts: Facts, binding: Binding, owner: Scope | None) -> Iterator[Reached]:
-        if not isinstance(binding.node, ast.arg):
-            yield from super()._binding(facts, binding, owner)
+    What nodes lead to is asked of `whole`.
+    """
+
+    def __init__(self, project: Project, whole: Reach | None = None) -> None:
+        super().__init__(project)
+        self._whole = whole or reach_of(project)
+
+    def direct(self, reached: Reached) -> tuple[Reached, ...]:
+        """The nodes that the names in a node lead to, but for parameters, without repetition."""
+        return tuple(each for each in self._whole.direct(reached) if not each.is_parameter)
+
+    def _names_of(self, facts: Facts, nodes: Iterable[ast.AST], scope: Scope) -> Iterator[Reached]:
+        return (each for each in super()._names_of(facts, nodes, scope) if not each.is_parameter)
+
+
+def reach_of(project: Project) -> Reach:
+    """The reach of a project, which remembers what nodes lead to; the same for each call."""
+    return project.once("reach", lambda: Reach(project))
 
 
 def holds(reached: Reached, facts: Facts, statement: ast.stmt) -> bool:

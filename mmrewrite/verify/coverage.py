@@ -19,7 +19,7 @@ from mmrewrite.files.walk import load_file
 from mmrewrite.mirror.lines_before import LinesBefore
 from mmrewrite.project.facts import RUNTIME, Facts, read_facts
 from mmrewrite.project.project import Project
-from mmrewrite.project.reach import Reach, holds
+from mmrewrite.project.reach import holds, reach_of
 from mmrewrite.project.verify_entries import Entry
 from mmrewrite.results import HintReference, Rewrite
 from mmrewrite.source.names import root_of
@@ -69,7 +69,7 @@ class Coverage:
     ) -> None:
         self._modules, self._marks = modules, marks
         self._project = Project(modules, load_file, tuple(codemods))
-        self._reach = Reach(self._project)
+        self._reach = reach_of(self._project)
         self._calls = {_OF_KEYWORDS[name] for name in keywords if name in _OF_KEYWORDS}
         self.rewritten = frozenset(
             place for place in rewritten if place in marks and marks[place].record.changes_statement

@@ -51,7 +51,7 @@ from mmrewrite.analysis.steps.losses import (
     unnamed_keys,
 )
 from mmrewrite.codemod.base import MeshCodemod, expression
-from mmrewrite.project.reach import Reach
+from mmrewrite.project.reach import reach_of
 from mmrewrite.values.flow import values_of
 from mmrewrite.values.value import Value
 
@@ -242,7 +242,7 @@ class MicrobatchGrad(MeshCodemod):
                 "the loss changes collections of the model (`mutable=`), and each microbatch would change them in "
                 f"turn; use a normalisation without running statistics{advice}"
             )
-        for reached in Reach(self.site.project).from_node(loss.facts, loss.node):
+        for reached in reach_of(self.site.project).from_node(loss.facts, loss.node):
             if batch_norms(reached.facts, reached.node, reached.facts.names.scope):
                 return (
                     "batch normalisation in the model sees one microbatch at a time, which changes the numbers; use "

@@ -10,7 +10,7 @@ from mmrewrite.directives.schedule_names import IN_TURNS, OF_THE_V
 from mmrewrite.directives.sizes import size_in_python
 from mmrewrite.directives.vocabulary import Role
 from mmrewrite.project.facts import Facts
-from mmrewrite.project.reach import Reach, holds
+from mmrewrite.project.reach import holds, reach_of
 
 # The axis whose slices are the stages where `stages` names no other.
 STAGE = "stage"
@@ -89,7 +89,7 @@ def _placing(site: Site) -> list[tuple[Facts, Hint]]:
     ]
     if len(known) < 2:
         return known
-    reached = list(Reach(site.project).from_node(site.facts, site.facts.names.top_level(site.statement)))
+    reached = list(reach_of(site.project).from_node(site.facts, site.facts.names.top_level(site.statement)))
     return [
         (facts, hint)
         for facts, hint in known

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from mmrewrite.analysis.steps.plain_steps import PlainStep
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
-from mmrewrite.project.reach import Reached, VisibleReach
+from mmrewrite.project.reach import Reach, Reached, VisibleReach
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.values.arguments import given
 from mmrewrite.values.callees import Callees, callees
@@ -36,7 +36,7 @@ _READING = frozenset(
 _READING_MODULES = frozenset(("jax.tree", "jax.tree_util"))
 
 
-class _WhatMakingRuns(VisibleReach):
+class _WhatMakingRuns(Reach):
     """Of a class, what making an object of it runs: the bodies of its other methods are not followed."""
 
     def _walk(self, reached: Reached) -> Iterable[ast.AST]:
@@ -55,7 +55,7 @@ def only_makes_modules(project: Project, step: PlainStep, tasks: Iterable[tuple[
     """
     if step.argument is not None and not isinstance(step.argument, ast.Lambda):
         return False
-    reach = _WhatMakingRuns(project)
+    reach = VisibleReach(project, _WhatMakingRuns(project))
     reached = list(step.reached(reach))
     if not any(isinstance(item.node, ast.ClassDef) for item in reached):
         return False
