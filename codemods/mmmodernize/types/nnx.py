@@ -95,8 +95,11 @@ class NnxVariables:
     def annotates_by_dictionary(self, module: ModuleUses, given: ast.expr) -> bool:
         """Whether `sharding` may be in what is given by `**`.
 
-        What is out of view may have it where some key of the program is named so.
+        What is out of view may have it where some key of the program is named so. Where no code in view names nnx,
+        hardly any dictionary is for a variable.
         """
+        if not self.are_in_view:
+            return False
         step = item("sharding")
         found = self._flow.may(Value(module, given).done(step), lambda value: value.path[-1:] != (step,) or None)
         return bool(found.answers) or (bool(found.unknown) and self._is_key)

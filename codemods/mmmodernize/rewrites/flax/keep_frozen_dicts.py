@@ -75,7 +75,7 @@ class KeepFrozenDicts(ModernizeCodemod):
         assert isinstance(call.func, ast.Attribute)
         if not _is_collection(call) or not self._holds_variables(call.func.value):
             site.leave(
-                f"if this is a dictionary of variables: they have no `FrozenDict.{call.func.attr}` since Flax 0.7.1; "
+                f"if this is a dictionary of variables, it has no `FrozenDict.{call.func.attr}` since Flax 0.7.1; "
                 f"call `flax.core.{call.func.attr}` with it"
             )
         start, _ = site.span(call)
