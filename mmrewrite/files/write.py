@@ -13,7 +13,6 @@ import contextlib
 import hashlib
 import os
 import re
-import secrets
 import stat
 from collections.abc import Iterator, Sequence
 
@@ -170,7 +169,7 @@ def _is_inside(path: str, root: str) -> bool:
 
 def temporary_name(original: bytes | None, result: bytes) -> str:
     """The name of a new temporary file that will replace `original`, without its ending."""
-    parts = (_NOTHING if original is None else _mark(original), _mark(result), secrets.token_hex(4))
+    parts = (_NOTHING if original is None else _mark(original), _mark(result), os.urandom(4).hex())
     return f".mmrewrite-{os.getpid()}-{'-'.join(parts)}"
 
 

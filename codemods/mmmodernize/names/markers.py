@@ -72,7 +72,8 @@ def built() -> bytes:
 def _load(path: str) -> Any:
     try:
         with open(path, "rb") as file:
-            return marshal.load(file)
+            # From a file, `marshal.load` would read each value by itself.
+            return marshal.loads(file.read())
     except (OSError, ValueError, EOFError, TypeError):
         return None
 
