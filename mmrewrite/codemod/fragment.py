@@ -71,7 +71,8 @@ class Fragment:
 
     `code` is its text after the cuts inside, as a module that Python can parse: with `is_inner`, for several lines with
     an `indent`, in the block of an `if`. `longest` is the length of its longest line, which it may keep after the
-    rewrite. `is_whole` says that this text is the statement as it stands: no cut is inside, and no block.
+    rewrite. `is_whole` says that this text is the statement as it stands: no cut is inside, and no block. Once it
+    is rendered, `meant` is what it says then in plain code; `tree` and `codemods` are let go, as a file may have many.
     """
 
     statement: ast.stmt
@@ -88,7 +89,7 @@ class Fragment:
     hints: list[HintReference] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     calls: list[cst.Call] | None = None
-    changed: cst.BaseStatement | None = None
+    meant: str | None = None
 
     @classmethod
     def parse(cls, source: SourceText, statement: ast.stmt, cuts: Sequence[Cut]) -> Fragment:
@@ -168,9 +169,10 @@ class Fragment:
             # `return[f][0](x)` needs no space after `return`, but the name that replaces the list does.
             changed = self.node.visit(_InTurn(self.codemods, parenthesize=True))
         assert isinstance(changed, cst.BaseStatement)
-        self.changed = changed
+        self.meant = plain_code(changed)
         width = max(width, self.longest)
         code = _code(_replace(self.tree, changed), "" if self.is_inner else self.indent)
+        self.tree, self.calls, self.codemods = cst.Module([]), None, []
         # Its last line ends, and so does the `if` around it.
         if self.code.count("\n") > 1 + self.is_inner:
             code = aligned(self.code, code)

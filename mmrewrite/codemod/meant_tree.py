@@ -297,6 +297,8 @@ class MeantTree:
         self._old_lines, self._new_lines = lines_of(source.text), lines_of(text)
         self._quoted = quoted
         line = self._difference(tree, new)
+        # Nobody looks at it after this, and in a large file it is large.
+        kept_program.cache_clear()
         if line is not None:
             raise TextDiffers(f"the edit at line {line} says something else than it means")
 

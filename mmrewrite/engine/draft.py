@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mmrewrite.codemod.base import MeshCodemod
-from mmrewrite.codemod.fragment import Cut, cuts_inside, plain_code
+from mmrewrite.codemod.fragment import Cut, cuts_inside
 from mmrewrite.codemod.imports import placed_imports
 from mmrewrite.codemod.layout import indent_unit
 from mmrewrite.codemod.meant_tree import MeantTree
@@ -128,10 +128,10 @@ def _meant(
     stays = [one.call for one in facts.hints.calls if one.hint.start not in starts]
     meant.put_back_hints(facts.source, stays, [each for each in facts.hints.imports if each.alias not in gone])
     for fragment in draft.fragments.values():
-        if fragment.changed is not None and fragment.codemods:
+        if fragment.meant is not None:
             if not fragment.is_whole:
                 meant.hold(fragment.statement, fragment.code, is_inner=fragment.is_inner)
-            meant.restate(fragment.statement, plain_code(fragment.changed))
+            meant.restate(fragment.statement, fragment.meant)
     for edit in imports:
         meant.insert_import(facts.tree, facts.source, edit.text.strip(), edit.start)
     for insert in draft.inserts:
