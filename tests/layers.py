@@ -55,7 +55,7 @@ MAY_IMPORT = {
     "mmcodemods._task": "libcst mmrewrite.directives mmrewrite.codemod",
     "mmcodemods._constraint": "libcst mmrewrite.codemod",
     "mmcodemods._layer_loop": (
-        "libcst mmrewrite.source mmrewrite.directives mmrewrite.codemod mmrewrite.analysis ._task"
+        "libcst mmrewrite.source mmrewrite.directives mmrewrite.values mmrewrite.codemod mmrewrite.analysis ._task"
     ),
     "mmcodemods": (
         "libcst mmrewrite.results mmrewrite.source mmrewrite.directives mmrewrite.project mmrewrite.values "

@@ -44,12 +44,10 @@ def run(function, *arguments):
 class Dense:
     def __call__(self, x):
         return jnp.tanh(x)
-root = jax.random.key(0)
 main = jax.jit(forward)  # mm: mjit
+root = jax.random.key(0)
 """
 LINES = HEAD.count("\n")
-# What is written by those who believe it.
-EDITS = {"jit": "mm.mjit(other"}
 
 
 class Attack(NamedTuple):
@@ -81,11 +79,11 @@ def test_what_looks_like_it_is_refused_or_rewritten_rightly(title: str) -> None:
         if not each.is_consequence and (each.line > LINES or result.path != "main.py" or "on line" in each.reason)
     ]
     told += [(each.line, each.message) for result in results for each in result.errors]
+    _, _, own = results[0].result.decode().partition("root = jax.random.key(0)\n")
     if wanted is None:
-        edit = EDITS[title.partition(":")[0]]
-        assert all(edit not in each.result.decode() for each in results)
+        assert "mm." not in own
         assert told
         assert all("; " in reason or ": " in reason for _, reason in told), told
     else:
-        assert wanted in results[0].result.decode()
+        assert wanted in own
         assert told == []

@@ -21,11 +21,16 @@ from mmrewrite.codemod.site import Site
 from mmrewrite.directives.arguments import whole_number
 from mmrewrite.directives.vocabulary import FOR
 from mmrewrite.source.calls import stars_of
+from mmrewrite.source.functions import is_generator
 from mmrewrite.source.libcst_parser import parse_statement
 from mmrewrite.source.line_breaking import longest_line
+from mmrewrite.values.flow import values_of
+from mmrewrite.values.value import By, Value
 
 # Iterators have no `len`, and to evaluate one again may find it exhausted.
-_ONCE_ONLY = frozenset(f"builtins.{name}" for name in ("map", "filter", "iter", "zip", "enumerate", "reversed"))
+_ONCE_ONLY = frozenset(
+    f"builtins.{name}()" for name in ("map", "filter", "iter", "zip", "enumerate", "reversed", "open")
+)
 
 # These have the length of their first argument.
 _AS_LONG = frozenset(f"builtins.{name}" for name in ("enumerate", "list", "tuple", "sorted", "reversed"))
@@ -391,7 +396,26 @@ def _is_number(node: ast.expr, value: int) -> bool:
 
 def _has_length(site: Site, node: ast.expr) -> bool:
     """Whether the length of an expression can be asked for again and again."""
-    return _is_repeatable(site, node) and not runs_code_on(site, node, "__len__")
+    flow = values_of(site.project)
+
+    def lacks_length(value: Value) -> bool | None:
+        head, kinds = value.head, [step.kind for step in value.path if step.kind is not By.BOUND]
+        if isinstance(head, str):
+            return value.outside in _ONCE_ONLY or f"{value.outside}".startswith("itertools.") or None
+        if isinstance(head, ast.GeneratorExp):
+            return not kinds or None
+        if isinstance(head, ast.FunctionDef):
+            return (kinds == [By.CALL] and is_generator(head)) or None
+        bases = flow.bases(value.module, head) if isinstance(head, ast.ClassDef) and value.is_made else None
+        names = [home.facts.names.inner[each].bindings for home, each in bases.classes] if bases is not None else []
+        is_seen = bases is not None and bases.is_whole and not bases.outside
+        return (is_seen and not any("__len__" in each for each in names)) or None
+
+    return (
+        _is_repeatable(site, node)
+        and not runs_code_on(site, node, "__len__")
+        and not flow.may(flow.value_in(site.facts, node), lacks_length).answers
+    )
 
 
 def _is_repeatable(site: Site, node: ast.expr) -> bool:
@@ -402,14 +426,8 @@ def _is_repeatable(site: Site, node: ast.expr) -> bool:
 def _is_plain(site: Site, node: ast.expr) -> bool:
     """Whether the text of an expression alone says that it can be evaluated again."""
     match node:
-        case ast.Constant():
+        case ast.Constant() | ast.Name():
             return True
-        case ast.Name():
-            binding = site.facts.names.binding(node.id, site.scope)
-            value = binding.value if binding else None
-            if isinstance(value, ast.GeneratorExp):
-                return False
-            return not (isinstance(value, ast.Call) and site.resolve(value.func) in _ONCE_ONLY)
         case ast.Attribute():
             return _is_repeatable(site, node.value) and not is_computed_attribute(site, node)
         case ast.Subscript():

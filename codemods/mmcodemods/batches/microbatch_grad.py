@@ -52,8 +52,9 @@ from mmrewrite.analysis.steps.losses import (
 )
 from mmrewrite.codemod.base import MeshCodemod, expression
 from mmrewrite.project.reach import reach_of
+from mmrewrite.values.arguments import given
 from mmrewrite.values.flow import values_of
-from mmrewrite.values.value import Value
+from mmrewrite.values.value import By, Value
 
 Item = TypeVar("Item", cst.Arg, cst.Param)
 
@@ -67,6 +68,12 @@ def _accumulating(value: Value) -> str | None:
     """The function of optax that accumulates, where a value is that or made by it."""
     package, _, name = str(value.head).rpartition(".")
     return name if package.startswith("optax") and name in ("MultiSteps", "apply_every") else None
+
+
+def _given_to_optax(value: Value) -> list[Value]:
+    """What a function of optax is given, such as the parts of `optax.chain`."""
+    is_made = str(value.head).startswith("optax.") and value.path[:1] and value.path[0].kind is By.CALL
+    return [*given(value.path[0].what)] if is_made else []
 
 
 class MicrobatchGrad(MeshCodemod):
@@ -138,7 +145,7 @@ class MicrobatchGrad(MeshCodemod):
         """Refuses accumulation in the optimizer, which spans several steps."""
         flow = values_of(self.site.project)
         for call in calls:
-            found = flow.may(flow.value_in(self.site.facts, call.func), _accumulating).answers
+            found = flow.may(flow.value_in(self.site.facts, call.func), _accumulating, also=_given_to_optax).answers
             for name in found:
                 what = "adds up updates" if name == "apply_every" else "averages gradients"
                 self.refuse(

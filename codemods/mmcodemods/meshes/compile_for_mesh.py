@@ -46,10 +46,12 @@ from mmrewrite.project.axis_names import UNREPLICATE, compiles_pmap, declared_na
 from mmrewrite.project.facts import RUNTIME, Facts, place_of
 from mmrewrite.project.project import Project, imported_names
 from mmrewrite.project.reach import Reach, Reached, VisibleReach, holds
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.results import Refusal
 from mmrewrite.source.calls import call_form
 from mmrewrite.source.functions import own_expressions
 from mmrewrite.source.spans import first_line, span
+from mmrewrite.values.flow import values_of
 
 _HINT = "write `# mm: mjit` where it is compiled, or `# mm: ignore[compile_for_mesh]` if it is to run there"
 
@@ -209,7 +211,7 @@ def _steps_for_one_device(project: Project, modules: Sequence[Facts]) -> Iterato
         for step in plain_steps(project, facts, hinted, "compile_for_mesh"):
             if _only_initializes(_compiled(step)):
                 continue
-            if _is_called_in(steps, facts, step.statement) and not _is_called_outside(steps, facts, step.statement):
+            if _is_part_of(steps, values_of(project).uses_of(facts), step):
                 continue
             reached = list(step.reached(visible))
             if not any(holds(item, where, task) for item in reached for where, task in tasks):
@@ -400,6 +402,20 @@ def _outside(project: Project, start: Facts | None) -> list[Facts]:
             found[facts.path] = facts
             queue.extend(project.imported(facts))
     return list(found.values())
+
+
+def _is_part_of(steps: Sequence[Reached], module: ModuleUses, step: PlainStep) -> bool:
+    """Whether a step is only called by steps for the mesh, as far as its module shows."""
+    facts = module.facts
+    if step.compiled is step.statement:
+        return _is_called_in(steps, facts, step.statement) and not _is_called_outside(steps, facts, step.statement)
+    if any(holds(item, facts, step.compiled) for item in steps):
+        return True
+    targets = step.compiled.targets if isinstance(step.compiled, ast.Assign) else ()
+    names = [each for each in targets if isinstance(each, ast.Name)]
+    reads = [read for each in names for read in module.heads_of(each.id, module.scope_of(each))]
+    statements = [module.statement_of(read) for read in reads]
+    return bool(reads) and all(any(holds(item, facts, each) for item in steps) for each in statements)
 
 
 def _is_called_outside(steps: Sequence[Reached], facts: Facts, function: ast.stmt) -> bool:

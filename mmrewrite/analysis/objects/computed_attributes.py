@@ -18,7 +18,7 @@ from mmrewrite.values.annotations import annotations_of
 from mmrewrite.values.classes import Definition
 from mmrewrite.values.flow import ValueFlow, values_of
 from mmrewrite.values.operators import special_methods
-from mmrewrite.values.value import Display, Own, Passed, Value
+from mmrewrite.values.value import Decorated, Display, Own, Passed, Value
 
 # Literals and what is made by writing it out.
 _DISPLAYS = (
@@ -87,17 +87,29 @@ def is_computed_attribute(site: Site, node: ast.Attribute) -> bool:
     the object's class is not seen, a property of any class of the program counts.
     """
     question = ("computed attributes", site.facts.path)
-    computed = site.project.once(question, lambda: _computed(list(_properties(site.project.connected(site.facts)))))
+    flow = values_of(site.project)
+    computed = site.project.once(
+        question, lambda: _computed(list(_properties(flow, site.project.connected(site.facts))))
+    )
     owners = {each.owner for each in computed if each.name == node.attr}
+    if _is_looked_up(flow, flow.value_in(site.facts, node.value), node.attr):
+        return True
     if not owners:
         return False
-    flow, classes = values_of(site.project), _classes_of(site, node.value)
+    classes = _classes_of(site, node.value)
     for module, definition in classes.found:
         own = [each for _, each in flow.bases(module, definition).classes]
         # Where it sets none, another class may be mixed in with it, and have the property.
         if not any(_sets(each, node.attr) for each in own) or not owners.isdisjoint(own):
             return True
     return classes.is_open
+
+
+def _is_looked_up(flow: ValueFlow, owner: Value, name: str) -> bool:
+    """Whether an attribute of what may be a module of the project is what its `__getattr__` gives."""
+    modules = flow.may(owner, lambda value: value.module if isinstance(value.head, ast.Module) else None).answers
+    names = [each.facts.names.scope.bindings for each in modules]
+    return any("__getattr__" in each and name not in each for each in names)
 
 
 def runs_code(site: Site, node: ast.expr) -> bool:
@@ -170,8 +182,11 @@ def _kind_of(flow: ValueFlow, value: Value) -> tuple[Definition, ...] | None:
     if value.is_made and isinstance(head, ast.ClassDef):
         return ((module, head),)
     if isinstance(head, Own) and not path:
-        return () if head.is_class else ((module, head.definition), *flow.below(head.definition))
-    if isinstance(head, _DISPLAYS | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not path:
+        family = ((module, head.definition), *flow.below(head.definition))
+        return tuple(meta for each in family for meta in flow.bases(*each).metaclasses) if head.is_class else family
+    if isinstance(head, ast.ClassDef) and not path:
+        return tuple(flow.bases(module, head).metaclasses)
+    if isinstance(head, _DISPLAYS | ast.FunctionDef | ast.AsyncFunctionDef) and not path:
         return ()
     if isinstance(head, Passed | ast.arg):
         argument = head.parameter if isinstance(head, Passed) else head
@@ -246,26 +261,42 @@ def _computed(properties: Sequence[_Property]) -> tuple[_Property, ...]:
     return tuple(computed)
 
 
-def _properties(modules: Sequence[Facts]) -> Iterator[_Property]:
+def _properties(flow: ValueFlow, modules: Sequence[Facts]) -> Iterator[_Property]:
+    """The properties of classes, and what is one by another descriptor, also where it is set later."""
     for facts in modules:
+        module = flow.uses_of(facts)
         for statement, scope in facts.names.scopes.items():
-            if not isinstance(scope.node, ast.ClassDef):
-                continue
-            owner = scope.node
-            match statement:
-                case ast.FunctionDef() if any(
-                    facts.names.resolve(each, scope) == "builtins.property" for each in statement.decorator_list
-                ):
-                    yield _property(facts, owner, statement.name, statement)
-                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=maker, args=[getter, *_])) if (
-                    facts.names.resolve(maker, scope) == "builtins.property"
-                ):
-                    binding = facts.names.binding(getter.id, scope) if isinstance(getter, ast.Name) else None
-                    function = binding.node if binding is not None else getter
-                    if isinstance(function, ast.FunctionDef | ast.Lambda):
-                        yield _property(facts, owner, name, function)
-                    else:
-                        yield _Property(name, owner, only_reads=False, reads=frozenset())
+            match scope.node, statement:
+                case ast.ClassDef() as owner, ast.FunctionDef(name=name) if statement.decorator_list:
+                    yield from _of_descriptor(flow, owner, name, Value(module, Decorated(statement, 0)))
+                case ast.ClassDef() as owner, ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as made):
+                    yield from _of_descriptor(flow, owner, name, Value(module, made))
+                case _:
+                    pass
+        for name, store in flow.stores.in_module(module):
+            found, source = flow.class_at(module, store.target), flow.source_of(store)
+            if found is not None and isinstance(source, ast.Call):
+                yield from _of_descriptor(flow, found[1], name, Value(module, source))
+
+
+def _of_descriptor(flow: ValueFlow, owner: ast.ClassDef, name: str, value: Value) -> Iterator[_Property]:
+    """The properties that what a class holds may be: by `property`, or by a class of the project with `__get__`."""
+
+    def getter(value: Value) -> Value | None:
+        if value.outside == "builtins.property()":
+            return value.path[0].what.at(0, "fget") or value
+        if not (value.is_made and isinstance(value.head, ast.ClassDef)):
+            return None
+        methods = flow.bases(value.module, value.head).classes
+        found = ((home, each) for home, definition in methods for each in definition.body)
+        return next((Value(*each) for each in found if getattr(each[1], "name", "") == "__get__"), None)
+
+    for found in flow.may(value, getter).answers:
+        function = flow.must(found, lambda each: each if isinstance(each.head, ast.FunctionDef | ast.Lambda) else None)
+        if function is not None and isinstance(function.head, ast.FunctionDef | ast.Lambda) and not function.path:
+            yield _property(function.module.facts, owner, name, function.head)
+        else:
+            yield _Property(name, owner, only_reads=False, reads=frozenset())
 
 
 def _property(facts: Facts, owner: ast.ClassDef, name: str, getter: ast.FunctionDef | ast.Lambda) -> _Property:

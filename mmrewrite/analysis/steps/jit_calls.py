@@ -10,7 +10,6 @@ from pathlib import PurePath
 from mmrewrite.analysis.steps.compilers import Compiler, compiler, curried, names_in
 from mmrewrite.codemod.site import Site
 from mmrewrite.project.facts import Facts
-from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.calls import stars_of
 from mmrewrite.source.jit_kinds import JIT_KINDS, compiled_in
 from mmrewrite.values.flow import values_of
@@ -81,8 +80,8 @@ def jit_call(site: Site, directive: str) -> Jit:
         if isinstance(node, ast.Call) and jit.call in node.args and site.resolve(node.func) in _TRANSFORMATIONS:
             name = site.text(node.func)
             site.refuse(f"`{name}` of a compiled step is not cut into tasks; put `jax.jit` around `{name}(...)`", node)
-        if isinstance(node, ast.Attribute) and node.value is jit.call:
-            _refuse_absent(site, site.facts, node)
+        if isinstance(node, ast.Attribute) and node.value is jit.call and node.attr in _ABSENT:
+            _refuse_absent(site, site.facts, node, node.attr)
         if isinstance(node, ast.Call) and node.func is jit.call and site.facts.names.is_repeated(site.statement):
             site.refuse(
                 "a step that is compiled where it is called is planned anew in each iteration; write "
@@ -124,29 +123,21 @@ def refuse_uses(site: Site, made: ast.Call | ast.FunctionDef | ast.AsyncFunction
         calls = [step.what.node for step in value.path if step.kind is By.CALL] if isinstance(value.head, str) else ()
         return made in calls[-1:] or None
 
-    for module in flow.modules:
-        for node in _absent_methods(site, module):
-            if node.value is not made and flow.may(Value(module, node.value), is_step).answers:
-                _refuse_absent(site, module.facts, node)
+    for name in _ABSENT:
+        for module, node in flow.stores.reads(name):
+            owner = node.value if isinstance(node, ast.Attribute) else next(iter(getattr(node, "args", ())), node)
+            if owner is not made and flow.may(Value(module, owner), is_step).answers:
+                _refuse_absent(site, module.facts, node, name)
 
 
-def _absent_methods(site: Site, module: ModuleUses) -> Sequence[ast.Attribute]:
-    def find() -> tuple[ast.Attribute, ...]:
-        return tuple(node for node in module.nodes_of(ast.Attribute) if node.attr in _ABSENT)
-
-    return site.project.once(("absent methods", module.facts.path), find)
-
-
-def _refuse_absent(site: Site, facts: Facts, node: ast.Attribute) -> None:
-    if node.attr in _ABSENT:
-        is_here = facts is site.facts
-        where = "" if is_here else f" on line {node.lineno} of {PurePath(facts.path).name}"
-        site.refuse(
-            f"`{ast.unparse(node)}` is used{where}, and a step that is compiled for a mesh has none: it is many "
-            f"programs; remove that use, or call `.{_ABSENT[node.attr]}(...)` in its place once the program is "
-            "rewritten",
-            node if is_here else None,
-        )
+def _refuse_absent(site: Site, facts: Facts, node: ast.expr, name: str) -> None:
+    is_here = facts is site.facts
+    where = "" if is_here else f" on line {node.lineno} of {PurePath(facts.path).name}"
+    site.refuse(
+        f"`{ast.unparse(node)}` is used{where}, and a step that is compiled for a mesh has none: it is many programs; "
+        f"remove that use, or call `.{_ABSENT[name]}(...)` in its place once the program is rewritten",
+        node if is_here else None,
+    )
 
 
 def _jits(site: Site, statement: ast.stmt) -> Iterator[Jit]:

@@ -10,7 +10,8 @@ from mmrewrite.directives.vocabulary import STATEMENT, kind_of
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reach, Reached, VisibleReach
-from mmrewrite.source.jit_kinds import JIT_KINDS, compiled_in, is_jit_decorator
+from mmrewrite.source.calls import call_form
+from mmrewrite.source.jit_kinds import JIT_KINDS, compiled_in
 from mmrewrite.source.names import Scope
 from mmrewrite.source.spans import span
 from mmrewrite.values.flow import values_of
@@ -45,7 +46,7 @@ class PlainStep:
     def position(self) -> tuple[int, int]:
         """The line and the column of a message about it."""
         if self.argument is None:
-            return self.statement.lineno, self.statement.col_offset + 1
+            return self.compiled.lineno, self.compiled.col_offset + 1
         return self.facts.source.position(span(self.facts.source, self.argument)[0])
 
     def reached(self, reach: Reach) -> Iterator[Reached]:
@@ -98,32 +99,46 @@ def plain_steps(project: Project, facts: Facts, hinted: set[ast.stmt], codemod: 
         if statement in hinted or is_left(facts, statement, codemod):
             continue
         if isinstance(statement, ast.FunctionDef):
-            if any(is_jit_decorator(names, decorator, scope) for decorator in statement.decorator_list):
+            if any(_decorates(project, facts, decorator, scope) for decorator in statement.decorator_list):
                 functions[statement] = statement
         elif kind_of(statement) == STATEMENT:
             for node in names.calls.get(statement, ()):
-                compiled = compiled_in(node)
+                hidden = (each.value for each in node.keywords if each.arg is None)
+                compiled = compiled_in(node) or next(hidden, None)
                 if compiled is None or not _compiles(project, facts, node.func, scope):
                     continue
-                binding = None
-                if isinstance(compiled, ast.Name):
-                    name = compiled.id
-                    binding = next(iter((scope.owner(name) or scope).bindings.get(name, ())), None)
-                if binding is not None and isinstance(binding.node, ast.FunctionDef):
-                    functions.setdefault(binding.node, statement)
-                elif not _initialises(compiled):
+                bindings = (scope.owner(compiled.id) or scope).bindings if isinstance(compiled, ast.Name) else {}
+                found = [each.node for each in bindings.get(getattr(compiled, "id", ""), ())]
+                for each in found:
+                    if isinstance(each, ast.FunctionDef):
+                        functions.setdefault(each, statement)
+                is_function = bool(found) and all(isinstance(each, ast.FunctionDef) for each in found)
+                if not is_function and not _initialises(compiled):
                     expressions.append(PlainStep(facts, statement, statement, compiled))
     yield from (PlainStep(facts, function, compiled) for function, compiled in functions.items())
     yield from expressions
 
 
+def _decorates(project: Project, facts: Facts, decorator: ast.expr, scope: Scope) -> bool:
+    """Whether a decorator may be a function that compiles, perhaps with options: `@jax.jit(...)`."""
+    form = call_form(facts.names, decorator, scope) if isinstance(decorator, ast.Call) else None
+    is_curried = form is not None and not form.positional and _compiles(project, facts, form.function, scope)
+    return is_curried or _compiles(project, facts, decorator, scope)
+
+
 def _compiles(project: Project, facts: Facts, node: ast.expr, scope: Scope) -> bool:
-    """Whether what is called may be a function that compiles."""
+    """Whether what is called may be a function that compiles, or a `partial` of one."""
     name = facts.names.resolve(node, scope)
     if name in JIT_KINDS or not project.once("compilers that are values", lambda: _compilers_are_values(project)):
         return name in JIT_KINDS
+
+    def bound(value: Value) -> list[Value]:
+        first = value.bound.first() if value.bound is not None and len(value.path) == 1 else None
+        return [first] if first is not None else []
+
     flow = values_of(project)
-    return bool(flow.may(flow.value_in(facts, node), lambda value: value.outside in JIT_KINDS or None).answers)
+    found = flow.may(flow.value_in(facts, node), lambda value: value.outside in JIT_KINDS or None, also=bound)
+    return bool(found.answers)
 
 
 def _compilers_are_values(project: Project) -> bool:
