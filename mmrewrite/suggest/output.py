@@ -138,7 +138,8 @@ def _lines(suggested: Suggested, *, patch: bool = True) -> Iterator[str]:
     for each in ([best] if best is not None else []) + list(found.others[: _ROWS - (best is not None)]):
         rows.append((plan_words(suggested, each.choice), each.seconds, each.memory))
     width = max(60, *(len(label) for label, _, _ in rows))
-    yield f"{'Plans':{width + 2}}  {'step':>8}  {'memory':>10}"
+    beside = "  beside the best pipeline" if best is not None else ""
+    yield f"{'Plans':{width + 2}}  {'step':>8}  {'memory':>10}{beside}"
     for label, seconds, memory in rows:
         yield _entry(f"{label:{width}}", seconds, memory, device.room, best)
     yield "Closer than 10 % is a tie. Times are predicted, not measured: no accelerator has confirmed them."
@@ -190,6 +191,8 @@ def _reasons(suggested: Suggested) -> Iterator[str]:
         if best.choice.schedule == "1f1b":
             beside = ""
         yield f"  {best.choice.schedule}  {_seconds(best.idle)} idle in {_bytes(best.memory)}{beside}"
+        if (chunks := best.choice.chunks) > 1:
+            yield f"  chunks={chunks}  each device has {chunks} runs of layers, and waits less at both ends of a step"
         parts = (
             f"{_seconds(best.busy)} busiest stage",
             f"{_seconds(best.seconds - best.busy - best.summed - best.update)} in which it waits",
@@ -290,7 +293,7 @@ def _nothing(suggested: Suggested) -> str:
 
 def _assumed(suggested: Suggested) -> Iterator[str]:
     device = suggested.wanted.device
-    yield "Assumed (change with)"
+    yield "Assumed, with the option that changes it"
     speeds = ", ".join(f"{speed / 1e12:.3g} {name}" for name, speed in device.flops.items())
     given = f"; given: {', '.join(sorted(device.changed))}" if device.changed else ""
     yield f"  {device.name}: {speeds} TFLOP/s (--flops), {device.source}{given}"
@@ -364,7 +367,8 @@ def _plain(plain: Plain) -> str:
         over = f"FSDP over {plain.shards}" if plain.shards == plain.data else f"{over}, FSDP over {plain.shards}"
     if plain.model > 1:
         over = f"model={plain.model}" if plain.data == 1 else f"{over}, model={plain.model}"
-    return f"{over}, plain jax.jit, gradients of {_microbatches(plain.count)}"
+    added = f", gradients of {_microbatches(plain.count)} added up" if plain.count > 1 else ""
+    return f"{over}, plain jax.jit{added}"
 
 
 def _price(priced: Priced) -> str:
