@@ -1,4 +1,4 @@
-"""Write docs/outputs: what the tool prints for the programs of the tutorial, and the picture of the README.
+"""Write docs/outputs: what the tool prints for the programs of the tutorial, and the README's picture, wide and narrow.
 
 python tools/make_outputs.py
 """
@@ -13,6 +13,7 @@ import sys
 import tempfile
 from html import escape
 from pathlib import Path
+from typing import NamedTuple
 
 from mmruntime import schedules
 
@@ -22,7 +23,8 @@ TUTORIAL = ROOT / "examples" / "tutorial"
 TRACKS = ("linen", "nnx", "equinox")
 
 STYLE = """
-text.code { font: 12px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; white-space: pre; fill: #1f2328 }
+text.code { font: {font}px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; white-space: pre }
+text.code { fill: #1f2328 }
 text.title { font: 600 14px system-ui, sans-serif; fill: #1f2328 }
 .paper { fill: #fff; stroke: #d0d7de }
 .old { fill: #ffebe9 }
@@ -31,8 +33,20 @@ text.title { font: 600 14px system-ui, sans-serif; fill: #1f2328 }
   text.code, text.title { fill: #e6edf3 } .paper { fill: #0d1117; stroke: #30363d }
   .old { fill: #4b1b1e } .new { fill: #12361f }
 }"""
-# As wide as a README is shown, so that nothing is made smaller.
-WIDTH, MARGIN, LINE, COLUMNS = 760, 16, 17, 96
+LINE = 17
+
+
+class Size(NamedTuple):
+    """What a picture is drawn for: as wide as a README is shown, so that nothing is made smaller."""
+
+    width: int
+    margin: int
+    # Of the code, and how many signs of it a line has.
+    font: int
+    columns: int
+
+
+SIZES = {"picture": Size(760, 16, 12, 96), "picture-narrow": Size(358, 8, 11, 47)}
 
 
 def mmrewrite(folder: Path, *arguments: str) -> str:
@@ -47,13 +61,24 @@ def outputs() -> dict[str, str]:
     diffs = {track: mmrewrite(TUTORIAL / track, "diff", "train.py") for track in TRACKS}
     made = {f"{track}.diff": re.sub(r"([ab])/examples/tutorial/\w+/", r"\1/", diff) for track, diff in diffs.items()}
     made["plan.txt"] = mmrewrite(TUTORIAL / "linen", "plan", "train.py")
-    # As `plan` draws it, in the width of the picture.
-    timeline = schedules.svg(schedules.simulate(schedules.make("1f1b", 4, 4)), width=WIDTH - 2 * MARGIN)
     with tempfile.TemporaryDirectory() as folder:
         shutil.copy(TUTORIAL / "linen" / "train.py", folder)
-        Path(folder, "pyproject.toml").write_text(f"[tool.ruff]\nline-length = {COLUMNS}\n", encoding="utf-8")
-        made["picture.svg"] = picture(mmrewrite(Path(folder), "diff", "train.py"), timeline)
+        for name, size in SIZES.items():
+            settings = f"[tool.ruff]\nline-length = {size.columns}\n"
+            Path(folder, "pyproject.toml").write_text(settings, encoding="utf-8")
+            made[f"{name}.svg"] = picture(mmrewrite(Path(folder), "diff", "train.py"), size)
     return made
+
+
+def broken(line: str, columns: int) -> list[str]:
+    """A line of the user's, in parts that fit."""
+    found = []
+    while len(line) > columns:
+        place = max(line.rfind(" ", 0, columns), line.rfind("(", 0, columns)) + 1
+        indent = " " * (len(line) - len(line.lstrip()) + (0 if found else 4))
+        found.append(line[:place].rstrip())
+        line = indent + line[place:]
+    return [*found, line]
 
 
 def lines_of(diff: str) -> list[tuple[str, str]]:
@@ -62,35 +87,41 @@ def lines_of(diff: str) -> list[tuple[str, str]]:
     return [("@", "...") if line.startswith("@@") else (line[0], line[1:]) for line in lines if line.strip("+- ")]
 
 
-def picture(diff: str, timeline: str) -> str:
+def picture(diff: str, size: Size) -> str:
     """One SVG: the hinted program, what it becomes, and the timeline of its step."""
+    width, margin = size.width, size.margin
+    # As `plan` draws it, in the width of the picture.
+    timeline = schedules.svg(schedules.simulate(schedules.make("1f1b", 4, 4)), width=width - 2 * margin)
     parts = []
-    y = MARGIN + 24
-    for mark, line in lines_of(diff):
-        assert len(line) <= COLUMNS, line
+    first = ("You write three comments; mmrewrite diff", "shows the program that you merge")
+    second = ("mmrewrite plan shows what each device", "will do, and when")
+    heads = [head if width < 500 else (" ".join(head),) for head in (first, second)]
+    y = 20 + 20 * len(heads[0])
+    for mark, line in ((mark, part) for mark, whole in lines_of(diff) for part in broken(whole, size.columns)):
         if kind := {"-": "old", "+": "new"}.get(mark):
             parts.append(
-                f'<rect class="{kind}" x="{MARGIN}" y="{y - 12}" width="{WIDTH - 2 * MARGIN}" height="{LINE}"/>'
+                f'<rect class="{kind}" x="{margin}" y="{y - 12}" width="{width - 2 * margin}" height="{LINE}"/>'
             )
-            parts.append(f'<text class="code" x="{MARGIN + 4}" y="{y}">{mark}</text>')
-        parts.append(f'<text class="code" x="{MARGIN + 18}" y="{y}">{escape(line)}</text>')
+            parts.append(f'<text class="code" x="{margin + 4}" y="{y}">{mark}</text>')
+        parts.append(f'<text class="code" x="{margin + 18}" y="{y}">{escape(line)}</text>')
         y += LINE
     found = re.search(r'width="(\d+)" height="(\d+)"', timeline)
     assert found is not None
-    top = y + 2 * MARGIN
-    drawn = timeline.strip().replace(found[0], f'x="{MARGIN}" y="{top}" {found[0]}', 1)
-    height = int(found[2]) + top + MARGIN
+    top = y + 12 + 20 * len(heads[1])
+    drawn = timeline.strip().replace(found[0], f'x="{margin}" y="{top}" {found[0]}', 1)
+    height = int(found[2]) + top + margin
     titles = (
-        (MARGIN, "You write three comments; mmrewrite diff shows the program that you merge"),
-        (y + MARGIN, "mmrewrite plan shows what each device will do, and when"),
+        (at + 20 * number, text)
+        for at, head in zip((16, y + 16), heads, strict=True)
+        for number, text in enumerate(head)
     )
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
             'aria-label="A program with three hints, what mmrewrite makes of it, and a timeline of its step">',
-            f"<style>{STYLE}</style>",
-            f'<rect class="paper" x=".5" y=".5" width="{WIDTH - 1}" height="{height - 1}" rx="8"/>',
-            *(f'<text class="title" x="{MARGIN}" y="{top + 4}">{title}</text>' for top, title in titles),
+            f"<style>{STYLE.replace('{font}', str(size.font))}</style>",
+            f'<rect class="paper" x=".5" y=".5" width="{width - 1}" height="{height - 1}" rx="8"/>',
+            *(f'<text class="title" x="{margin}" y="{top + 4}">{title}</text>' for top, title in titles),
             *parts,
             drawn,
             "</svg>\n",

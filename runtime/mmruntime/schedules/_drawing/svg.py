@@ -114,7 +114,7 @@ def lanes(
         'patternTransform="rotate(45)"><rect class="ground" width="6" height="6" fill="#f4f4f4"/><line class="hatch" '
         'x1="0" y1="0" x2="0" y2="6" stroke="#b4b4b4" stroke-width="1.5"/></pattern></defs>',
         f'<rect class="paper" width="{width}" height="{height}" fill="#fff"/>',
-        _legend(cells, bool(strip), idle),
+        _legend(cells, bool(strip), idle, width),
     ]
     for number, lane in enumerate(rows):
         top = _TOP + pitch * number
@@ -146,14 +146,14 @@ def lanes(
     return "\n".join(parts) + "\n"
 
 
-def _legend(cells: Sequence[LaneCell], receives: bool, idle: str) -> str:
-    """The meaning of the colours that occur."""
+def _legend(cells: Sequence[LaneCell], receives: bool, idle: str, width: float) -> str:
+    """The meaning of the colours that occur, above the cells or as far to the left as a narrow picture needs."""
     kinds = {kind for cell in cells for kind in (cell.kinds or ("",))}
-    left = _LEFT
     parts = []
     entries = [(kind, fill, ink, words) for kind, (fill, ink, words) in COLOURS.items() if kind in kinds]
     entries += [("", *RECEIVED[:1], "#fff", RECEIVED[1])] if receives else []
     entries.append(("", idle, _INK, "idle"))
+    left = max(8, min(_LEFT, width - sum(40 + 7 * len(entry[-1]) for entry in entries)))
     for letter, fill, ink, words in entries:
         parts.append(
             _box(left, 8, 16, 16, fill) + (_text(left + 8, 20, letter, ink, anchor="middle") if letter else "")
