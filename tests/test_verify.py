@@ -130,7 +130,8 @@ def test_evidence_is_tied_to_the_patch_and_says_what_it_leaves_out(calls: list[C
     (check,) = found["checks"]
     assert (check["entry"], check["status"], check["named_by"]) == ("train:step", "equal", "train.py:6")
     assert found["not_covered"] == [
-        "train.py:12: `task(stage=1)` is rewritten, and no function proved equal reaches it",
+        "train.py:12: `task(stage=1)` is rewritten, and no function found equal uses it",
+        "to have that compared too, name a step that uses it: by --entry, or by a hint `verify(args=FUNCTION)`",
         "other arguments: each function was called once, with one set of arguments",
         "time and memory, and side effects",
         "real devices, and several processes",
@@ -212,10 +213,9 @@ def test_an_entry_of_another_module_leads_through_its_imports(calls: list[Call])
     found = json.loads(run("--format", "json", "--entry", "main:chosen", "--args", "train:example").stdout)
     (check,) = found["checks"]
     assert check["status"] == "equal"
-    assert [line.partition(" is rewritten")[0] for line in found["not_covered"][:3]] == [
+    assert [line.partition(" is rewritten")[0] for line in found["not_covered"][:2]] == [
         "model.py:6: `task(stage=0)`",
         "train.py:6: `mjit`",
-        "other arguments: each function was called once, with one set of arguments",
     ]
 
 
@@ -226,8 +226,8 @@ def test_a_step_that_is_given_its_model_does_not_cover_other_steps(calls: list[C
     Path("train.py").write_text(f"{step}\n\n@jax.jit  # mm: mjit\ndef evaluate(x):\n    return model(x)\n")
     found = json.loads(run("--format", "json").stdout)
     assert found["not_covered"][:2] == [
-        "train.py:20: `mjit` is rewritten, and no function proved equal reaches it",
-        "other arguments: each function was called once, with one set of arguments",
+        "train.py:20: `mjit` is rewritten, and no function found equal uses it",
+        "to have that compared too, name a step that uses it: by --entry, or by a hint `verify(args=FUNCTION)`",
     ]
 
 
@@ -548,8 +548,8 @@ def test_short_types_are_held_to_float64(
     assert (row["rounding"], row["original_error"], row["rewritten_error"]) == (problem is None, 0.1, 0.2)
     assert {"near", "tolerable", "tolerated"}.isdisjoint(row)
     asked = [note for note in found.notes if note.startswith("result is farther from float64 than in the original (")]
-    how = "does not err" if problem else "errs"
-    assert [note.rpartition(", and ")[2] for note in asked] == [f"{how} as much then"] * (len(near) > 1)
+    how = "its error is not as large" if problem else "its error is as large"
+    assert [note.rpartition("once more, ")[2] for note in asked] == [how] * (len(near) > 1)
     # One run of each in float64: types that programs name, as models in mixed precision do, are wider in the first.
     assert ran == ["", "", *["--bits 64 --throughout"] * 2, *["disturbed --epsilon 0.0078125"] * (len(near) - 1)]
 

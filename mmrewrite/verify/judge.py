@@ -338,8 +338,8 @@ class _Judgement:
             (_, name), error = next(iter(asked.items()))
             self.notes.append(
                 f"{name}{f' and {len(asked) - 1} more are' if len(asked) > 1 else ' is'} farther from float64 than in "
-                f"the original ({error}), which may be right by luck; so the original ran {DISTURBED} times more, with "
-                f"arguments as if rounded once more, and {'does not err' if far else 'errs'} as much then"
+                f"the original ({error}). The original may be near it by luck: in {DISTURBED} more runs of it, with "
+                f"arguments rounded once more, its error is {'not as large' if far else 'as large'}"
             )
         return found
 

@@ -223,7 +223,9 @@ def _not_covered(
     results: Sequence[Rewrite],
 ) -> Iterator[str]:
     for path, hint in unreached:
-        yield f"{path}:{hint.line}: `{hint.text}` is rewritten, and no function proved equal reaches it"
+        yield f"{path}:{hint.line}: `{hint.text}` is rewritten, and no function found equal uses it"
+    if unreached and any(check.status == "equal" for check in checks):
+        yield "to have that compared too, name a step that uses it: by --entry, or by a hint `verify(args=FUNCTION)`"
     refusals = [refusal for result in results for refusal in result.refusals]
     refused = sum(refusal.hint is not None for refusal in refusals)
     left = sum(len(result.left) for result in results)

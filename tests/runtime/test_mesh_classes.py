@@ -130,7 +130,7 @@ def test_too_few_devices_of_several_processes(monkeypatch: pytest.MonkeyPatch) -
         pytest.param(
             {"axis_sizes": (3, 4), "axis_names": ("stage", "data")},
             ValueError,
-            r"MultiMesh: stage=3 x data=4 needs 12 devices, but there are 8. .*device_count=12 before JAX is imported",
+            r"MultiMesh: stage=3 x data=4 needs 12 devices, and has 8. .*device_count=12 before JAX is imported",
             id="devices",
         ),
         pytest.param(

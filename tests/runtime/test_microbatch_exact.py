@@ -789,7 +789,7 @@ def test_insisting_beside_what_is_computed_on_the_whole_batch_is_an_error() -> N
         return e, e * 2
 
     assert_close(exactly(fun)(params_of(), batch_of()), fun(params_of(), batch_of()), 1e-12)
-    with pytest.raises(ValueError, match=r'^microbatch: result\[1\] of fun shares with results .* Give reduce="exact"'):
+    with pytest.raises(ValueError, match=r'^microbatch: result\[1\] of fun reads values .* Give reduce="exact"'):
         exactly(fun, reduce=("exact", "mean"), check=False)(params_of(), batch_of())
 
 

@@ -177,7 +177,7 @@ def test_models_of_nnx_and_steps_of_pmap(mesh):
 
 def test_it_is_said_once_and_never_done_unasked(caplog):
     refused = (
-        r"stage=16 x model=2 needs 32 devices, but there are 8.*; to run it as the one-device program, set "
+        r"stage=16 x model=2 needs 32 devices, and has 8.*; to run it as the one-device program, set "
         r"MMRUNTIME_ONE_DEVICE_FALLBACK=1 or write mm.init\(one_device_fallback=True\)"
     )
     with caplog.at_level(logging.WARNING, "mmruntime"):
@@ -191,7 +191,7 @@ def test_it_is_said_once_and_never_done_unasked(caplog):
         assert not caplog.messages and not switches.transforms_ignored()
         large(), large()
     assert caplog.messages == [
-        "mmruntime: MultiMesh: stage=16 x model=2 needs 32 devices, and there are 8: this runs as the one-device "
+        "mmruntime: MultiMesh: stage=16 x model=2 needs 32 devices, and has 8: this runs as the one-device "
         "program, as mm.init(one_device_fallback=True) asks."
     ]
     with mm.ignore_transforms(False):

@@ -56,8 +56,9 @@ from mmrewrite.values.flow import values_of
 _HINT = "write `# mm: mjit` where it is compiled, or `# mm: ignore[compile_for_mesh]` if it is to run there"
 
 _COPIES = (
-    "`unreplicate` of Flax takes for one copy what the first device holds, and a step for the mesh keeps all copies of "
-    "a value together on the devices of its stage; write `jax.tree.map(lambda x: x[0], tree)` for `unreplicate(tree)`"
+    "`unreplicate` of Flax takes what the first device holds, and after a step for the mesh that is not one copy: all "
+    "copies of a value lie on the devices of its stage; write `jax.tree.map(lambda x: x[0], tree)` for "
+    "`unreplicate(tree)`"
 )
 
 # Roles of directives that use an axis of a mesh, and words of code that may do so by itself.

@@ -35,7 +35,7 @@ _REFS = frozenset(("jax.new_ref", "jax.array_ref"))
 _REF_MARKERS = (b"new_ref", b"array_ref")
 # What the bytes of a file with any request hold.
 _MARKERS = (b"_constraint", b"device_put", b"shard_map", b"_shardings", b"explicit_axes", b"ordered", *_REF_MARKERS)
-_STOPS = "in a step each task has a mesh of its own, and tracing has none, so the step stops here"
+_FAILS = "in a step each task has a mesh of its own, and tracing has none, so the step fails here"
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -250,7 +250,7 @@ class _RequestFinder:
         if function in _ORDERED:
             return self._of_ordered(keywords)
         if function == "jax.sharding.explicit_axes":
-            return f"`explicit_axes` needs a mesh with explicit axes, and {_STOPS}; call its function itself"
+            return f"`explicit_axes` needs a mesh with explicit axes, and {_FAILS}; call its function itself"
         if function == "jax.jit" and not self._is_compiled:
             return self._of_jit(keywords)
         return None
@@ -260,7 +260,7 @@ class _RequestFinder:
         named = next((name for name in given if self._has_spec(keywords[name])), None)
         if named is None:
             return None
-        return f"`{named}=` has a PartitionSpec, which needs a mesh in context, and {_STOPS}; leave `{named}=` out"
+        return f"`{named}=` has a PartitionSpec, which needs a mesh in context, and {_FAILS}; leave `{named}=` out"
 
     def _of_constraint(self, form: CallForm) -> str | None:
         spec = layout_argument(form)
@@ -272,12 +272,12 @@ class _RequestFinder:
             axes = ", ".join(f"{name}={axis if name is missing[0] else None}" for name in missing)
             return (
                 f"`{ast.unparse(form.function)}` lays a value out over a mesh of the program, and no task has its axis "
-                f"`{missing[0]}`, so the step stops here; write `axes({axes})` beside the `mesh(...)` hint, which "
+                f"`{missing[0]}`, so the step fails here; write `axes({axes})` beside the `mesh(...)` hint, which "
                 "carries it over to the mesh of each task"
             )
         if self._meshes.sets_mesh or not self._made(spec, (_SPEC,)):
             return None
-        cause = f"`{ast.unparse(form.function)}` has a PartitionSpec and no mesh, and {_STOPS}"
+        cause = f"`{ast.unparse(form.function)}` has a PartitionSpec and no mesh, and {_FAILS}"
         names = self._axis_names(spec)
         if not names:
             return f"{cause}; write `{ast.unparse(form.positional[0])}` alone" if form.positional else None
@@ -290,11 +290,11 @@ class _RequestFinder:
             return None
         alone = f"write `{ast.unparse(arguments[0])}` alone"
         if self._has_spec(place):
-            return f"`jax.device_put` has a PartitionSpec, which needs a mesh in context, and {_STOPS}; {alone}"
+            return f"`jax.device_put` has a PartitionSpec, which needs a mesh in context, and {_FAILS}; {alone}"
         if self._made(place, _DEVICES):
             return (
                 "`jax.device_put` names a device, and in a step the tasks say where values are: if it is another one, "
-                f"the step stops here; {alone}"
+                f"the step fails here; {alone}"
             )
         return None
 
@@ -305,12 +305,12 @@ class _RequestFinder:
         by_position = arguments[1] if function != "jax.shard_map" and len(arguments) > 1 else None
         mesh = keywords.get("mesh", by_position)
         if mesh is None:
-            return f"`shard_map` without `mesh=` needs a mesh in context, and {_STOPS}; {advice}"
+            return f"`shard_map` without `mesh=` needs a mesh in context, and {_FAILS}; {advice}"
         made = [each.path[0].what.node for each in self._made(mesh, _MESHES)]
         if made and all(each is not None and self._meshes.are_of_all_tasks({*_texts(each)}) for each in made):
             return None
         return (
-            "`shard_map` runs over a mesh of the program: where a task has a mesh with other axes, the step stops "
+            "`shard_map` runs over a mesh of the program: where a task has a mesh with other axes, the step fails "
             f"here; {advice}"
         )
 
@@ -322,7 +322,7 @@ class _RequestFinder:
         if not self._flow.may(value, lambda each: True if _is_true(each) else None).answers:
             return None
         return (
-            "JAX keeps no order of effects over several devices: where this runs on a stage of several, the step stops "
+            "JAX keeps no order of effects over several devices: where this runs on a stage of several, the step fails "
             "here; leave `ordered=True` out"
         )
 
@@ -336,7 +336,7 @@ class _RequestFinder:
             return None
         return (
             f"`{node.id}` is a `jax.Ref` that is made outside of the step, on the devices of one program, so the step "
-            f"stops here; pass its value, `{node.id}[...]`, as an argument, make the ref in the step, and return its "
+            f"fails here; pass its value, `{node.id}[...]`, as an argument, make the ref in the step, and return its "
             "last value"
         )
 

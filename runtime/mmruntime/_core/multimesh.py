@@ -216,8 +216,8 @@ def _lay_out(sizes: Any, names: Any, devices: Any) -> tuple[Mesh, Mapping[str, i
             need, sizes = 1, (1,) * len(sizes)
         else:
             raise ValueError(
-                f"MultiMesh: {axes} needs {need} devices, but there are {len(available)}. Use smaller axes; for "
-                f"virtual devices on a CPU {_virtual(need)}{f'; {ADVICE}' if jax.process_count() == 1 else ''}."
+                f"MultiMesh: {axes} needs {need} devices, and has {len(available)}. Use smaller axes; for virtual "
+                f"devices on a CPU {_virtual(need)}{f'; {ADVICE}' if jax.process_count() == 1 else ''}."
             )
     picked = np.empty(need, dtype=object)
     for position, device in enumerate(available[:need]):

@@ -51,10 +51,9 @@ def falls_back(axes: str, need: int, have: int) -> bool:
         _Fallback.is_told = True
         asked = "mm.init(one_device_fallback=True)" if said is None else f"{VARIABLE}=1"
         log.warning(
-            "mmruntime: %s needs %d devices, and there %s %d: this runs as the one-device program, as %s asks.",
+            "mmruntime: %s needs %d devices, and has %d: this runs as the one-device program, as %s asks.",
             axes,
             need,
-            "is" if have == 1 else "are",
             have,
             asked,
         )

@@ -158,7 +158,10 @@ class FaultWatch:
             self._watch()
         except Exception:
             # A watch that fails must not take a program with it that runs.
-            log.warning("The watch over other processes has failed; nobody looks whether they live.", exc_info=True)
+            log.warning(
+                "The watch over other processes has failed; from here on nothing tells whether they live.",
+                exc_info=True,
+            )
         finally:
             self._connected.set()
             self._released.set()

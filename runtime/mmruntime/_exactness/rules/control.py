@@ -183,7 +183,9 @@ def _join_kinds(one: AbstractValue, other: AbstractValue, atom: Any) -> Abstract
 
 
 def _not_joined(hoistable: bool) -> AbstractValue:
-    reason = Reason("", "", "carries on from one iteration, or returns from one branch, what is no sum in another")
+    reason = Reason(
+        "", "", "has a value that is a sum over examples in one iteration or branch, and is none in another"
+    )
     return AbstractValue(Kind.MIXED, hoistable=hoistable, reason=reason)
 
 
@@ -226,7 +228,7 @@ def _over_examples(eqn: Equation, num_consts: int, num_carry: int) -> list[Abstr
     outs = eqn.run("jaxpr", eqn.params["jaxpr"], eqn.whole_params["jaxpr"], inside)
     edits = eqn.inner["jaxpr"]
     if any(value.kind not in (Kind.FREE, Kind.ZERO) for value in outs):
-        raise NotProved("computes of every example what has no proof")
+        raise NotProved("computes something from each example that cannot be proved")
     changed = [part.eqns[index].invars[position] for index, position in edits.operands]
     if any(_compat.is_var(atom) and atom in sums for atom in changed):
         raise NotProved("loops over the examples with numbers that depend on the size of the batch")
@@ -299,7 +301,7 @@ def while_loop(eqn: Equation) -> list[AbstractValue]:
         carry = ended
     if goes_on.kind not in (Kind.FREE, Kind.ZERO) or goes_on.own:
         raise NotProved(
-            "loops for as long as examples together say",
+            "has a loop whose condition combines the examples",
             "Give the loop a fixed number of iterations, such as jax.lax.fori_loop with a number.",
         )
     return decided_on_devices(goes_on, eqn.ins, carry)
@@ -315,7 +317,9 @@ def _ended_by_example(value: AbstractValue, goes_on: AbstractValue) -> AbstractV
     outer = join_outer(value.outer, goes_on.outer)
     is_alike = value.kind is Kind.ROWS and value.dim == goes_on.dim and outer is not None
     if not is_alike or goes_on.power or value.is_on_devices or goes_on.is_on_devices:
-        raise NotProved("loops for as long as some examples say, and carries what is not of these examples alone")
+        raise NotProved(
+            "has a loop with a condition for each example, which carries values that are not of that example alone"
+        )
     assert outer is not None
     return value.but(outer=outer, hoistable=hoistable)
 
@@ -327,7 +331,7 @@ def cond(eqn: Equation) -> list[AbstractValue]:
     eqn.scale_to(0, 0)
     if eqn.ins[0].kind is not Kind.FREE or eqn.ins[0].own:
         raise NotProved(
-            "chooses a branch by what the examples together say",
+            "chooses a branch by a value that combines the examples",
             "Choose for each example with jnp.where, or by something that is computed from the batch alone.",
         )
     branches = list(zip(eqn.params["branches"], eqn.whole_params["branches"], strict=True))

@@ -384,7 +384,7 @@ def bitcast_convert_type(eqn: Equation) -> AbstractValue:
     """Other types of the same bits, with a last dimension more or less where they are of other sizes."""
     value = eqn.by_example()
     if value.kind is Kind.ROWS and value.dim >= len(eqn.out_shape()):
-        raise NotProved("takes the examples as parts of numbers")
+        raise NotProved("makes one number of the bits of several examples")
     return value
 
 

@@ -96,17 +96,17 @@ def _whole(value: AbstractValue, layout: Layout, manual: frozenset[str]) -> Abst
             which = "jax.lax.psum" if value.kind is Kind.SUM else f"jax.lax.p{value.kind.value}"
             return _mixed(
                 value,
-                "returns of `shard_map` what one device reduces over its examples, as if all had the same: "
+                "returns from `shard_map` what one device reduces over its examples, as if all had the same: "
                 f"out_specs do not have {listed(own)}",
                 f"Reduce it over them with {which} in the function.",
             )
-        return _mixed(value, "returns of `shard_map` the examples of one device as if all had the same")
+        return _mixed(value, "returns from `shard_map` the examples of one device as if all had the same")
     if value.kind in (Kind.INDEX, Kind.COLUMNS):
-        return _mixed(value, "returns of `shard_map` the examples' positions on each device")
+        return _mixed(value, "returns from `shard_map` the examples' positions on each device")
     if value.kind in _TOTALS and own:
         return _mixed(
             value,
-            "returns of `shard_map` what each device reduces over its examples, an entry for each",
+            "returns from `shard_map` what each device reduces over its examples, an entry for each",
             "Reduce it over the devices in the function, or right after it.",
         )
     if value.kind is not Kind.ROWS:
@@ -123,7 +123,7 @@ def _whole(value: AbstractValue, layout: Layout, manual: frozenset[str]) -> Abst
     if value.outer in (1, ANY) and is_inner and not (mentioned - set(_names(entry))) & own:
         outer = math.prod(size for _, size in entry[: len(entry) - len(split)])
         return outside.but(outer=outer, axes=value.axes[: -len(split)])
-    return _mixed(value, "returns of `shard_map` the examples of the devices in another order than they were in")
+    return _mixed(value, "returns from `shard_map` the examples of the devices in another order than they were in")
 
 
 def listed(axes: frozenset[str]) -> str:

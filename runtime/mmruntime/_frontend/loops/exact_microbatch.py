@@ -410,9 +410,9 @@ def check_apart(traced: TracedFunction, proof: Proof, given: Sequence[int]) -> N
     for position in given:
         if reads_edits(proof, position):
             raise ValueError(
-                f"microbatch: {traced.names[position]} of {traced.label} shares with results that are reduced by "
-                '"exact" what is computed on the whole batch, or scaled, for these; so it would not be what '
-                'microbatches give. Give reduce="exact" for all results, or for none.'
+                f"microbatch: {traced.names[position]} of {traced.label} reads values that are computed on the whole "
+                'batch, or scaled, for results with reduce="exact", so it would not be what microbatches give. Give '
+                'reduce="exact" for all results, or for none.'
             )
 
 
