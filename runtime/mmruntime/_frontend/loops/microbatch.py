@@ -22,6 +22,7 @@ from mmruntime._exactness.rules.equation import Edits
 from mmruntime._exactness.split import reads_edits
 from mmruntime._frontend.constraint import check_specs, constrain
 from mmruntime._frontend.labels import label_of, leaf_names, place_names
+from mmruntime._frontend.loops.batch_changes import BatchChanges
 from mmruntime._frontend.loops.exact_microbatch import (
     TracedFunction,
     TracedLoop,
@@ -224,6 +225,7 @@ class _MicrobatchCall:
         if request.arg_shardings is not None:
             batch = constrain(batch, request.arg_shardings, "microbatch: arg_shardings")
         self.batch = batch
+        self.batch_changes = BatchChanges(request.label, [args[position] for position in self.sliced])
         parts = self._parts(batch)
         self.dims = [one for one, part in zip(request.dims, parts, strict=True) for _ in jax.tree.leaves(part)]
         argnum = self.sliced[0] if request.is_one else self.sliced
@@ -247,6 +249,7 @@ class _MicrobatchCall:
         arguments = list(self.rest)
         for position, part in zip(self.sliced, self._parts(batch), strict=True):
             arguments[position] = part
+        self.batch_changes.watch([arguments[position] for position in self.sliced])
         self.keys.place(arguments, own_keys)
         streams = [each for found in self.keys.objects.values() for each in found]
         fun, label = self.request.fun, self.request.label
@@ -295,6 +298,7 @@ class _MicrobatchCall:
         if reduction.own_statistics:
             result, state = result
             set_state(objects, state)
+        self.batch_changes.apply()
         return result
 
 
