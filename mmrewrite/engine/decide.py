@@ -20,7 +20,7 @@ from mmrewrite.engine.regions import HintKey, find_regions
 from mmrewrite.engine.self_check import SecondRun, self_check
 from mmrewrite.engine.settings import HintSettings, Sources, no_file
 from mmrewrite.project.axis_names import with_axis_names
-from mmrewrite.project.facts import Facts, Importing, Loader, SourceFile, Unreadable, has_mark, place_of, read_facts
+from mmrewrite.project.facts import Facts, Importing, Loader, SourceFile, Unreadable, has_mark, read_facts
 from mmrewrite.project.hinted_files import read_hinted
 from mmrewrite.project.project import Project
 from mmrewrite.project.reach import reach_of
@@ -104,7 +104,7 @@ def _rewrite_modules(
         return results | {facts.path: rewritten(facts, _without_hints(facts)) for facts in hinted}
     read_already = {facts.file.path for facts in found}
     plain = (file for file in sources.files if not file.path.endswith(SUFFIX))
-    others = {place_of(file): file for file in plain if file.path not in read_already}
+    others = {file.place: file for file in plain if file.path not in read_already}
 
     def load(place: str) -> bytes | None:
         return others[place].data if place in others else sources.load(place)

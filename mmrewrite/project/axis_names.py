@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from mmrewrite.directives.collect import Argument, Hint
 from mmrewrite.directives.vocabulary import CALL, CLASS, DEF, IMPLIED_LAYOUT, STATEMENT, Role, kind_of
-from mmrewrite.project.facts import Adopt, Facts, Loader, SourceFile, place_of, read_facts
+from mmrewrite.project.facts import Adopt, Facts, Loader, SourceFile, read_facts
 from mmrewrite.project.project import Project
 from mmrewrite.results import HintReference
 from mmrewrite.source.calls import CallForm, stars_of
@@ -107,7 +107,7 @@ def with_axis_names(
 def _reached(hinted: Sequence[Facts], others: Mapping[str, SourceFile], load: Loader, adopt: Adopt) -> list[Facts]:
     """Modules that name axes, among the transitive imports of the hinted ones."""
     project = Project(hinted, load, ())
-    known = {place_of(facts.file) for facts in hinted}
+    known = {facts.file.place for facts in hinted}
     found: list[Facts] = []
     for place, facts in project.imported_by(hinted).items():
         if place not in known and may_name_axes(facts.file.data):

@@ -184,12 +184,6 @@ def _may_import(data: bytes) -> bool:
     return False
 
 
-def place_of(file: SourceFile) -> str:
-    """The path under which imports find a file: its root, then its module's name with `/`."""
-    path = file.module.replace(".", "/")
-    return f"{file.root}/{path}/__init__.py" if file.is_package else f"{file.root}/{path}.py"
-
-
 def _meshes(facts: Facts) -> Iterator[Mesh]:
     taken: set[tuple[int, str]] = set()
     for hint in facts.hints.hints:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from typing import Any, TypeVar
 
 from mmrewrite.directives.collect import Hint
-from mmrewrite.project.facts import Facts, Loader, SourceFile, Unreadable, place_of, read_facts
+from mmrewrite.project.facts import Facts, Loader, SourceFile, Unreadable, read_facts
 from mmrewrite.source.exported_names import ExportedNames, exported_names
 from mmrewrite.source.names import Binding, member_of
 
@@ -56,7 +56,7 @@ class Project:
         self._unparsed: dict[str, str] = {}
         self._unparsed_imports: dict[tuple[str, str], str] = {}
         for item in (*callers, *starred_in, *self.facts.values()):
-            self._by_place[place_of(item.file)] = item
+            self._by_place[item.file.place] = item
             self.connect(item)
         self._with_stars = [item for item in (*starred_in, *self.facts.values()) if item.names.stars]
 
@@ -346,17 +346,17 @@ class Project:
         queue = list(modules)
         while queue:
             facts = queue.pop()
-            if found.setdefault(place_of(facts.file), facts) is facts:
-                queue.extend(other for other in self.imported(facts) if place_of(other.file) not in found)
+            if found.setdefault(facts.file.place, facts) is facts:
+                queue.extend(other for other in self.imported(facts) if other.file.place not in found)
         return found
 
     def connected(self, facts: Facts) -> tuple[Facts, ...]:
         """A module, then the modules of the run that import it, and all that it or they import, transitively."""
         if facts.path not in self._connected:
-            place = place_of(facts.file)
+            place = facts.file.place
             users = [other for other in self.facts.values() if place in self._places(other)]
             together = frozenset[str]().union(*map(self._places, (facts, *users)))
-            others = [other for other in self.facts.values() if other is not facts and place_of(other.file) in together]
+            others = [other for other in self.facts.values() if other is not facts and other.file.place in together]
             self._connected[facts.path] = (facts, *others)
         return self._connected[facts.path]
 

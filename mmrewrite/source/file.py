@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -14,6 +15,12 @@ class SourceFile:
     module: str = ""
     is_package: bool = False
     root: str = "."
+
+    @cached_property
+    def place(self) -> str:
+        """The path under which imports find the file: its root, then its module's name with `/`."""
+        path = self.module.replace(".", "/")
+        return f"{self.root}/{path}/__init__.py" if self.is_package else f"{self.root}/{path}.py"
 
 
 def may_import_all(data: bytes) -> bool:

@@ -43,7 +43,7 @@ from mmrewrite.codemod.refused import SiteRefused
 from mmrewrite.directives.collect import Hint
 from mmrewrite.directives.vocabulary import DEF, DIRECTIVES, STATEMENT, Role
 from mmrewrite.project.axis_names import UNREPLICATE, compiles_pmap, declared_names
-from mmrewrite.project.facts import RUNTIME, Facts, place_of
+from mmrewrite.project.facts import RUNTIME, Facts
 from mmrewrite.project.project import Project, imported_names
 from mmrewrite.project.reach import Reach, Reached, VisibleReach, holds
 from mmrewrite.project.uses import ModuleUses
@@ -384,7 +384,7 @@ def _files_not_given(project: Project, modules: Sequence[Facts]) -> Iterator[Ref
                         continue
                     known.add(other.path)
                     # Files of the run are shown from the current folder, those that imports lead to in full.
-                    folder, inside = posixpath.dirname(place_of(facts.file)), posixpath.dirname(facts.path)
+                    folder, inside = posixpath.dirname(facts.file.place), posixpath.dirname(facts.path)
                     here = f"{folder}/".removesuffix(f"{inside}/" if inside else "")
                     reason = (
                         f"this leads to {other.path.removeprefix(here)}, which has hints and is not among the files to "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -86,11 +87,13 @@ def is_computed_attribute(site: Site, node: ast.Attribute) -> bool:
     Such a property may make its layers anew, and number the parameters of those that are made later otherwise. Where
     the object's class is not seen, a property of any class of the program counts.
     """
-    question = ("computed attributes", site.facts.path)
-    flow = values_of(site.project)
-    computed = site.project.once(
-        question, lambda: _computed(list(_properties(flow, site.project.connected(site.facts))))
-    )
+    project, flow = site.project, values_of(site.project)
+
+    def properties() -> Iterator[_Property]:
+        for facts in project.connected(site.facts):
+            yield from project.once(("properties", facts), functools.partial(_properties, flow, facts))
+
+    computed = project.once(("computed attributes", site.facts.path), lambda: _computed([*properties()]))
     owners = {each.owner for each in computed if each.name == node.attr}
     if _is_looked_up(flow, flow.value_in(site.facts, node.value), node.attr):
         return True
@@ -261,22 +264,22 @@ def _computed(properties: Sequence[_Property]) -> tuple[_Property, ...]:
     return tuple(computed)
 
 
-def _properties(flow: ValueFlow, modules: Sequence[Facts]) -> Iterator[_Property]:
-    """The properties of classes, and what is one by another descriptor, also where it is set later."""
-    for facts in modules:
-        module = flow.uses_of(facts)
-        for statement, scope in facts.names.scopes.items():
-            match scope.node, statement:
-                case ast.ClassDef() as owner, ast.FunctionDef(name=name) if statement.decorator_list:
-                    yield from _of_descriptor(flow, owner, name, Value(module, Decorated(statement, 0)))
-                case ast.ClassDef() as owner, ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as made):
-                    yield from _of_descriptor(flow, owner, name, Value(module, made))
-                case _:
-                    pass
-        for name, store in flow.stores.in_module(module):
-            found, source = flow.class_at(module, store.target), flow.source_of(store)
-            if found is not None and isinstance(source, ast.Call):
-                yield from _of_descriptor(flow, found[1], name, Value(module, source))
+def _properties(flow: ValueFlow, facts: Facts) -> list[_Property]:
+    """The properties of classes of a module, and what is one by another descriptor, also where it is set later."""
+    module, properties = flow.uses_of(facts), list[_Property]()
+    for statement, scope in facts.names.scopes.items():
+        match scope.node, statement:
+            case ast.ClassDef() as owner, ast.FunctionDef(name=name) if statement.decorator_list:
+                properties += _of_descriptor(flow, owner, name, Value(module, Decorated(statement, 0)))
+            case ast.ClassDef() as owner, ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as made):
+                properties += _of_descriptor(flow, owner, name, Value(module, made))
+            case _:
+                pass
+    for name, store in flow.stores.in_module(module):
+        found, source = flow.class_at(module, store.target), flow.source_of(store)
+        if found is not None and isinstance(source, ast.Call):
+            properties += _of_descriptor(flow, found[1], name, Value(module, source))
+    return properties
 
 
 def _of_descriptor(flow: ValueFlow, owner: ast.ClassDef, name: str, value: Value) -> Iterator[_Property]:
