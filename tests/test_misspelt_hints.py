@@ -9,32 +9,32 @@ from mmrewrite.engine.rewrite import rewrite_source
 
 REGISTRY = Registry()
 
-# The loss changes its batch, which is read beside the gradient, and is refused at the line of that.
+# The loss is given a random key, which the hint does not name, and is refused at the line of that.
 PROGRAM = """import jax
 
 # mm: mesh(stage=2)
 steps = 10
 
 
-def loss_fn(params, x):
-    x.append(x[0])
+def loss_fn(params, x, key):
+    x = x + jax.random.normal(key, x.shape)
     for p in params:  # mm: stages(axis="stage")
         x = x @ p
     return x.sum()
 
 
 @jax.jit  # mm: mjit
-def step(params, x):
-    return jax.grad(loss_fn)(params, x), len(x)  # mm: microbatch(size=2, schedule="1f1b")
+def step(params, x, key):
+    return jax.grad(loss_fn)(params, x, key)  # mm: microbatch(size=2, schedule="1f1b")
 """
-REFUSED = (16, "the loss changes its argument `x`")
+REFUSED = (16, "`key` looks like a random key")
 
 
 def said(text: str) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
     """Errors and refusals that are no consequence, by line; nothing may be written."""
     result = rewrite_source(text, REGISTRY)
     assert not (result.errors and result.changed)
-    refusals = [(each.line, each.reason.split(" on line")[0]) for each in result.refusals if not each.is_consequence]
+    refusals = [(each.line, each.reason.split(", and ")[0]) for each in result.refusals if not each.is_consequence]
     return [(each.line, each.message) for each in result.errors], refusals
 
 

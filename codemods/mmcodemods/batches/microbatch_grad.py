@@ -18,11 +18,11 @@ To check: the argument at `argnum` is the batch, and `dim` is the dimension of i
 
 Refused: `optax.MultiSteps` and `optax.apply_every`, which accumulate over several steps; and, because each of these
 would change the numbers or hide what is cut, star-args, several arguments that could be the batch, batch normalisation
-without `batch_stats=`, and a random key without `rng=`. So is a loss that changes its batch, such as `batch["x"] = y`,
-where later code reads that.
-What else a loss changes around itself, such as a list or an attribute of an object, the runtime refuses at its line
-when the step is traced, as the loss is traced more than once. It warns of microbatches of stages or tasks in a loop or
-a branch of `jax.lax`, each of which is one program.
+without `batch_stats=`, and a random key without `rng=`.
+What a loss changes around itself, such as a list or an attribute of an object, the runtime refuses at its line when the
+step is traced, as the loss is traced more than once; what it puts into its batch, such as `batch["x"] = y`, where it is
+read after the call. It warns of microbatches of stages or tasks in a loop or a branch of `jax.lax`, each of which is
+one program.
 A Python loop is the work of `microbatch_loop`.
 See https://arxiv.org/abs/1811.06965 (section 2.2) for the technique.
 """
@@ -39,7 +39,6 @@ from mmrewrite.analysis.loops.accumulation_loops import refuse_cutting
 from mmrewrite.analysis.meshes.schedules import check_schedule, runtime_arguments
 from mmrewrite.analysis.objects.annotations import annotation_of, is_fully_annotated
 from mmrewrite.analysis.steps.batch_arguments import choose_batch
-from mmrewrite.analysis.steps.changed_arguments import changed_argument
 from mmrewrite.analysis.steps.closures import reachable
 from mmrewrite.analysis.steps.gradients import find_gradient, refuse_several
 from mmrewrite.analysis.steps.losses import (
@@ -208,12 +207,6 @@ class MicrobatchGrad(MeshCodemod):
             problems[-1] += f"; write {self.better_hint(places)}"
         states = (self.state_that_changes(each) for each in losses)
         problems += [state for state in (next(filter(None, states), None),) if state is not None]
-        changed = changed_argument(self.site, self.gradient, self.batch.appended)
-        if changed is not None:
-            problems.append(
-                f"the loss {changed.described(self.site.facts)}, and is traced for the whole batch and for a "
-                f"microbatch; change a copy of it, such as `own = {changed.copy}`"
-            )
         if problems:
             self.refuse("; besides, ".join(problems))
 

@@ -11,6 +11,8 @@ from typing import Any, NoReturn
 
 import jax
 
+from mmruntime._frontend.nnx_objects import is_stateful
+
 
 class BatchChanges:
     """The changes that a function makes of its batch when it is first called.
@@ -23,15 +25,20 @@ class BatchChanges:
     def __init__(self, label: str, given: Sequence[Any]) -> None:
         self._label, self._given = label, given
         self._found: tuple[Sequence[Any], Sequence[Any]] | None = None
+        # What the caller has in the place of each array of the trace.
+        self._moved: dict[int, Any] = {}
 
     def watch(self, parts: Sequence[Any]) -> None:
         """Remember what is in the containers that the function is about to be given, for its first call."""
         if self._found is None:
-            self._found = jax.tree.map(lambda leaf: leaf, parts), parts
+            self._found = jax.tree.map(lambda leaf: leaf, parts, is_leaf=is_stateful), parts
 
     def apply(self) -> None:
         """Change the caller's containers likewise."""
-        for given, before, after in zip(self._given, *(self._found or ((), ())), strict=False):
+        parts = self._found or ((), ())
+        old, given = (jax.tree.leaves(tree, is_leaf=is_stateful) for tree in (parts[0], self._given))
+        self._moved = dict(zip(map(id, old), given, strict=False))
+        for given, before, after in zip(self._given, *parts, strict=False):
             self._change(given, before, after, "")
 
     def _change(self, given: Any, before: Any, after: Any, path: str) -> None:
@@ -46,10 +53,14 @@ class BatchChanges:
             items = self._kept(dict(enumerate(given)), dict(enumerate(before)), dict(enumerate(after)), path)
             if isinstance(given, list):
                 given[:] = items.values()
-        elif not isinstance(given, jax.Array) and hasattr(given, "__dict__"):
-            # What is new in an object may be what a method has computed of the rest, and keeps.
-            old = vars(before)
-            self._change(vars(given), old, {key: value for key, value in vars(after).items() if key in old}, path)
+        elif _is_container(given):
+            # What is new in an object, or private to it, may be what a method has computed of the rest, and keeps.
+            old, new = _attributes(before), _attributes(after)
+            parts = (name for name, value in old.items() if id(value) in self._moved or _is_container(value))
+            names = {*parts, *(name for name in old if not name.startswith("_"))} & new.keys()
+            for name, value in self._kept(_attributes(given), old, {name: new[name] for name in names}, path).items():
+                if value is not getattr(given, name):
+                    object.__setattr__(given, name, value)
 
     def _kept(self, given: dict[Any, Any], before: dict[Any, Any], after: dict[Any, Any], path: str) -> dict[Any, Any]:
         """The entries of a container after the call: of those that are new only that they are."""
@@ -57,16 +68,25 @@ class BatchChanges:
         for key, value in after.items():
             place = f"{path}[{key!r}]"
             old = before.get(key, _NOTHING)
-            if old is value or (type(old) is type(value) and not jax.tree_util.all_leaves([old])):
+            if old is value or (type(old) is type(value) and _is_container(old)):
                 self._change(given[key], old, value, place)
                 found[key] = given[key]
             else:
-                moved = [given[other] for other, each in before.items() if each is value]
-                found[key] = moved[0] if moved else ChangedInMicrobatch(self._label, place)
+                is_moved = id(value) in self._moved
+                found[key] = self._moved[id(value)] if is_moved else ChangedInMicrobatch(self._label, place)
         return found
 
 
 _NOTHING = object()
+
+
+def _is_container(value: Any) -> bool:
+    return not jax.tree_util.all_leaves([value], is_leaf=is_stateful)
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+    return {name: getattr(value, name) for name in slots if hasattr(value, name)} | getattr(value, "__dict__", {})
 
 
 class ChangedInMicrobatch:
