@@ -16,7 +16,7 @@ _MOST = 2000
 
 @dataclass(frozen=True)
 class _Tokens:
-    """The tokens of a text by number: the lines and columns where they begin, and the bracket around each."""
+    """The tokens of a text by number: where they begin, and the bracket around each, or that which it closes."""
 
     all: Sequence[Token]
     places: Sequence[tuple[int, int]]
@@ -29,9 +29,9 @@ class _Tokens:
         around: list[int | None] = []
         opened: list[int] = []
         for number, token in enumerate(found):
+            around.append(opened[-1] if opened else None)
             if token.depth < 0 and opened:
                 opened.pop()
-            around.append(opened[-1] if opened else None)
             if token.depth > 0:
                 opened.append(number)
         return cls(found, [source.position(token.start) for token in found], around)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Collection
 
 from mmmodernize.sites.site import OldNameSite
@@ -89,6 +90,17 @@ def remove_keywords(site: OldNameSite, call: ast.Call, keywords: Collection[ast.
     gone = [index for index, argument in enumerate(arguments_of(call)) if argument in keywords]
     for start, end in without_items(site.source, call_brackets(site.source, call), gone):
         site.edit(start, end, "")
+
+
+def exchange_keywords(site: OldNameSite, call: ast.Call, keywords: Collection[ast.keyword], argument: str) -> None:
+    """Remove named arguments of a call and append another, in the place of those at its end if no comma ends it."""
+    at_end = [*itertools.takewhile(lambda each: each in keywords, reversed(arguments_of(call)))]
+    if not at_end or call_brackets(site.source, call).commas[-1] is not None:
+        remove_keywords(site, call, keywords)
+        append_argument(site, call, argument)
+        return
+    remove_keywords(site, call, [each for each in keywords if each is not at_end[-1]])
+    site.replace(at_end[-1], argument)
 
 
 def _place(site: OldNameSite, call: ast.Call, argument: ast.expr) -> tuple[int, int]:

@@ -31,7 +31,7 @@ from collections.abc import Mapping
 from typing import ClassVar, NoReturn
 
 from mmmodernize.codemod import ModernizeCodemod
-from mmmodernize.edits.arguments import append_argument, insert_argument, remove_keyword, remove_keywords
+from mmmodernize.edits.arguments import exchange_keywords, insert_argument
 from mmrewrite.source.brackets import bracketless_text, text_before, tokens_between
 from mmrewrite.source.calls import stars_of
 from mmrewrite.source.spans import begins_its_line
@@ -104,10 +104,9 @@ class ReplaceHostCallback(ModernizeCodemod):
             if isinstance(shape.value, ast.Constant) and shape.value.value is not None:
                 self._refuse("a number stands for a shape")
             result = site.text(shape.value)
-            remove_keyword(site, shape)
         self._wrap_host_function(call.args[0], taps=False)
         insert_argument(site, call, call.args[1], result)
-        append_argument(site, call, "ordered=True")
+        exchange_keywords(site, call, [shape] if shape is not None else [], "ordered=True")
         site.replace(self.use.node, site.draft.imports.member("jax.experimental", "io_callback", ("io_callback",)))
 
     def _rewrite_tap(self, call: ast.Call, keywords: Mapping[str | None, ast.keyword]) -> None:
@@ -149,8 +148,7 @@ class ReplaceHostCallback(ModernizeCodemod):
         """Write a call without result, and what its value was in a statement behind it."""
         site, statement = self.site, self.site.module.parents.get(call)
         result = keywords.get("result")
-        remove_keywords(site, call, keywords.values())
-        append_argument(site, call, "ordered=True")
+        exchange_keywords(site, call, keywords.values(), "ordered=True")
         site.replace(self.use.node, site.spell(function))
         if isinstance(statement, ast.Expr):
             return
