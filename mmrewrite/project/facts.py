@@ -35,6 +35,8 @@ Importing = Callable[[Callable[[bytes], bool]], "Iterable[SourceFile]"]
 _TOO_DEEP = "nested too deeply to be read; split its longest expressions"
 # A module of so many words and signs takes some two gigabytes, and one of fewer bytes has not so many.
 _MOST_PARTS, _FEW_BYTES = 2_000_000, 1 << 20
+# A hint takes as much as so many of them.
+_PARTS_OF_HINT = 10
 TOO_LARGE = f"more than {_MOST_PARTS:,} names, values and signs in one module; split it into several"
 # Comments, strings with their brackets for fields, words and signs.
 _PARTS = re.compile(
@@ -160,7 +162,7 @@ def _is_too_large(data: bytes) -> bool:
     left = _MOST_PARTS
     for match in _PARTS.finditer(data):
         part = match.group()
-        left -= 1 + part.count(b"{") if part[:1] != b"#" else 0
+        left -= 1 + part.count(b"{") if part[:1] != b"#" else _PARTS_OF_HINT * (b"mm:" in part)
         if left < 0:
             return True
     return False
