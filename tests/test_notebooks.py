@@ -59,6 +59,7 @@ def test_a_program_in_a_notebook() -> None:
     assert (result.exit_code, *result.stderr.splitlines()) == (
         0,
         "1 file changed",
+        "after a step parameters are on several devices; code outside of steps reads a copy: mm.gather(params)",
         "with fewer devices than the mesh has, MMRUNTIME_ONE_DEVICE_FALLBACK=1 runs it on one",
     )
     assert cells() == [

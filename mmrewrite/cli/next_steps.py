@@ -31,6 +31,7 @@ def after_apply(session: Session) -> Iterator[str]:
         command = ["mmrewrite", "verify", *session.options.paths, *config, "--since", _HEAD]
         yield f"next: {shlex.join([*command, '--entry', entry.step, '--args', entry.arguments])}"
     if any(b"MultiMesh(" in result.result for result in session.changed):
+        yield "after a step parameters are on several devices; code outside of steps reads a copy: mm.gather(params)"
         yield f"with fewer devices than the mesh has, {ONE_DEVICE_FALLBACK}=1 runs it on one"
 
 
