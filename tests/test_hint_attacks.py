@@ -81,7 +81,8 @@ def test_what_looks_like_it_is_refused_or_rewritten_rightly(title: str) -> None:
     told += [(each.line, each.message) for result in results for each in result.errors]
     _, _, own = results[0].result.decode().partition("root = jax.random.key(0)\n")
     if wanted is None:
-        assert "mm." not in own
+        # A step for one device is told beside steps that are rewritten.
+        assert "mm." not in own or title.startswith("step")
         assert told
         assert all("; " in reason or ": " in reason for _, reason in told), told
     else:

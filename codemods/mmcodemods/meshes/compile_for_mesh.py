@@ -37,7 +37,7 @@ from mmrewrite.analysis.meshes.step_mesh import mesh_expression
 from mmrewrite.analysis.steps.compilers import carried
 from mmrewrite.analysis.steps.constructions import only_makes_modules
 from mmrewrite.analysis.steps.jit_calls import jit_call, jit_decorator
-from mmrewrite.analysis.steps.plain_steps import PlainStep, is_left, plain_steps, reached_by_values
+from mmrewrite.analysis.steps.plain_steps import PlainStep, is_initialiser, is_left, plain_steps, reached_by_values
 from mmrewrite.codemod.base import MeshCodemod, behind, expression, has_comments
 from mmrewrite.codemod.refused import SiteRefused
 from mmrewrite.directives.collect import Hint
@@ -51,7 +51,8 @@ from mmrewrite.results import Refusal
 from mmrewrite.source.calls import call_form
 from mmrewrite.source.functions import own_expressions
 from mmrewrite.source.spans import first_line, span
-from mmrewrite.values.flow import values_of
+from mmrewrite.values.flow import ValueFlow, values_of
+from mmrewrite.values.uses import uses_of
 
 _HINT = "write `# mm: mjit` where it is compiled, or `# mm: ignore[compile_for_mesh]` if it is to run there"
 
@@ -210,9 +211,9 @@ def _steps_for_one_device(project: Project, modules: Sequence[Facts]) -> Iterato
     for facts in modules:
         hinted = {hint.statement for hint in facts.hints.hints if hint.record.role is Role.COMPILE}
         for step in plain_steps(project, facts, hinted, "compile_for_mesh"):
-            if _only_initializes(_compiled(step)):
+            if _only_initializes(project, visible, step, tasks):
                 continue
-            if _is_part_of(steps, values_of(project).uses_of(facts), step):
+            if _is_part_of(steps, values_of(project), step):
                 continue
             reached = list(step.reached(visible))
             if not any(holds(item, where, task) for item in reached for where, task in tasks):
@@ -249,11 +250,26 @@ def _compiled(step: PlainStep) -> ast.AST:
     return argument or step.statement
 
 
-def _only_initializes(function: ast.AST) -> bool:
-    """Whether a function makes parameters, `model.init(...)`, and applies nothing: the first step moves them."""
-    calls = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
-    called = {callee.attr for callee in calls if isinstance(callee, ast.Attribute)}
-    return bool(called & {"init", "lazy_init"}) and not called & {"apply", "apply_fn", "init_with_output"}
+def _only_initializes(project: Project, reach: Reach, step: PlainStep, tasks: Sequence[tuple[Facts, ast.stmt]]) -> bool:
+    """Whether a step makes parameters, `model.init(...)`, and applies nothing: the first step moves them."""
+    flow, facts = values_of(project), step.facts
+    module = flow.uses_of(facts)
+    called = [node.func for node in ast.walk(_compiled(step)) if isinstance(node, ast.Call)]
+    others = [each for each in called if not is_initialiser(project, facts, each)]
+    applied = {each.attr for each in called if isinstance(each, ast.Attribute)} & {
+        "apply",
+        "apply_fn",
+        "init_with_output",
+    }
+    if applied or len(others) == len(called):
+        return False
+    reached = (
+        item
+        for each in others
+        if flow.class_at(module, each) is None
+        for item in reach.from_expression(facts, each, module.scope_of(each))
+    )
+    return not any(holds(item, where, task) for item in reached for where, task in tasks)
 
 
 def _models_in(node: ast.AST) -> Iterator[str]:
@@ -405,11 +421,13 @@ def _outside(project: Project, start: Facts | None) -> list[Facts]:
     return list(found.values())
 
 
-def _is_part_of(steps: Sequence[Reached], module: ModuleUses, step: PlainStep) -> bool:
-    """Whether a step is only called by steps for the mesh, as far as its module shows."""
-    facts = module.facts
+def _is_part_of(steps: Sequence[Reached], flow: ValueFlow, step: PlainStep) -> bool:
+    """Whether a step is only called by steps for the mesh, as far as the project shows."""
+    facts, module = step.facts, flow.uses_of(step.facts)
     if step.compiled is step.statement:
-        return _is_called_in(steps, facts, step.statement) and not _is_called_outside(steps, facts, step.statement)
+        return _is_called_in(steps, facts, step.statement) and not _is_called_outside(
+            steps, flow, module, step.statement
+        )
     if any(holds(item, facts, step.compiled) for item in steps):
         return True
     targets = step.compiled.targets if isinstance(step.compiled, ast.Assign) else ()
@@ -419,21 +437,20 @@ def _is_part_of(steps: Sequence[Reached], module: ModuleUses, step: PlainStep) -
     return bool(reads) and all(any(holds(item, facts, each) for item in steps) for each in statements)
 
 
-def _is_called_outside(steps: Sequence[Reached], facts: Facts, function: ast.stmt) -> bool:
-    """Whether a module calls a function by its name where no step for the mesh leads: in an evaluation, for example."""
-    if not isinstance(function, ast.FunctionDef):
+def _is_called_outside(steps: Sequence[Reached], flow: ValueFlow, module: ModuleUses, function: ast.stmt) -> bool:
+    """Whether a function is called, or may be, where no step for the mesh leads: in an evaluation, for example."""
+    if not isinstance(function, ast.FunctionDef) or module.facts.names.scopes[function].kind == "class":
         return False
-    for statement, scope in facts.names.scopes.items():
-        owner = scope.owner(function.name)
-        if owner is None or not any(binding.node is function for binding in owner.bindings.get(function.name, ())):
-            continue
-        calls = facts.names.calls.get(statement, ())
-        if not any(isinstance(call.func, ast.Name) and call.func.id == function.name for call in calls):
-            continue
-        inside = statement is function or function in facts.names.around(statement)
-        if not inside and not any(holds(item, facts, statement) for item in steps):
-            return True
-    return False
+
+    def is_outside(home: ModuleUses, node: ast.AST) -> bool:
+        statement = home.statement_of(node)
+        inside = statement is function or function in home.facts.names.around(statement)
+        return not inside and not any(holds(item, home.facts, statement) for item in steps)
+
+    used = uses_of(flow, module, function)
+    calls = [(home, call.node) for call in used.calls for home in flow.modules if call.node in home.parents]
+    escapes = [(place.module, place.node) for place, _ in used.escapes]
+    return any(node is not None and is_outside(home, node) for home, node in (*calls, *escapes))
 
 
 def _is_called_in(steps: Sequence[Reached], facts: Facts, function: ast.stmt) -> bool:

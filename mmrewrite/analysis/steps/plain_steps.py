@@ -113,7 +113,7 @@ def plain_steps(project: Project, facts: Facts, hinted: set[ast.stmt], codemod: 
                     if isinstance(each, ast.FunctionDef):
                         functions.setdefault(each, statement)
                 is_function = bool(found) and all(isinstance(each, ast.FunctionDef) for each in found)
-                if not is_function and not _initialises(compiled):
+                if not is_function and not _initialises(project, facts, compiled):
                     expressions.append(PlainStep(facts, statement, statement, compiled))
     yield from (PlainStep(facts, function, compiled) for function, compiled in functions.items())
     yield from expressions
@@ -161,8 +161,15 @@ def is_left(facts: Facts, statement: ast.stmt, codemod: str) -> bool:
     return hints.is_off_at(start) or codemod in hints.ignored_at(start, statement)
 
 
-def _initialises(argument: ast.expr) -> bool:
+def _initialises(project: Project, facts: Facts, argument: ast.expr) -> bool:
     """Whether an expression makes parameters, which needs no task: `model.init`, or a lambda that calls it."""
     body = argument.body if isinstance(argument, ast.Lambda) else argument
-    function = body.func if isinstance(body, ast.Call) else body
-    return isinstance(function, ast.Attribute) and function.attr in ("init", "init_with_output", "lazy_init")
+    return is_initialiser(project, facts, body.func if isinstance(body, ast.Call) else body)
+
+
+def is_initialiser(project: Project, facts: Facts, function: ast.expr) -> bool:
+    """Whether a function is the `init` of a model, and none of the project's own."""
+    if not isinstance(function, ast.Attribute) or function.attr not in ("init", "init_with_output", "lazy_init"):
+        return False
+    flow = values_of(project)
+    return not flow.may(flow.value_in(facts, function), _definition).answers
