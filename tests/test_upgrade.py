@@ -150,6 +150,21 @@ def test_one_reason_for_several_names_is_told_once(folder: Path) -> None:
     assert told.count("train.py:5:") == 1
 
 
+@pytest.mark.parametrize(
+    ("text", "is_told"),
+    [
+        ("jax.tree.map(f, x)\n", True),
+        ("jax.set_mesh(mesh)\n", False),
+        ("if hasattr(jax, 'set_mesh'):\n    jax.set_mesh(mesh)\n", True),
+        ("jax.set_mesh(mesh)\njax.experimental.maps.Mesh\n", True),
+    ],
+)
+def test_a_project_that_runs_on_a_release_is_not_told_what_that_changed(folder: Path, text: str, is_told: bool) -> None:
+    (folder / "train.py").write_text(f"import jax\njax.random.split(key)\n{text}")
+    told = run("modernize", "--diff", "--upgrade-to", "0.12").stderr
+    assert ("`jax.random.split` left alone: since JAX 0.5.0" in told) is is_told
+
+
 def test_exit_status_is_whether_anything_is_needed(folder: Path) -> None:
     assert upgrade("--upgrade-to", "0.8.0").exit_code == 1
     (folder / "train.py").write_text("import jax.numpy as jnp\nx = jnp.fix(1.5)\n")

@@ -3,35 +3,71 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from functools import cached_property, lru_cache
 
 from mmmodernize.names.changed_meanings import CHANGED_MEANINGS
-from mmmodernize.names.name_index import ROOTS, numbers, old_names
+from mmmodernize.names.name_index import ROOTS, numbers, old_names, prefixes
 from mmmodernize.sites.site import ModernizeContext
 from mmmodernize.sites.version_guards import guard_of
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
-from mmrewrite.project.uses import OldNameUse
+from mmrewrite.project.uses import ModuleUses, OldNameUse
 from mmrewrite.source.spans import span
 
 
 class ProjectAge:
-    """What the names that a project uses say about its age: a name that went in a release was written before it."""
+    """What the names that a project uses say about its age.
+
+    A name that went in a release was written before it. One that came with a release, where nothing guards it, shows
+    that the project runs on that already; but a module with names that are gone may be left over.
+    """
 
     def __init__(self, context: ModernizeContext) -> None:
-        self._older_than: dict[str, tuple[int, ...]] = {}
+        self._modules = context.modules.values()
         self._is_upgrade = context.settings.is_upgrade
-        for module in context.modules.values():
-            names = {*(use.name for use in module.uses(old_names())), *(item.name for item in module.imported)}
-            for row in (old_names()[name] for name in names & old_names().keys()):
-                if row.gone_since is not None:
-                    gone = numbers(row.gone_since)
-                    self._older_than[row.package] = min(gone, self._older_than.get(row.package, gone))
+        self._older_than = {module: self._gone(module) for module in self._modules}
 
-    def is_before(self, package: str, release: str) -> bool:
-        """Whether the project was written for a release before `release`, for certain or as an upgrade assumes."""
-        older_than = self._older_than.get(package)
-        return self._is_upgrade or (older_than is not None and older_than <= numbers(release))
+    def is_before(self, package: str, release: str, module: ModuleUses | None = None) -> bool:
+        """Whether the project, or a module of it, was written for a release before `release`.
+
+        It was for certain, or as an upgrade assumes.
+        """
+        asked = numbers(release)
+        older = [gone.get(package) for gone in self._older_than.values()]
+        if any(gone is not None and gone <= asked for gone in older) or self._is_upgrade:
+            of_module = self._older_than[module].get(package) if module in self._older_than else None
+            is_left_over = of_module is not None and of_module <= asked
+            return is_left_over or self._newest.get(package, (0,)) < asked
+        return False
+
+    def _gone(self, module: ModuleUses) -> dict[str, tuple[int, ...]]:
+        """The first release without a name that a module uses, by package."""
+        uses: list[tuple[str, ast.AST]] = [(use.name, use.node) for use in module.uses(old_names())]
+        uses += ((item.name, item.alias) for item in module.imported if item.name in old_names())
+        found: dict[str, tuple[int, ...]] = {}
+        for name, node in uses:
+            row = old_names()[name]
+            if row.gone_since is not None and guard_of(module, node) is None:
+                gone = numbers(row.gone_since)
+                found[row.package] = min(gone, found.get(row.package, gone))
+        return found
+
+    @cached_property
+    def _newest(self) -> Mapping[str, tuple[int, ...]]:
+        """The last release that some name of the project came with, by package."""
+        from mmmodernize.names.newer_index import newer_names
+
+        found: dict[str, tuple[int, ...]] = {}
+        for module in self._modules:
+            for name in module.names_below(ROOTS):
+                for row in filter(None, map(newer_names().get, prefixes(name))):
+                    release, change = row.changes[0]
+                    came = numbers(release)
+                    is_new = change == "came" and came > found.get(row.package, (0,))
+                    if is_new and any(guard_of(module, use.node) is None for use in module.uses((name,))):
+                        found[row.package] = came
+        return found
 
 
 class ToldNames:

@@ -88,7 +88,7 @@ class KeepNnxLeaves(ModernizeCodemod):
         is_told = (
             bool(stars_of(call)) or len(call.args) > 2 + place or "is_leaf" in {word.arg for word in call.keywords}
         )
-        if is_told or not age.is_before("flax", "0.11.0"):
+        if is_told or not age.is_before("flax", "0.11.0", site.module):
             shown = " and ".join(f"a {kind}" for kind in kinds)
             site.leave(f"since Flax 0.11 {shown} is a tree and no leaf; write `{leaf}` if one is meant")
         site.needs_package("flax", "0.11", "`nnx.Pytree`", jax="0.10")

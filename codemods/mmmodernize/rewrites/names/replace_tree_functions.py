@@ -69,7 +69,7 @@ class ReplaceTreeFunctions(ModernizeCodemod):
         found = list(super().find(module, context))
         yield from found
         seen = {place.node for place in found}
-        is_old = context.analysis(ProjectAge).is_before("jax", _STRICT_SINCE)
+        is_old = context.analysis(ProjectAge).is_before("jax", _STRICT_SINCE, module)
         for use in module.uses((*cls.moved, _STILL_THERE) if is_old else cls.moved):
             if use.node not in seen and _first_tree(module, use.node, context, use.name) is not None:
                 yield Location(module, use.node, use)

@@ -132,7 +132,7 @@ class ReportChangedMeanings(ModernizeCodemod):
                 kind = _kind(context, module, node)
                 if kind is not None and kind != "protocol":
                     yield Location(module, node, part=_DEVICE if kind == "device" else "")
-        if age.is_before(*_TOLD["protocol"][:2]):
+        if age.is_before(*_TOLD["protocol"][:2], module):
             yield from (Location(module, node) for node in module.methods.get("__jax_array__", ()))
         for node in module.methods.get(_CARRY, ()):
             if _kind(context, module, node) == "carry":
@@ -188,7 +188,7 @@ def _row(module: ModuleUses, use: OldNameUse, age: ProjectAge, context: Moderniz
 def _meets(
     module: ModuleUses, use: OldNameUse, row: ChangedMeaning, age: ProjectAge, context: ModernizeContext
 ) -> bool:
-    if row.is_common and not age.is_before(row.package, row.release):
+    if row.is_common and not age.is_before(row.package, row.release, module):
         return False
     if not module.words.isdisjoint(row.beside):
         return False
@@ -249,7 +249,9 @@ def _kind(context: ModernizeContext, module: ModuleUses, node: ast.AST) -> str |
     if len(node.args) > 2 and classes.of(module, node.func) in _ATTENTIONS:
         # Newer programs pass the values there.
         is_mask = "mask" in ast.unparse(node.args[2]).lower() or isinstance(node.args[2], ast.Constant)
-        return "attention" if is_mask or context.analysis(ProjectAge).is_before(*_TOLD["attention"][:2]) else None
+        return (
+            "attention" if is_mask or context.analysis(ProjectAge).is_before(*_TOLD["attention"][:2], module) else None
+        )
     holder = module.parents.get(node)
     if isinstance(holder, ast.Assign) and isinstance(holder.targets[0], ast.Tuple | ast.List):
         if called == "get_bind_params" and len(holder.targets[0].elts) == 2:

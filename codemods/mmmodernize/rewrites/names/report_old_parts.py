@@ -90,7 +90,7 @@ class ReportOldParts(ModernizeCodemod):
             for found in _calls_by_name(module, use) if use.name not in _OF_OTHERS else ():
                 for keyword in _old_keywords(use.name, found):
                     yield Location(module, keyword, use, f"{use.name}.{keyword.arg}")
-                if _is_changed(use.name, found, age):
+                if _is_changed(module, use.name, found, age):
                     yield Location(module, use.node, use)
             if _other_defaults(module, use.node, use.name, age):
                 yield Location(module, use.node, use)
@@ -102,7 +102,7 @@ class ReportOldParts(ModernizeCodemod):
                 for keyword in keywords if is_certain else ():
                     yield Location(module, keyword, part=f"{name}.{keyword.arg}")
                 is_other = is_certain and _other_defaults(module, call.func, name, age)
-                if _is_changed(name, found, age) or is_other or (keywords and not is_certain):
+                if _is_changed(module, name, found, age) or is_other or (keywords and not is_certain):
                     yield Location(module, call.func, part=name)
         for node in module.nodes_of(ast.Attribute):
             if isinstance(node.ctx, ast.Load):
@@ -149,7 +149,7 @@ class ReportOldParts(ModernizeCodemod):
             change = _change(name, found)
             if change is not None and change.now is None:
                 self._name_arguments(name, change, found)
-            elif change is not None and _is_told(change, age):
+            elif change is not None and _is_told(site.module, change, age):
                 self._tell_place(name, change)
         others = _other_defaults(site.module, node, name, age)
         if others:
@@ -315,20 +315,20 @@ def _old_keywords(name: str, found: CallForm) -> Iterator[ast.keyword]:
     yield from (keyword for keyword in found.call.keywords if keyword.arg in old and keyword.arg not in others)
 
 
-def _is_changed(name: str, found: CallForm, age: ProjectAge) -> bool:
+def _is_changed(module: ModuleUses, name: str, found: CallForm, age: ProjectAge) -> bool:
     """Whether a call lacks an argument, or gives one by position that is not taken so any more or means another."""
     change = _change(name, found)
-    return any(_missing(name, found)) or (change is not None and _is_told(change, age))
+    return any(_missing(name, found)) or (change is not None and _is_told(module, change, age))
 
 
-def _is_told(change: ChangedPlaces, age: ProjectAge) -> bool:
+def _is_told(module: ModuleUses, change: ChangedPlaces, age: ProjectAge) -> bool:
     """Whether a call is old for certain: those that raise are; others may be written for today."""
-    return change.now is None or age.is_before(change.package, change.since)
+    return change.now is None or age.is_before(change.package, change.since, module)
 
 
 def _other_defaults(module: ModuleUses, function: ast.expr, name: str, age: ProjectAge) -> Sequence[ChangedDefault]:
     """The parameters that a function is not given, and that are something else today than in an old project."""
-    changes = [each for each in changed_defaults().get(name, ()) if age.is_before(each.package, each.since)]
+    changes = [each for each in changed_defaults().get(name, ()) if age.is_before(each.package, each.since, module)]
     if not changes:
         return ()
     if function in getattr(module.parents.get(function), "decorator_list", ()):
