@@ -28,18 +28,14 @@ from typing import ClassVar
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_element
 from mmmodernize.meshes.partition_specs import SPECS
-from mmmodernize.names.shared_names import PJIT
+from mmmodernize.modules.project_names import ProjectAge
 from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.branches import branches
 from mmrewrite.values.library import is_followed
 from mmrewrite.values.value import Value
 
-# Codemods for names of all releases.
-_OF_ANY_AGE = frozenset(("move_names", "report_old_names"))
-# Names of these homes were gone when a spec still was a tuple.
-_OLDER = ("jax.experimental.", "jax.interpreters.", "jax.random.", "jax.tree_")
-_NEWER = frozenset(("jax.experimental.shard_map.shard_map", "jax.experimental.mesh_utils.make_mesh"))
+_CHANGED = ("jax", "0.6.1")
 _NO_SPEC = re.compile(rb",\s*(?:spec\s*=\s*)?(?:None|\(\s*\))\s*[,)]")
 _NAMED = frozenset(("jax.NamedSharding", "jax.sharding.NamedSharding"))
 _MADE = frozenset(f"{name}()" for name in SPECS)
@@ -52,7 +48,7 @@ _OTHERS = frozenset(("axes", "axis_names", "dims", "names", "shape", "shape_tupl
 class KeepSpecTuples(ModernizeCodemod):
     """Adds the class to `isinstance` tests for tuples, and reports comparisons."""
 
-    changed_in: ClassVar = {"": ("jax", "0.6.1", "changes")}
+    changed_in: ClassVar = {"": (*_CHANGED, "changes")}
 
     @classmethod
     def may_be_in(cls, data: bytes) -> bool:
@@ -66,7 +62,7 @@ class KeepSpecTuples(ModernizeCodemod):
             spec = _empty_spec(module.parents.get(use.node))
             if spec is not None:
                 yield Location(module, spec)
-        values, is_old = _ComparedSpecs(module, context), context.analysis(_Age).is_old
+        values, is_old = _ComparedSpecs(module, context), _is_old(module, context)
         # A spec may come from another file.
         has_specs = module.uses_any(SPECS)
         for node in module.nodes_of(ast.BinOp, ast.Call, ast.Compare):
@@ -89,7 +85,7 @@ class KeepSpecTuples(ModernizeCodemod):
                 "a `PartitionSpec` was a tuple in older JAX and equals none today; if this may be one, compare it with "
                 "a `PartitionSpec`, or compare `tuple(spec)`"
             )
-        if not site.context.analysis(_Age).is_old:
+        if not _is_old(site.module, site.context):
             site.leave("since JAX 0.6.1 a `PartitionSpec` is no tuple; add it to the classes if this is to be true")
         assert isinstance(node, ast.Call)
         classes, spec = node.args[1], site.spell("jax.sharding.PartitionSpec")
@@ -99,13 +95,8 @@ class KeepSpecTuples(ModernizeCodemod):
             site.replace(classes, f"(tuple, {spec})")
 
 
-class _Age:
-    """Whether a project uses names that no JAX has in which a spec is not a tuple."""
-
-    def __init__(self, context: ModernizeContext) -> None:
-        older = {name for name in context.owners if name.startswith(_OLDER) and name not in _NEWER}
-        older = {name for name in older if context.owners[name] not in _OF_ANY_AGE} | PJIT
-        self.is_old = any(module.uses_any(older) for module in context.modules.values())
+def _is_old(module: ModuleUses, context: ModernizeContext) -> bool:
+    return context.analysis(ProjectAge).is_before(*_CHANGED, module)
 
 
 def _empty_spec(call: ast.AST | None) -> ast.expr | None:
