@@ -251,6 +251,25 @@ def test_no_keyword_of_a_method_is_passed_over() -> None:
     assert silent(lines) == []
 
 
+FLAG_USES = {
+    "for name in ('jax_array',):\n    jax.config.update(name, True)": "refused",
+    "def put(name):\n    setattr(jax.config, name, 1)\nput('jax_array')": "refused",
+    "for name, value in {'jax_array': True}.items():\n    jax.config.update(name, value)": "refused",
+    "setattr(jax.config, 'jax_array', True)": "refused",
+    "from lib import put\nput('jax_array', True)": "left",
+    "from lib import names\nfor name in names:\n    jax.config.update(name, 1)\nmore = ['jax_array']": "left",
+    "tree = {'jax_array': jax.numpy.zeros(3)}": "silent",
+    "def read(tree):\n    return tree['jax_array'] + tree.get('jax_array')": "silent",
+}
+
+
+@pytest.mark.parametrize("text", FLAG_USES)
+def test_a_string_is_a_flag_where_it_comes_to_a_configuration(text: str) -> None:
+    (result,) = modernize_project(source_files({"a.py": f"import jax\n{text}\n".encode()}), REGISTRY)
+    told = "refused" if result.refusals else "left" if result.left else "silent"
+    assert (told, result.changed) == (FLAG_USES[text], False)
+
+
 def calls_of_before() -> list[tuple[str, str]]:
     """Of each moved name the arguments with which its new name is not called."""
     found = []

@@ -26,9 +26,10 @@ from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.statements import remove_statement
 from mmmodernize.names.name_index import TITLES
 from mmmodernize.names.part_index import old_flags
-from mmmodernize.sites.site import Location, ModernizeContext
+from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.results import Change
+from mmrewrite.values.value import Value
 
 _CONFIGS = frozenset(("jax.config", "jax.config.config", "flax.config"))
 # Flags that were off in the end, and are gone since nothing is left to turn on.
@@ -52,8 +53,9 @@ class ReplaceFlags(ModernizeCodemod):
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Strings, attributes of configurations and keywords of JAX's functions that name a flag."""
         for node in module.strings:
-            if str(node.value).lower().removeprefix("--") in old_flags() and not _is_docstring(module, node):
-                yield Location(module, node, part=str(node.value).lower().removeprefix("--"))
+            flag = str(node.value).lower().removeprefix("--")
+            if flag in old_flags() and (_is_written_as_one(node) or _names_a_flag(module, node, context) is not False):
+                yield Location(module, node, part=flag)
         for other in module.nodes_of(ast.Attribute):
             if other.attr in old_flags():
                 home = module.facts.names.resolve(other.value, module.scope_of(other))
@@ -89,16 +91,12 @@ class ReplaceFlags(ModernizeCodemod):
         if text.isupper():
             part = old_flags()[text.lower()]
             site.leave(f"`{text}` does nothing since {TITLES[part.package]} {part.since}, where this flag went")
+        flag = text.removeprefix("--")
+        if not _is_written_as_one(node) and _names_a_flag(site.module, node, site.context) is None:
+            site.leave(f"if this is a flag: `{flag}` {old_flags()[flag].told('')}")
         call = site.module.parents.get(node)
-        is_update = (
-            isinstance(call, ast.Call)
-            and isinstance(call.func, ast.Attribute)
-            and call.func.attr == "update"
-            and self._is_config(call.func.value)
-            and len(call.args) == 2
-            and call.args[0] is node
-        )
-        self._settle(text.removeprefix("--"), call.args[1] if isinstance(call, ast.Call) and is_update else None)
+        is_update = isinstance(call, ast.Call) and _config_method(site.module, call) == "update" and len(call.args) == 2
+        self._settle(flag, call.args[1] if isinstance(call, ast.Call) and is_update else None)
 
     def _settle(self, flag: str, value: ast.expr | None) -> None:
         """Remove the statement that gives a flag its last default; refuse others."""
@@ -117,9 +115,71 @@ class ReplaceFlags(ModernizeCodemod):
             self.site.needs(part.since, f"to do without `{flag}`")
         remove_statement(self.site, statement)
 
-    def _is_config(self, node: ast.expr) -> bool:
-        return self.site.resolve(node) in _CONFIGS
+
+def _is_written_as_one(node: ast.Constant) -> bool:
+    """Whether a string stands for a flag by its form: as a variable of the environment, or on a command line."""
+    return str(node.value).isupper() or str(node.value).startswith("--")
 
 
-def _is_docstring(module: ModuleUses, node: ast.Constant) -> bool:
-    return isinstance(module.parents.get(node), ast.Expr)
+def _names_a_flag(module: ModuleUses, node: ast.Constant, context: ModernizeContext) -> bool | None:
+    """Whether a string is the name of a flag; None if it may be one.
+
+    It may, beside another argument of a call, and where the project sets or reads flags by names that are computed.
+    """
+    holder, computed = module.parents.get(node), context.analysis(_ComputedFlags)
+    if node in computed.strings:
+        return True
+    if isinstance(holder, ast.Call) and node in holder.args[:2]:
+        if _config_method(module, holder) is not None or any(_is_config(module, each) for each in holder.args):
+            return True
+        return None if len(holder.args) > 1 else False
+    return None if computed.are_open and not isinstance(holder, ast.Expr) else False
+
+
+def _config_method(module: ModuleUses, call: ast.Call) -> str | None:
+    """The method of a configuration that a call calls, else None."""
+    if not isinstance(call.func, ast.Attribute):
+        return None
+    home = module.facts.names.resolve(call.func.value, module.scope_of(call))
+    return call.func.attr if home in _CONFIGS else None
+
+
+class _ComputedFlags:
+    """The flags that a project sets or reads by what is no constant there.
+
+    Attributes:
+        strings: The strings that are seen to come there.
+        are_open: Whether others may.
+    """
+
+    def __init__(self, context: ModernizeContext) -> None:
+        flow = context.analysis(SharedFlow)
+        names = [
+            Value(module, name)
+            for module in context.modules.values()
+            if any(module.names_below(_CONFIGS))
+            for call in module.nodes_of(ast.Call)
+            if (name := _computed_name(module, call)) is not None
+        ]
+        found = [flow.may(name, _string) for name in names]
+        self.strings = {string for each in found for string in each.answers}
+        self.are_open = any(each.unknown or each.others for each in found)
+
+
+def _computed_name(module: ModuleUses, call: ast.Call) -> ast.expr | None:
+    """The name of a flag that a call is given, by a method of a configuration or beside one, if it is no constant."""
+    is_method = _config_method(module, call) is not None
+    names = (
+        call.args[:1] if is_method else call.args[1:2] if any(_is_config(module, each) for each in call.args) else ()
+    )
+    return next((each for each in names if not isinstance(each, ast.Constant)), None)
+
+
+def _string(value: Value) -> ast.Constant | None:
+    return value.head if isinstance(value.head, ast.Constant) and not value.path else None
+
+
+def _is_config(module: ModuleUses, node: ast.expr) -> bool:
+    """Whether an expression is a configuration itself, as `setattr` is given it."""
+    is_name = isinstance(node, ast.Name | ast.Attribute)
+    return is_name and module.facts.names.resolve(node, module.scope_of(node)) in _CONFIGS
