@@ -156,6 +156,7 @@ def test_one_reason_for_several_names_is_told_once(folder: Path) -> None:
         ("jax.tree.map(f, x)\n", True),
         ("jax.set_mesh(mesh)\n", False),
         ("if hasattr(jax, 'set_mesh'):\n    jax.set_mesh(mesh)\n", True),
+        ("if jax.__version_info__ >= (0, 7):\n    jax.set_mesh(mesh)\n", True),
         ("jax.set_mesh(mesh)\njax.experimental.maps.Mesh\n", True),
     ],
 )

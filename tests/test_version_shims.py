@@ -82,3 +82,23 @@ def test_a_branch_that_todays_jax_takes_is_rewritten(test: str, taken: bool | No
     (result,) = modernize_project(source_files({"a.py": text.encode()}), ModernizeRegistry())
     left = {item.line for item in result.left}
     assert left == ({3, 5} if taken is None else {5} if taken else {3})
+
+
+LAYOUT = "import jax\nfrom jax.experimental import layout\nif jax.__version_info__ >= {}:\n    {}\nelse:\n    {}\n"
+
+
+@pytest.mark.parametrize(
+    ("release", "new", "old", "is_rewritten"),
+    [
+        ("(0, 6, 3)", "L = layout.Layout", "L = layout.DeviceLocalLayout", False),
+        ("(0, 7)", "make = layout.Layout((1, 0))", "make = layout.DeviceLocalLayout((1, 0))", False),
+        ("(0, 7)", "F = layout.Format", "F = layout.Layout", False),
+        ("(0, 4, 3)", "F = layout.Layout(layout.DeviceLocalLayout((1, 0)), s)", "F = None", True),
+    ],
+)
+def test_a_branch_that_a_change_of_meaning_begins_means_what_it_says(
+    release: str, new: str, old: str, is_rewritten: bool
+) -> None:
+    files = source_files({"a.py": LAYOUT.format(release, new, old).encode()})
+    (result,) = modernize_project(files, ModernizeRegistry())
+    assert (result.changed, result.refusals, result.failure) == (is_rewritten, (), None)

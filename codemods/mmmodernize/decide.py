@@ -393,7 +393,9 @@ def _locations(module: ModuleUses, codemod: type[ModernizeCodemod], context: Mod
 
 def _judge(location: Location, name: str, codemods: Codemods, context: ModernizeContext) -> Decision:
     """Try one site by itself."""
-    guard = guard_of(location.module, location.node)
+    change = codemods[name].change_of(location.use.name) if location.use is not None else None
+    means_another = change[:2] if change is not None and change[2] == "changes" else None
+    guard = guard_of(location.module, location.node, means_another)
     if guard is not None:
         return Decision(location, name, guard)
     if name not in context.active:

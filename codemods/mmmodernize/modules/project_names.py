@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 from mmmodernize.names.changed_meanings import CHANGED_MEANINGS
 from mmmodernize.names.name_index import ROOTS, numbers, old_names, prefixes
 from mmmodernize.sites.site import ModernizeContext
-from mmmodernize.sites.version_guards import guard_of
+from mmmodernize.sites.version_guards import guard_of, is_chosen
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.uses import ModuleUses, OldNameUse
@@ -65,7 +65,7 @@ class ProjectAge:
                     release, change = row.changes[0]
                     came = numbers(release)
                     is_new = change == "came" and came > found.get(row.package, (0,))
-                    if is_new and any(guard_of(module, use.node) is None for use in module.uses((name,))):
+                    if is_new and not all(is_chosen(module, use.node) for use in module.uses((name,))):
                         found[row.package] = came
         return found
 

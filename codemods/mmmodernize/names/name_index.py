@@ -295,3 +295,10 @@ def numbers(release: str) -> tuple[int, ...]:
 def last_releases() -> Mapping[str, str]:
     """The last release of each package that the index knows."""
     return {package: releases[-1] for package, releases, _ in rows_of(INDEX_FILE)}
+
+
+@functools.cache
+def release_before(package: str, release: str) -> tuple[int, ...]:
+    """The last release of a package before another, as far as the index knows."""
+    known = next(releases for name, releases, _ in rows_of(INDEX_FILE) if name == package)
+    return max((each for each in map(numbers, known) if each < numbers(release)), default=(0,))

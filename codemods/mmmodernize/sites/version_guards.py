@@ -7,7 +7,7 @@ import operator
 import re
 from collections.abc import Sequence
 
-from mmmodernize.names.name_index import TITLES, last_releases, numbers, old_names, prefixes
+from mmmodernize.names.name_index import TITLES, last_releases, numbers, old_names, prefixes, release_before
 from mmmodernize.names.private_index import private_name
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import root_of
@@ -16,13 +16,22 @@ _CAUGHT = frozenset(("ImportError", "ModuleNotFoundError", "AttributeError", "Ex
 _PROBES = frozenset(("builtins.hasattr", "builtins.getattr"))
 
 
-def guard_of(module: ModuleUses, node: ast.AST) -> str | None:
+def guard_of(module: ModuleUses, node: ast.AST, change: tuple[str, str] | None = None) -> str | None:
     """The `try` or `if` that guards a node against another JAX, in words for a message, else None.
 
-    None guards a use that is never reached, since the import of its name raises before.
+    None guards a use that is never reached, since the import of its name raises before. `change` is the package and the
+    release with which a name means something else: the branch that is taken from there on means that.
     """
-    guard = _guard_around(module, node)
+    guard = _guard_around(module, node, change)
     return None if guard is not None and _fails_before(module, node) else guard
+
+
+def is_chosen(module: ModuleUses, node: ast.AST) -> bool:
+    """Whether a node stands in a branch of a choice by the version, whichever, or in a `try` that copes with one."""
+    if _guard_around(module, node, None) is not None:
+        return True
+    holders = (holder for holder in module.above(node) if isinstance(holder, ast.If | ast.IfExp))
+    return any(_asked(module, holder.test) is not None for holder in holders)
 
 
 def _fails_before(module: ModuleUses, node: ast.AST) -> bool:
@@ -36,10 +45,10 @@ def _fails_before(module: ModuleUses, node: ast.AST) -> bool:
     known = (old_names().get(each) for each in prefixes(binding.target))
     is_gone = any(name is not None and name.is_gone for name in known) or private_name(binding.target) is not None
     is_import = isinstance(binding.statement, ast.Import | ast.ImportFrom)
-    return is_gone and is_import and _guard_around(module, binding.statement) is None
+    return is_gone and is_import and _guard_around(module, binding.statement, None) is None
 
 
-def _guard_around(module: ModuleUses, node: ast.AST) -> str | None:
+def _guard_around(module: ModuleUses, node: ast.AST, change: tuple[str, str] | None) -> str | None:
     inner = node
     for holder in module.above(node):
         if isinstance(holder, ast.Try) and inner in (*holder.body, *holder.orelse, *holder.handlers):
@@ -49,7 +58,11 @@ def _guard_around(module: ModuleUses, node: ast.AST) -> str | None:
             branches = holder.body if isinstance(holder.body, list) else [holder.body]
             others = holder.orelse if isinstance(holder.orelse, list) else [holder.orelse]
             asked = _asked(module, holder.test) if inner in (*branches, *others) else None
-            if asked is not None and _takes(module, holder.test) is not (inner in branches):
+            is_taken = inner in branches
+            if asked is not None and (
+                _takes(module, holder.test) is not is_taken
+                or (change is not None and _takes(module, holder.test, change) is not is_taken)
+            ):
                 return f"the `if` of line {holder.lineno} already chooses by the version of {asked}"
         inner = holder
     return None
@@ -75,8 +88,8 @@ _TODAY = {"jax": "jax", "jaxlib": "jax", "flax": "flax"}
 _ORDER = {ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge}
 
 
-def _takes(module: ModuleUses, test: ast.expr) -> bool | None:
-    """Whether a condition about a version alone holds today; None if the source does not say."""
+def _takes(module: ModuleUses, test: ast.expr, change: tuple[str, str] | None = None) -> bool | None:
+    """Whether a condition about a version alone holds today, or held just before a change; None if it is not said."""
     if not isinstance(test, ast.Compare) or len(test.ops) != 1:
         return None
     scope, order = module.scope_of(test), _ORDER.get(type(test.ops[0]))
@@ -88,6 +101,8 @@ def _takes(module: ModuleUses, test: ast.expr) -> bool | None:
     bound = _release(right)
     if order is None or not is_version or package not in _TODAY or bound is None:
         return None
+    if change is not None and change[0] == _TODAY[package]:
+        return bool(order(release_before(*change), bound))
     today = numbers(last_releases()[_TODAY[package]])[:2]
     return None if bound[:2] == today else bool(order(today, bound))
 

@@ -267,6 +267,7 @@ class _Objects:
     def __init__(self, context: ModernizeContext) -> None:
         self._packages = frozenset[str]().union(*(module.roots for module in context.modules.values()))
         self._own, self._classes = context.analysis(OwnMembers).names, context.analysis(ValueClasses)
+        self._project = context.project
 
     def method(self, module: ModuleUses, call: ast.AST | None) -> tuple[str | None, bool]:
         """The full name of a method that is called with other arguments today, if a call is one; whether it is certain.
@@ -280,7 +281,7 @@ class _Objects:
         if attr not in _methods() or module.facts.names.resolve(call.func, module.scope_of(call.func)) is not None:
             return None, False
         owner = self._classes.of(module, call.func.value)
-        if owner in _OF_OTHERS:
+        if owner in _OF_OTHERS or (owner is not None and self._project.defines(owner, module.facts)):
             return None, False
         if owner is not None:
             name = f"{owner}.{attr}"
@@ -302,7 +303,8 @@ class _Objects:
             return (home, True) if node.attr in old_members().get(home, {}) and full not in old_names() else None
         owner = self._classes.of(module, node.value)
         if owner is not None:
-            return (owner, True) if node.attr in old_members().get(owner, {}) else None
+            is_old = node.attr in old_members().get(owner, {}) and not self._project.defines(owner, module.facts)
+            return (owner, True) if is_old else None
         others = only_members().get(node.attr, {})
         possible = (owner for owner, part in others.items() if part.package.partition(".")[0] in self._packages)
         first = min(possible, key=lambda owner: (owner.count("."), owner), default=None)

@@ -31,11 +31,13 @@ from mmmodernize.calls.call_forms import keywords_of
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.modules.project_names import OwnMembers
 from mmmodernize.sites.site import EVERYWHERE, Location, ModernizeContext
+from mmmodernize.sites.version_guards import guard_of
 from mmmodernize.types.value_classes import ValueClasses
 from mmrewrite.project.uses import ModuleUses
 
 _HOME = "jax.experimental.layout"
 _LAYOUT, _LOCAL, _FORMAT = (f"{_HOME}.{name}" for name in ("Layout", "DeviceLocalLayout", "Format"))
+_CHANGED = ("jax", "0.7.0")
 _CONSTRAINT = f"{_HOME}.with_dll_constraint"
 _ATTRIBUTES = {
     "device_local_layout": "layout",
@@ -54,7 +56,7 @@ class ReplaceLayouts(ModernizeCodemod):
     extra_markers: ClassVar[tuple[bytes, ...]] = tuple(name.encode() for name in _ATTRIBUTES)
     beside: ClassVar = (_CONSTRAINT,)
     words: ClassVar = _ATTRIBUTES
-    changed_in: ClassVar = {"": ("jax", "0.7.0", "stops"), _LAYOUT: ("jax", "0.7.0", "changes")}
+    changed_in: ClassVar = {"": (*_CHANGED, "stops"), _LAYOUT: (*_CHANGED, "changes")}
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
@@ -139,12 +141,12 @@ def _is_old(module: ModuleUses, function: ast.expr) -> bool:
 
 def _meaning(module: ModuleUses) -> str | None:
     """Whether `Layout` in a module is the "old" one or that of "today"; None if nothing shows it."""
-    if module.uses_any((_LOCAL, f"{_LOCAL}.AUTO", _CONSTRAINT)):
+    if any(guard_of(module, use.node) is None for use in module.uses((_LOCAL, f"{_LOCAL}.AUTO", _CONSTRAINT))):
         return "old"
     if module.uses_any((_FORMAT,)):
         return "today"
     for use in module.uses((_LAYOUT,)):
-        call = module.call_at(use.node)
+        call = module.call_at(use.node) if guard_of(module, use.node, _CHANGED) is None else None
         if call is None:
             continue
         keywords = {keyword.arg for keyword in call.keywords}
