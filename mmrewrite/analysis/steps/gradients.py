@@ -9,7 +9,6 @@ from typing import NamedTuple, NoReturn
 
 from mmrewrite.codemod.site import Site
 from mmrewrite.directives.vocabulary import STATEMENT, kind_of
-from mmrewrite.source.calls import PARTIALS
 from mmrewrite.source.jit_kinds import JIT
 from mmrewrite.source.names import Binding, Scope
 from mmrewrite.values.callees import callees
@@ -323,9 +322,10 @@ def _uses(site: Site, made: ast.Call, calls: list[ast.Call]) -> tuple[tuple[Use,
 
 def _keeps_places(site: Site, call: ast.Call) -> bool:
     """Whether a call makes of a function one whose arguments have the same positions."""
-    call_with = values_of(site.project).call_at(values_of(site.project).uses_of(site.facts), call, None)
-    name = site.resolve(call.func)
-    return name == JIT or (name in PARTIALS and _is_by_keyword(call_with))
+    form = site.call_form(call)
+    if form.is_called:
+        return site.resolve(form.function) == JIT
+    return not form.positional and all(each.arg is not None for each in form.keywords)
 
 
 def _calls_of(site: Site, name: ast.Name) -> Iterator[Use]:
