@@ -73,7 +73,7 @@ def uncut_sentences(project: HintedProject, cuts: Sequence[Mapping[str, Any]]) -
     }
     for (path, start, text), divides in sorted(found.items()):
         line = project.text(path).position(start)[0]
-        code = " ".join(text.split())
+        code = ast.unparse(ast.parse(f"({text})", mode="eval"))
         yield f"{path}:{line}: `{code}` could be cut {divides}-fold, but no hint can stand inside of it"
 
 
