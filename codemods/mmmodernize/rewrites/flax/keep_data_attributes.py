@@ -47,7 +47,17 @@ _ITEMS = ([By.ITEM], [By.ELEMENT], [By.REST])
 # What containers are called in annotations.
 _HOLDERS = frozenset(("dict", "list", "mapping", "sequence", "tuple"))
 # Functions that make arrays, which Flax takes for data as well.
-_ARRAYS = ("jax.numpy.", "jax.random.")
+_ARRAYS = ("jax.numpy.", "jax.random.", "jax.nn.", "numpy.random.")
+# fmt: off
+_ARRAYS_OF_NUMPY = frozenset(
+    f"numpy.{name}"
+    for name in (
+        "arange", "array", "asarray", "ascontiguousarray", "asfortranarray", "concatenate", "copy", "empty",
+        "empty_like", "eye", "full", "full_like", "geomspace", "identity", "linspace", "load", "logspace", "ones",
+        "ones_like", "pad", "reshape", "stack", "tile", "tri", "tril", "triu", "zeros", "zeros_like",
+    )
+)
+# fmt: on
 # Containers may hold others, so deep.
 _DEEPEST = 3
 
@@ -168,7 +178,7 @@ def _constant_at_first(context: ModernizeContext, name: str, store: Store) -> as
 def _data_kinds(context: ModernizeContext, value: Value) -> set[bool | None]:
     """Whether a value is a module or a variable, for certain or not, with arrays among them."""
     found: FoundValues[bool] = context.analysis(SharedFlow).may(value, lambda _: None)
-    made = [each for each in found.others if isinstance(each.head, str) and each.head.startswith(_ARRAYS)]
+    made = [each for each in found.others if isinstance(each.head, str) and _makes_arrays(each.head)]
     return {*_kinds(context, value, _DEEPEST), *(True for each in made if each.path)}
 
 
@@ -227,6 +237,10 @@ def _is_declared(flow: ValueFlow, value: Value) -> bool | None:
     return is_of_modules or any(map(_is_class_of_nnx, names)) or None
 
 
+def _makes_arrays(name: str) -> bool:
+    return name.startswith(_ARRAYS) or name in _ARRAYS_OF_NUMPY
+
+
 def _is_class_of_nnx(name: str) -> bool:
     return name.startswith(_NNX) and name.rpartition(".")[2][:1].isupper()
 
@@ -251,7 +265,7 @@ def _kinds(context: ModernizeContext, items: Value, depth: int) -> Iterator[bool
         head = value.head
         is_call = [step.kind for step in value.path] == [By.CALL]
         if isinstance(head, str) and is_call:
-            yield True if _is_class_of_nnx(head) else None if head.startswith(_ARRAYS) else False
+            yield True if _is_class_of_nnx(head) else None if _makes_arrays(head) else False
         elif isinstance(head, ast.ClassDef) and is_call:
             yield is_nnx_module(flow, value.module, head)
     for each in found.unknown:

@@ -44,6 +44,11 @@ _OF_TREES = {
 }
 _STATES = frozenset(f"flax.nnx.{name}" for name in ("GraphDef", "State", "VariableState"))
 _CLASSES = {"module": "flax.nnx.Pytree", "variable": "flax.nnx.Variable"}
+_MAY_HASH = (ast.Dict, ast.DictComp, ast.Set, ast.SetComp, ast.Call, ast.Compare, ast.Subscript)
+_HASHING_METHODS = frozenset(("add", "discard", "get", "pop", "remove", "setdefault"))
+_MAKE_HASHING = frozenset(
+    ("builtins.dict()", "builtins.set()", "collections.defaultdict()", "collections.OrderedDict()")
+)
 _HASHED = "since Flax 0.12 a variable has no hash; use its path in the state, or `id(...)` of it"
 _COMPARED = "since Flax 0.12 `==` of variables compares their values, element by element; write `is` for the same one"
 
@@ -65,8 +70,12 @@ class KeepNnxLeaves(ModernizeCodemod):
             is_open = call is not None and not _says_what_is_a_leaf(module, call)
             if call is not None and is_open and _leaves_in(context, module, call, _OF_TREES[use.name]):
                 yield Location(module, call, part=use.name)
-        for node in module.nodes_of(ast.Dict, ast.DictComp, ast.Set, ast.SetComp, ast.Call, ast.Compare):
-            yield from (Location(module, each) for each in _hashed(module, node) if variables.has(module, each))
+        flow = context.analysis(SharedFlow)
+        for node in module.nodes_of(*_MAY_HASH):
+            hashed = [each for each in _hashed(node) if variables.has(module, each)]
+            holder = _hashing(node)
+            if hashed and (holder is None or flow.may(flow.at(module, holder), _hashes).answers):
+                yield from (Location(module, each) for each in hashed)
             is_equal = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq)
             compared = (node.left, node.comparators[0]) if isinstance(node, ast.Compare) and is_equal else ()
             if compared and all(variables.has(module, each) for each in compared):
@@ -125,9 +134,29 @@ def _leaves_in(context: ModernizeContext, module: ModuleUses, call: ast.Call, pl
     return {each for tree in trees for each in flow.may(Value(module, tree), kind, also=parts_of).answers}
 
 
-def _hashed(module: ModuleUses, node: ast.AST) -> Iterator[ast.expr]:
+def _hashes(value: Value) -> bool | None:
+    """Whether a value is a dictionary or a set, as it is made."""
+    is_display = isinstance(value.head, ast.Dict | ast.DictComp | ast.Set | ast.SetComp) and not value.path
+    return is_display or value.outside in _MAKE_HASHING or None
+
+
+def _hashing(node: ast.AST) -> ast.expr | None:
+    """What has to be a dictionary or a set for a node to hash something."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=holder)) | ast.Subscript(value=holder):
+            return holder
+        case ast.Compare(comparators=[holder]):
+            return holder
+    return None
+
+
+def _hashed(node: ast.AST) -> Iterator[ast.expr]:
     """What a node takes for keys, or puts into a set."""
     match node:
+        case ast.Call(func=ast.Attribute(attr=name), args=[key, *_]) if name in _HASHING_METHODS:
+            found = [key]
+        case ast.Subscript(slice=key) | ast.Compare(left=key, ops=[ast.In() | ast.NotIn()]):
+            found = [key]
         case ast.Dict(keys=keys):
             found = [key for key in keys if key is not None]
         case ast.Set(elts=found):
@@ -136,6 +165,8 @@ def _hashed(module: ModuleUses, node: ast.AST) -> Iterator[ast.expr]:
             found = [key]
         case ast.Call(func=ast.Name(id="hash"), args=[key]):
             found = [key]
+        case ast.Call(func=ast.Name(id="set" | "frozenset"), args=[ast.List(elts=found) | ast.Tuple(elts=found)]):
+            pass
         case _:
             found = []
     yield from (each for each in found if isinstance(each, ast.Name | ast.Attribute | ast.Call))
