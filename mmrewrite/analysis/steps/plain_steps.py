@@ -108,7 +108,9 @@ def plain_steps(project: Project, facts: Facts, hinted: set[ast.stmt], codemod: 
                 if compiled is None or not _compiles(project, facts, node.func, scope):
                     continue
                 bindings = (scope.owner(compiled.id) or scope).bindings if isinstance(compiled, ast.Name) else {}
-                found = [each.node for each in bindings.get(getattr(compiled, "id", ""), ())]
+                made = bindings.get(getattr(compiled, "id", ""), ())
+                # `step = jax.jit(step)` compiles what the name was before.
+                found = [each.node for each in made if each.statement is not statement]
                 for each in found:
                     if isinstance(each, ast.FunctionDef):
                         functions.setdefault(each, statement)
