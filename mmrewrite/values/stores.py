@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -13,6 +14,7 @@ from mmrewrite.source.names import Binding, last_name
 from mmrewrite.values.targets import written
 from mmrewrite.values.value import Function
 
+_OF_TESTS = frozenset(("conftest", "test", "testing", "tests"))
 _SETTERS = ("__setattr__", "object", "patch", "setattr")
 
 
@@ -169,8 +171,10 @@ class Stores:
                         self._by_dictionary(module, call, call.args[0], named, computed)
                     elif head.id == "setattr" and call.args:
                         self._set(module, call, call.args, named, computed)
-            setters: list[ast.Attribute | ast.Name] = [*module.heads.get("patch", ())]
-            setters += (node for node in module.nodes_of(ast.Attribute) if node.attr in _SETTERS)
+            # What a test patches is so while the test runs.
+            words = ("__setattr__",) if _is_of_tests(module) else _SETTERS
+            setters: list[ast.Attribute | ast.Name] = [*module.heads.get("patch", ())] if "patch" in words else []
+            setters += (node for node in module.nodes_of(ast.Attribute) if node.attr in words)
             for setter in setters:
                 call = module.parents[setter]
                 if isinstance(call, ast.Call) and call.func is setter and call.args:
@@ -276,6 +280,11 @@ def _holders(module: ModuleUses, call: ast.Call) -> Iterator[ast.AST]:
     for target in holder.targets if isinstance(holder, ast.Assign) else [getattr(holder, "target", None)]:
         if isinstance(target, ast.Name):
             yield from (module.parents[each] for each in module.heads.get(target.id, ()))
+
+
+def _is_of_tests(module: ModuleUses) -> bool:
+    """Whether a module is of tests by a word of its full name: `train_test`, `tests.helpers`."""
+    return not _OF_TESTS.isdisjoint(re.split(r"[._]", module.facts.names.name))
 
 
 def own_class(module: ModuleUses, node: ast.expr) -> ast.ClassDef | None:

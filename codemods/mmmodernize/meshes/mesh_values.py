@@ -142,7 +142,9 @@ class MeshValues:
     def _of_class(self, module: ModuleUses, definition: ast.ClassDef) -> bool | None:
         """Whether an object of a class of the project is a mesh."""
         bases = self._flow.bases(module, definition)
-        is_other = bases.is_whole and all(is_known(name) and name not in _MESH_CLASSES for name in bases.outside)
+        is_other = bases.is_whole and all(
+            (is_known(name) or gives_no_mesh(name)) and name not in _MESH_CLASSES for name in bases.outside
+        )
         return False if is_other else None
 
     def _of_annotation(self, module: ModuleUses, annotation: ast.expr) -> bool | None:
