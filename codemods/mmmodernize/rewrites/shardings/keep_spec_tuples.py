@@ -39,6 +39,8 @@ _CHANGED = ("jax", "0.6.1")
 _NO_SPEC = re.compile(rb",\s*(?:spec\s*=\s*)?(?:None|\(\s*\))\s*[,)]")
 _NAMED = frozenset(("jax.NamedSharding", "jax.sharding.NamedSharding"))
 _MADE = frozenset(f"{name}()" for name in SPECS)
+# What these make is no spec: `tuple(spec)`, `text.split()`.
+_BUILT = "builtins."
 # https://docs.python.org/3/library/unittest.html#unittest.TestCase.assertEqual
 _ASSERTED = frozenset(("assertEqual", "assertNotEqual", "assertSequenceEqual", "assertTupleEqual"))
 # Attributes that hold names of axes, sizes or types, but no spec.
@@ -207,8 +209,11 @@ class _ComparedSpecs:
             return False
         if not isinstance(node, ast.Call | ast.Name | ast.Attribute | ast.Subscript):
             return False
-        if self._flow.may(Value(self._module, node), _is_made).answers:
+        found = self._flow.may(Value(self._module, node), _is_made)
+        if found.answers:
             return True
+        if found.others and not found.unknown and all((each.outside or "").startswith(_BUILT) for each in found.others):
+            return False
         # The empty tuple is compared with many things.
         is_empty = isinstance(names, ast.Tuple) and not names.elts
         return guess and not isinstance(node, ast.Call) and (not is_empty or "spec" in ast.unparse(node).lower())
