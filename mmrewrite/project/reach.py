@@ -7,6 +7,7 @@ import functools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project, imported_names
@@ -28,12 +29,27 @@ class Reached:
     is_parameter: bool = False
 
 
+# From so many bindings on, what reads a name leads to all of them by one node: a file may have thousands of each.
+_MANY = 16
+
+
+class _Bindings(ast.AST):
+    """Stands for all that a name of a scope leads to."""
+
+
 class Reach:
-    """Follows names through a project, without flow analysis: it reaches too much rather than too little."""
+    """Follows names through a project, without flow analysis: it reaches too much rather than too little.
+
+    Attributes:
+        has_shared: Whether names with many bindings share what they lead to.
+    """
+
+    has_shared: ClassVar[bool] = True
 
     def __init__(self, project: Project) -> None:
         self._project = project
         self._direct: dict[ast.AST, tuple[Reached, ...]] = {}
+        self._shared: dict[tuple[str, Scope], Reached] = {}
 
     def from_node(self, facts: Facts, node: ast.AST, seen: set[ast.AST] | None = None) -> Iterator[Reached]:
         """The node itself and all that it leads to, transitively, without what was `seen`, which grows."""
@@ -43,7 +59,8 @@ class Reach:
             reached = queue.pop()
             if reached.node not in seen:
                 seen.add(reached.node)
-                yield reached
+                if not isinstance(reached.node, _Bindings):
+                    yield reached
                 around = reached.facts.names.around(reached.node) if isinstance(reached.node, ast.stmt) else ()
                 # What is inside of another was followed with that.
                 if followed.isdisjoint(around):
@@ -87,8 +104,15 @@ class Reach:
 
     def _of_name(self, facts: Facts, name: str, scope: Scope) -> Iterator[Reached]:
         owner = scope.owner(name)
-        for binding in owner.bindings[name] if owner else ():
-            yield from self._binding(facts, binding, owner)
+        if owner is not None and self.has_shared and len(owner.bindings[name]) >= _MANY:
+            if (name, owner) not in self._shared:
+                shared = self._shared[name, owner] = Reached(facts, _Bindings())
+                found = (each for binding in owner.bindings[name] for each in self._binding(facts, binding, owner))
+                self._direct[shared.node] = tuple(found)
+            yield self._shared[name, owner]
+        else:
+            for binding in owner.bindings[name] if owner else ():
+                yield from self._binding(facts, binding, owner)
         if owner is None or owner is facts.names.scope:
             yield from self._of_stars(facts, name)
 

@@ -31,6 +31,9 @@ class WideReach(Reach):
     mentions as well, in the same scope; and of most projects these are nine in ten nodes.
     """
 
+    # Bindings are left out one by one.
+    has_shared = False
+
     def __init__(self, project: Project, modules: Mapping[str, ModuleUses]) -> None:
         super().__init__(project)
         self.project = project
