@@ -43,6 +43,8 @@ _OPERATORS = {
 _SPACE = frozenset((cst.SimpleWhitespace, cst.ParenthesizedWhitespace, cst.Comment))
 # Their spaces are part of a value, or of a list of targets.
 _AS_WRITTEN = frozenset((cst.FormattedString, getattr(cst, "TemplatedString", cst.FormattedString), cst.Del))
+# All of these, and what holds others of its kind.
+_MATTERS = _SPACE | _AS_WRITTEN | {cst.BooleanOperation}
 
 _ADVICE = "write the statement more plainly"
 
@@ -283,7 +285,7 @@ class _InTurn(cst.CSTTransformer):
         self.codemods = tuple(codemods)
         self.parenthesize = parenthesize
         self._leaving: dict[type[cst.CSTNode], list[cst.CSTTransformer]] = {}
-        self._left: dict[cst.CSTNode, bool] = {}
+        self._left: dict[int, bool] = {}
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         # LibCST makes all anew that is visited.
@@ -291,9 +293,12 @@ class _InTurn(cst.CSTTransformer):
 
     def _is_left(self, node: cst.CSTNode) -> bool:
         """Whether a codemod does anything with a node, or one in it."""
-        if node not in self._left:
-            self._left[node] = bool(self._of_kind(type(node))) or any(map(self._is_left, _children(node)))
-        return self._left[node]
+        # A node has a slow hash, and as long as its tree a number of its own.
+        found = self._left.get(id(node))
+        if found is None:
+            found = bool(self._of_kind(type(node))) or any(map(self._is_left, _children(node)))
+            self._left[id(node)] = found
+        return found
 
     def _of_kind(self, kind: type[cst.CSTNode]) -> list[cst.CSTTransformer]:
         """The codemods that do anything with nodes of a kind: most have one kind."""
@@ -385,6 +390,8 @@ class _PlainCode(_Code):
     def before_codegen(self, node: cst.CSTNode) -> None:
         """Write a space for all of a node that is one."""
         kind = type(node)
+        if kind not in _MATTERS:
+            return
         if kind in _AS_WRITTEN:
             self.as_written += 1
         elif kind in _SPACE and not self.as_written:
@@ -396,6 +403,8 @@ class _PlainCode(_Code):
     def after_codegen(self, node: cst.CSTNode) -> None:
         """Write again what comes behind a space."""
         kind = type(node)
+        if kind not in _MATTERS:
+            return
         if kind in _AS_WRITTEN:
             self.as_written -= 1
         elif kind in _SPACE and not self.as_written:
