@@ -144,9 +144,11 @@ def refuse_carried_containers(site: Site, loop: ast.For, layer: LayerCall) -> No
                     "this loop changes",
                     ", or say where each layer runs with `task(stage=...)` on the loop",
                 )
-    for holder in changed_arguments(site, layer.call):
-        if not _names(holder) & inside:
-            _refuse_shared(site, loop, holder, "they change", "")
+    given = [*layer.call.args, *(keyword.value for keyword in layer.call.keywords)]
+    shared = [each for each in given if isinstance(each, ast.Name | ast.Attribute) and not _names(each) & inside]
+    holder = next((each for each in changed_arguments(site, layer.call) if each in shared), None) if shared else None
+    if holder is not None:
+        _refuse_shared(site, loop, holder, "they change", "")
 
 
 def _is_given(call: ast.Call, holder: ast.expr) -> bool:
