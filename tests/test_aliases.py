@@ -139,6 +139,28 @@ def test_names_are_followed_through_modules_of_the_project() -> None:
     assert facts.names.resolve_dotted("itself", facts.names.scope) == "cycle.itself"
 
 
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_no_file_is_asked_for_that_a_folder_does_not_hold(is_listed: bool) -> None:
+    asked: list[str] = []
+    specs = b"import jax\nSpec = jax.sharding.PartitionSpec\n"
+    files = {"./own/specs.py": specs} | ({"./": b"own"} if is_listed else {})
+
+    def load(place: str) -> bytes | None:
+        asked.append(place)
+        return files.get(place)
+
+    # A namespace package is a folder without an `__init__.py`; a file of the run need not be written yet.
+    program = b"import jax.numpy\nfrom own.specs import Spec\nfrom new.specs import Spec as New\n"
+    given = [SourceFile("main.py", program, "main"), SourceFile("new/specs.py", specs, "new.specs")]
+    read = [read_facts(file, ()) for file in given]
+    facts = [each for each in read if isinstance(each, Facts)]
+    Project(facts, load, ())
+    names = facts[0].names
+    found = [names.resolve_dotted(each, names.scope) for each in ("Spec", "New", "jax.numpy.sum")]
+    assert found == ["jax.sharding.PartitionSpec"] * 2 + ["jax.numpy.sum"]
+    assert is_listed != any(place.startswith("./jax") for place in asked)
+
+
 HINTED = "def f(x):\n    return x\n\n\ny = f(1)  # mm: task(stage=0)\n"
 
 

@@ -21,7 +21,7 @@ from mmrewrite.cli.replay import code_states, spec_state
 from mmrewrite.engine.settings import Settings
 from mmrewrite.files.cache_folder import cache_folder, hash_of, keep_in, kept, kept_name
 from mmrewrite.files.select import Rules, Selection
-from mmrewrite.files.walk import folder_states, load_file
+from mmrewrite.files.walk import folder_states, load_file, load_place
 from mmrewrite.results import CompatUse, Edit, HintError, HintReference, LeftAlone, Refusal, Rewrite
 from mmrewrite.source.file import SourceFile
 
@@ -48,8 +48,8 @@ class Watched:
     is_kept: bool = False
 
     def load(self, place: str) -> bytes | None:
-        """The bytes of a file that a name leads into."""
-        data = load_file(place)
+        """The bytes of a file that a name leads into, and what a folder holds."""
+        data = load_place(place)
         self.asked[f"load {place}"] = hash_of(data)
         return data
 
@@ -75,7 +75,7 @@ class Watched:
         for question, answer in asked.items():
             kind, _, place = question.partition(" ")
             if kind == "load":
-                now = hash_of(load_file(place))
+                now = hash_of(load_place(place))
             elif kind == "adopt":
                 now = _identity(self.selection.adopt(place, self.rules))
             else:

@@ -20,7 +20,17 @@ from mmrewrite.cli.quick import plain_paths
 from mmrewrite.codemod.plugins import has_plugins
 from mmrewrite.codemod.products import HINTS, OLD_NAMES
 from mmrewrite.files.cache_folder import cache_folder, hash_of, keep_in, kept, kept_name
-from mmrewrite.files.walk import OWN_FILE, PYPROJECT, SUFFIXES, folder_states, folders_above, load_file, read_file, walk
+from mmrewrite.files.walk import (
+    OWN_FILE,
+    PYPROJECT,
+    SUFFIXES,
+    folder_states,
+    folders_above,
+    load_file,
+    load_place,
+    read_file,
+    walk,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -173,7 +183,7 @@ def _below(path: str) -> Iterator[str]:
 def _answer(question: str) -> str:
     """What decides the answer of a question of the engine, beside the inputs of the run."""
     kind, _, place = question.partition(" ")
-    return hash_of(load_file(place)) if kind == "load" else os.path.realpath(place)
+    return hash_of(load_place(place)) if kind == "load" else os.path.realpath(place)
 
 
 class _Copying(io.RawIOBase):

@@ -147,3 +147,15 @@ def load_file(path: str) -> bytes | None:
         return read_file(path)
     except OSError:
         return None
+
+
+def load_place(place: str) -> bytes | None:
+    """What `load_file` gives; of a folder, whose place ends in `/`, what code may import from it, a name a line."""
+    if not place.endswith("/"):
+        return load_file(place)
+    try:
+        with os.scandir(place) as entries:
+            names = {entry.name.removesuffix(".py") for entry in entries if entry.name not in _PRUNED}
+    except (OSError, ValueError):
+        return None
+    return "\n".join(sorted(filter(str.isidentifier, names))).encode()

@@ -23,7 +23,8 @@ from mmrewrite.source.text import SourceError, SourceText, TooDeep
 
 RUNTIME = "mmruntime"
 
-# The bytes of the file at a place, None if there is none.
+# The bytes of the file at a place, None if there is none. Of a folder, whose place ends in `/`, the names that may be
+# imported from it, one a line; None if nothing is known of it.
 Loader = Callable[[str], bytes | None]
 
 # The file at a place that may change though it is not among the files of the run, None if it may not.

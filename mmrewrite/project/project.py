@@ -41,6 +41,7 @@ class Project:
         self.facts = {facts.path: facts for facts in facts}
         self._load, self._codemods, self.callers, self.beside = load, codemods, tuple(callers), beside
         self._by_place: dict[str, Facts | None] = {}
+        self._held: dict[str, set[str] | None] = {}
         self._by_name: dict[tuple[str, str], Facts | None] = {}
         self._roots = sorted({facts.file.root for facts in self.facts.values()})
         self._following: set[str] = set()
@@ -74,8 +75,8 @@ class Project:
             roots, name = _folder_above(near, len(name) - len(inner) - 1), inner
         else:
             roots = (near, *_roots_of_namespace(near, name.partition(".")[0]), *self._roots)
-        path = name.replace(".", "/")
-        for root in roots if path else ():
+        path, package = name.replace(".", "/"), name.partition(".")[0]
+        for root in (each for each in roots if path and self._may_hold(each, package)):
             for place, is_package in ((f"{root}/{path}.py", False), (f"{root}/{path}/__init__.py", True)):
                 if place not in self._by_place:
                     self._by_place[place] = self._read(place, name, is_package, root)
@@ -87,6 +88,17 @@ class Project:
                 if found is not None:
                     return found
         return None
+
+    def _may_hold(self, root: str, package: str) -> bool:
+        """Whether a folder may hold a module or a package: most full names are of what no folder of the run holds."""
+        if root not in self._held:
+            listed = self._load(f"{root}/")
+            # Files of the run need not lie in the folder yet.
+            given = (place.removeprefix(f"{root}/") for place in self._by_place if place.startswith(f"{root}/"))
+            names = {place.partition("/")[0].removesuffix(".py") for place in given}
+            self._held[root] = None if listed is None else names.union(listed.decode().splitlines())
+        held = self._held[root]
+        return held is None or package in held
 
     def _read(self, place: str, name: str, is_package: bool, root: str) -> Facts | None:
         data = self._load(place)
