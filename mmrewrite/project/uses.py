@@ -89,6 +89,7 @@ class ModuleUses:
 
     def __post_init__(self) -> None:
         self._scopes: dict[ast.AST, Scope] = {}
+        self._full_names: dict[ast.expr, str | None] = {}
         self._of_kinds: dict[tuple[type[ast.AST], ...], list[ast.AST]] = {}
         self.nodes.append(self.facts.tree)
         for node in self.nodes:
@@ -116,6 +117,7 @@ class ModuleUses:
     def unresolved(self) -> ModuleUses:
         """The module for a run in which its imports may lead elsewhere: all that its tree says is shared."""
         other = copy.copy(self)
+        other._full_names = {}
         for resolved in ("_meanings", "imported", "roots"):
             other.__dict__.pop(resolved, None)
         return other
@@ -238,6 +240,14 @@ class ModuleUses:
                 found = names.generic[holder] if is_generic else names.scopes[holder]
             self._scopes[node] = found
         return found
+
+    def full_name(self, node: ast.expr) -> str | None:
+        """The full name of an expression, such as `jax.jit`, where one binding decides."""
+        if not isinstance(node, ast.Name | ast.Attribute):
+            return None
+        if node not in self._full_names:
+            self._full_names[node] = self.facts.names.resolve(node, self.scope_of(node))
+        return self._full_names[node]
 
     @cached_property
     def imported(self) -> tuple[ImportedName, ...]:

@@ -76,6 +76,7 @@ class ValueFlow:
         self.stores = Stores(lambda: self.modules)
         self.no_arguments = CallArguments(())
         self._behind: dict[Value, Behind] = {}
+        self._named: dict[Value, Sequence[Value]] = {}
         self._depth = 0
         self._calls: dict[tuple[ast.AST, CallFrame | None], CallArguments] = {}
         self._merged: dict[tuple[object, ...], CallArguments] = {}
@@ -100,9 +101,7 @@ class ValueFlow:
 
     def full_name(self, module: ModuleUses, node: ast.expr) -> str | None:
         """The full name that an expression resolves to where one binding decides."""
-        if not isinstance(node, ast.Name | ast.Attribute):
-            return None
-        return module.facts.names.resolve(node, module.scope_of(node))
+        return module.full_name(node)
 
     def outside(self, module: ModuleUses, name: str, path: Path = ()) -> Value:
         """Something out of the project, with the attributes of it as part of its name."""
@@ -312,9 +311,9 @@ class ValueFlow:
             return found is None or found[1] is definition
         return True
 
-    def _replaced(self, value: Value) -> Iterator[Value | Unknown]:
+    def _replaced(self, value: Value, name: str) -> Iterator[Value | Unknown]:
         """What the project puts in the place of something of a library: `jax.sharding.Mesh = lock`."""
-        for store, rest in self.replacing(value.head) if isinstance(value.head, str) else ():
+        for store, rest in self.replacing(name):
             yield from self.stored(store, (*rest, *value.path), None)
 
     def replacing(self, name: str) -> Sequence[tuple[Store, Path]]:
@@ -481,11 +480,16 @@ class ValueFlow:
                 yield answer, each
             if also is not None and answer is None:
                 behind = [*behind, *also(each)]
-            for other in (*behind, *self._replaced(each)):
-                named = [*self._of_name(other.value)] if by_name and isinstance(other, Unknown) else []
-                if isinstance(other, Unknown) and not named:
-                    is_told = True
-                    yield None, other
+            if isinstance(each.head, str):
+                behind = [*behind, *self._replaced(each, each.head)]
+            for other in behind:
+                named: Sequence[Value] = ()
+                if isinstance(other, Unknown):
+                    named = self._of_name(other.value) if by_name else ()
+                    if not named:
+                        is_told = True
+                        yield None, other
+                        continue
                 for found in named or (other,):
                     if isinstance(found, Unknown) or found in seen:
                         continue
@@ -497,10 +501,15 @@ class ValueFlow:
         if not is_told:
             yield None, Unknown("what it is depends on itself", value)
 
-    def _of_name(self, value: Value | None) -> Iterator[Value]:
+    def _of_name(self, value: Value | None) -> Sequence[Value]:
         """What an attribute of something that is not known may be, by its name."""
         if value is None or not value.path or value.path[0].kind is not By.ATTRIBUTE:
-            return
+            return ()
+        if value not in self._named:
+            self._named[value] = tuple(dict.fromkeys(self._find_by_name(value)))
+        return self._named[value]
+
+    def _find_by_name(self, value: Value) -> Iterator[Value]:
         name, rest = value.path[0].what, value.path[1:]
         owner = value._replace(path=())
         for store in self.stores.of(name):

@@ -79,7 +79,7 @@ def of_target(module: ModuleUses, target: ast.AST) -> Taken | None:
 
 
 def _matches_itself(module: ModuleUses, kind: ast.expr) -> bool:
-    name = module.facts.names.resolve(kind, module.scope_of(kind)) if isinstance(kind, ast.Name) else None
+    name = module.full_name(kind) if isinstance(kind, ast.Name) else None
     return name in _MATCH_THEMSELVES
 
 

@@ -191,7 +191,7 @@ def lacking_in_copies(module: ModuleUses, context: ModernizeContext) -> Iterator
     if not any(copies.values()):
         return
     places: list[tuple[ast.expr | ast.alias, str | None]] = [(item.alias, item.name) for item in module.all_imported]
-    places += [(node, facts.names.resolve(node, module.scope_of(node))) for _, chain in module.chains for node in chain]
+    places += [(node, module.full_name(node)) for _, chain in module.chains for node in chain]
     for node, name in places:
         copy = copies.get((name or "").partition(".")[0])
         if name is None or copy is None or name not in index() or project.defines(name, facts):
@@ -212,7 +212,7 @@ def members_of_passed(module: ModuleUses, context: ModernizeContext) -> Iterator
             chain.append(chain[-1].value)
         if not any(part.attr in rests for part in chain):
             continue
-        resolved = module.facts.names.resolve(node, module.scope_of(node))
+        resolved = module.full_name(node)
         if resolved is not None and not context.project.holds(resolved, module.facts):
             continue
         found = _read_of_held(module, context, chain)
@@ -227,7 +227,6 @@ def members_of_passed(module: ModuleUses, context: ModernizeContext) -> Iterator
 def members_of_reexported(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone | Refusal]:
     """Old names that are read of a module which a name may stand for by way of other modules of the project."""
     told, reexported = context.analysis(ToldNames), context.analysis(_NamedModules)
-    names = module.facts.names
     chosen = context.analysis(_ChosenNames).names
     for use in module.uses(chosen):
         yield from _calls_with(module, use.node, chosen[use.name])
@@ -235,7 +234,7 @@ def members_of_reexported(module: ModuleUses, context: ModernizeContext) -> Iter
     for node in module.nodes_of(ast.Attribute):
         if node.attr not in told.last_parts or not isinstance(node.ctx, ast.Load):
             continue
-        resolved = names.resolve(node, module.scope_of(node))
+        resolved = module.full_name(node)
         if resolved is not None and not context.project.holds(resolved, module.facts):
             continue
         old = sorted({f"{home}.{node.attr}" for home in reexported.of(module, node.value)} & told.names)

@@ -91,7 +91,7 @@ def _certain(module: ModuleUses) -> Set[ast.keyword]:
 
 def _called(module: ModuleUses, call: ast.Call, context: ModernizeContext) -> Iterator[ast.expr]:
     """What may be called with the keywords of a call."""
-    function = module.facts.names.resolve(call.func, module.scope_of(call))
+    function = module.full_name(call.func)
     if function == "operator.methodcaller":
         yield call
     elif not (form := form_of(module, call)).is_called:
@@ -224,9 +224,7 @@ def _held_in(module: ModuleUses, texts: _TextLookups, loose: Collection[str]) ->
     for found in texts.of(module).values():
         yield from found
     read = {
-        node.attr
-        for node in module.nodes_of(ast.Attribute)
-        if node.attr in loose and names.resolve(node, module.scope_of(node)) is None
+        node.attr for node in module.nodes_of(ast.Attribute) if node.attr in loose and module.full_name(node) is None
     }
     if names.stars or (loose and adds_names(module)):
         read |= module.heads.keys() & _by_last_part().keys()

@@ -349,4 +349,4 @@ def _in_run_text(module: ModuleUses, call: ast.Call, names: Collection[str]) -> 
 
 
 def _name_of(module: ModuleUses, node: ast.expr) -> str | None:
-    return module.facts.names.resolve(node, module.scope_of(node))
+    return module.full_name(node)

@@ -113,9 +113,8 @@ def names_in_labels(module: ModuleUses, context: ModernizeContext) -> Iterator[L
 
 def _replaced(module: ModuleUses, context: ModernizeContext, node: ast.AST) -> str | None:
     """The old name, keyword or member that a node is and may be no more once its module is rewritten."""
-    names = module.facts.names
     if isinstance(node, ast.Name | ast.Attribute):
-        found = names.resolve(node, module.scope_of(node))
+        found = module.full_name(node)
         # Where the import of a name moves, its uses stay.
         is_old = found in context.owners and not (isinstance(node, ast.Name) and found in context.moved)
         if is_old or found is not None or isinstance(node, ast.Name):
@@ -124,7 +123,7 @@ def _replaced(module: ModuleUses, context: ModernizeContext, node: ast.AST) -> s
         return node.attr if node.attr in _MEMBERS or (node.attr == "device" and is_called) else None
     if isinstance(node, ast.keyword) and node.arg is not None:
         call = module.parents[node]
-        function = names.resolve(call.func, module.scope_of(call)) if isinstance(call, ast.Call) else None
+        function = module.full_name(call.func) if isinstance(call, ast.Call) else None
         return f"{node.arg}=" if function is not None and node.arg in OLD_KEYWORDS.get(function, ()) else None
     return None
 
@@ -262,7 +261,7 @@ def _stands_for_type(module: ModuleUses, node: ast.Constant) -> bool:
             return name.startswith(_GENERICS) and not name.endswith(".Literal")
         if isinstance(holder, ast.Call):
             is_asked = inner is not holder.func and _last_name(holder.func) in _TAKE_TYPES
-            name = (module.facts.names.resolve(holder.func, module.scope_of(holder)) or "") if is_asked else ""
+            name = (module.full_name(holder.func) or "") if is_asked else ""
             return name.startswith(_OF_TYPES)
         if not isinstance(holder, ast.BinOp | ast.List | ast.Tuple | ast.keyword):
             return False

@@ -314,7 +314,7 @@ class ImportEdits:
     def _is_needed(self, local: str) -> bool:
         """Whether a name is still read after the edits."""
         heads = self.module.heads.get(local, ())
-        if local in self.draft.spelled or self._is_exported(local) or not all(map(self._is_covered, heads)):
+        if local in self.draft.spelled or not all(map(self._is_covered, heads)) or self._is_exported(local):
             return True
         # An edit may write again what another takes away, such as the value of a keyword.
         word = re.compile(rf"(?<![\w.]){re.escape(local)}\b(?!\s*=[^=])")
@@ -366,7 +366,7 @@ class ImportEdits:
     def _may_be_taken(self, local: str, giving: Collection[int]) -> bool:
         """Whether a module that imports this one may take a name by way of a value, or any by text that names both."""
         for other, node in self.context.reading(local):
-            is_value = other.facts.names.resolve(node, other.scope_of(node)) is None
+            is_value = other.full_name(node) is None
             if is_value and other is not self.module and self._imports(other, giving):
                 return True
         own = self.module.facts.names.name.rpartition(".")[2]
@@ -409,7 +409,7 @@ class ImportEdits:
         for holder in other.above(node):
             if not isinstance(holder, ast.Attribute):
                 return False
-            if other.facts.names.resolve(holder, other.scope_of(holder)) in self.context.owners:
+            if other.full_name(holder) in self.context.owners:
                 return True
         return False
 

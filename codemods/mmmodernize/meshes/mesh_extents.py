@@ -103,7 +103,7 @@ class ContextExtents:
         if context.kind != WITH or not isinstance(function, ast.FunctionDef):
             return False
         module = context.module
-        named = {module.facts.names.resolve(node, module.scope_of(node)) for node in function.decorator_list}
+        named = {module.full_name(node) for node in function.decorator_list}
         return bool(named & _CONTEXT_MANAGERS)
 
 
@@ -145,7 +145,7 @@ def _is_function(module: ModuleUses, node: ast.expr) -> bool:
     if isinstance(node, ast.Lambda | ast.Attribute):
         return True
     if isinstance(node, ast.Call):
-        name = module.facts.names.resolve(node.func, module.scope_of(node))
+        name = module.full_name(node.func)
         return name in WRAPPERS or not form_of(module, node).is_called
     if not isinstance(node, ast.Name):
         return False

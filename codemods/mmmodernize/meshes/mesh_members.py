@@ -156,7 +156,7 @@ def _shims(module: ModuleUses, names: Collection[str]) -> Iterator[Member]:
         bindings = owner.bindings[head.id] if owner is not None else []
         if len(bindings) < 2 or not any(_leads_to(module, binding.target, names) for binding in bindings):
             continue
-        if module.facts.names.resolve(head, module.scope_of(head)) is None:
+        if module.full_name(head) is None:
             yield Member(module, head, "shim")
 
 

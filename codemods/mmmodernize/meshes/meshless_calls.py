@@ -186,7 +186,7 @@ def _suppressed(module: ModuleUses, item: ast.expr) -> list[_Caught]:
     """The exceptions that a call is given to suppress or to wait for."""
     if not isinstance(item, ast.Call):
         return []
-    found = module.facts.names.resolve(item.func, module.scope_of(item))
+    found = module.full_name(item.func)
     if found == _SUPPRESS:
         given = item.args
     elif found == _EXPECT_FAILURE:
@@ -204,7 +204,7 @@ def _suppressed(module: ModuleUses, item: ast.expr) -> list[_Caught]:
 
 def _catch_it(module: ModuleUses, kinds: Sequence[ast.expr]) -> bool:
     """Whether what catches these kinds may catch the error of a spec without a mesh."""
-    found = [module.facts.names.resolve(kind, module.scope_of(kind)) for kind in kinds]
+    found = [module.full_name(kind) for kind in kinds]
     unseen = (ast.Name, ast.Attribute, ast.Starred)
     return not kinds or any(
         name in _CATCH_IT or (name is None and isinstance(kind, unseen))
@@ -214,4 +214,4 @@ def _catch_it(module: ModuleUses, kinds: Sequence[ast.expr]) -> bool:
 
 def _catch_more(module: ModuleUses, kinds: Sequence[ast.expr]) -> bool:
     """Whether what catches these kinds catches a `RuntimeError`."""
-    return any(module.facts.names.resolve(kind, module.scope_of(kind)) in _CATCH_MORE for kind in kinds)
+    return any(module.full_name(kind) in _CATCH_MORE for kind in kinds)

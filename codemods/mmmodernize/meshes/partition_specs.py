@@ -88,7 +88,7 @@ def has_spec(module: ModuleUses, spec: ast.expr, *, by_name: bool = True) -> boo
         binding = module.facts.names.binding(spec.id, module.scope_of(spec))
         value = binding.value if binding is not None and binding.kind != "parameter" else None
         return value is not None and has_spec(module, value, by_name=False)
-    if isinstance(spec, ast.Call) and module.facts.names.resolve(spec.func, module.scope_of(spec)) == "builtins.dict":
+    if isinstance(spec, ast.Call) and module.full_name(spec.func) == "builtins.dict":
         held += [keyword.value for keyword in spec.keywords]
     return _holds_specs_only(module, spec) or any(has_spec(module, part, by_name=by_name) for part in held)
 

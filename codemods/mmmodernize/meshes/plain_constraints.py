@@ -65,7 +65,7 @@ class PlainConstraints:
         """Whether a constraint is that of `pjit`, which raised `ValueError` at first; that of `jax.lax` never did."""
         if not isinstance(member.node, ast.expr):
             return True
-        return member.module.facts.names.resolve(member.node, member.module.scope_of(member.node)) in OLD_CONSTRAINTS
+        return member.module.full_name(member.node) in OLD_CONSTRAINTS
 
     def _may_have_the_old_keyword(self, member: Member) -> bool:
         if member.call is not None and member.call.is_called:
@@ -77,7 +77,7 @@ class PlainConstraints:
             keyword.arg == _OLD_KEYWORD
             for module in self._modules.values()
             for other in module.nodes_of(ast.Call)
-            if module.facts.names.resolve(other.func, module.scope_of(other)) in (None, "builtins.dict")
+            if module.full_name(other.func) in (None, "builtins.dict")
             for keyword in other.keywords
         )
 

@@ -401,7 +401,7 @@ def _copied(context: MeshContext) -> ast.expr | None:
     node = context.node
     if not isinstance(node, ast.Call):
         return node if isinstance(node, ast.expr) else None
-    made = context.module.facts.names.resolve(node.func, context.module.scope_of(node))
+    made = context.module.full_name(node.func)
     if (made not in OLD_MESHES and made != "jax.sharding.Mesh") or len(node.args) != 2 or node.keywords:
         return None
     devices, names = node.args

@@ -126,7 +126,7 @@ class UncompiledCode:
         value = context.node
         if not isinstance(value, ast.Call):
             return None
-        made = context.module.facts.names.resolve(value.func, context.module.scope_of(value))
+        made = context.module.full_name(value.func)
         given = [*value.args[:1], *(word.value for word in value.keywords if word.arg == "physical_mesh")]
         is_seen = made in RESOURCE_ENVS and len(given) == 1 and not isinstance(given[0], ast.Starred)
         return given[0] if is_seen else None

@@ -84,7 +84,7 @@ class PassedModules:
             holder = module.parents[use.node]
             if isinstance(holder, ast.Assign | ast.AnnAssign | ast.NamedExpr):
                 targets = holder.targets if isinstance(holder, ast.Assign) else [holder.target]
-                if any(names.resolve(each, module.scope_of(each)) != use.name for each in targets):
+                if any(module.full_name(each) != use.name for each in targets):
                     yield use.name
             is_table = isinstance(holder, ast.Attribute) and holder.attr == "__dict__"
             if (isinstance(holder, ast.Call) or is_table) and any(
@@ -143,7 +143,7 @@ def _is_followed(module: ModuleUses, node: ast.expr) -> bool:
     """Whether names lead on from a module that is used here, or nothing of it is kept."""
     holder = module.parents[node]
     if isinstance(holder, ast.Call):
-        function = module.facts.names.resolve(holder.func, module.scope_of(holder)) or ""
+        function = module.full_name(holder.func) or ""
         if function == "importlib.reload":
             return isinstance(module.parents[holder], ast.Expr)
         is_first = node in holder.args if function == "builtins.print" else node in holder.args[:1]
@@ -159,7 +159,6 @@ def _is_followed(module: ModuleUses, node: ast.expr) -> bool:
 
 def module_by_name(module: ModuleUses, node: ast.expr) -> str | None:
     """The full name of what `importlib.import_module("jax")`, `sys.modules["jax"]` and the like give, else None."""
-    scope = module.scope_of(node)
     if isinstance(node, ast.Subscript):
         return _of_table(module, node.value, text_of(module, node.slice))
     if not isinstance(node, ast.Call):
@@ -173,12 +172,12 @@ def module_by_name(module: ModuleUses, node: ast.expr) -> str | None:
     if first is None and own is None and not may_reload:
         # Most calls are given no text, and to resolve what is called takes longest.
         return None
-    function = module.facts.names.resolve(node.func, scope)
+    function = module.full_name(node.func)
     if function == "builtins.getattr" and own is not None:
-        home = module.facts.names.resolve(node.args[0], scope) or module_by_name(module, node.args[0])
+        home = module.full_name(node.args[0]) or module_by_name(module, node.args[0])
         return f"{home}.{own}" if home is not None else None
     if function == "importlib.reload" and node.args:
-        return module.facts.names.resolve(node.args[0], scope)
+        return module.full_name(node.args[0])
     if first is None:
         return None
     if function == "importlib.import_module":
@@ -197,7 +196,7 @@ def _of_table(module: ModuleUses, table: ast.expr, key: str | None) -> str | Non
     """What `sys.modules` and the tables of names of the module hold under a key."""
     if key is None:
         return None
-    if module.facts.names.resolve(table, module.scope_of(table)) == "sys.modules":
+    if module.full_name(table) == "sys.modules":
         return key
     if isinstance(table, ast.Call) and not table.args:
         scope = module.scope_of(table)

@@ -86,7 +86,7 @@ _OF_MANAGER = "directory="
 
 def _parameter(context: ModernizeContext, module: ModuleUses, call: ast.Call) -> tuple[str, str] | None:
     """The name of the parameter for the directory of a checkpoint, and when it must be absolute; empty for always."""
-    name = module.facts.names.resolve(call.func, module.scope_of(call))
+    name = module.full_name(call.func)
     if name is None:
         return _of_method(context, module, call)
     parameter = _FUNCTIONS.get(name)
@@ -185,7 +185,7 @@ def _items(module: ModuleUses, node: ast.AST) -> Iterator[str]:
     """The own names of the classes of `orbax.checkpoint.args` that are called in an expression."""
     for each in ast.walk(node):
         if isinstance(each, ast.Call):
-            home, _, own = (module.facts.names.resolve(each.func, module.scope_of(each)) or "").rpartition(".")
+            home, _, own = (module.full_name(each.func) or "").rpartition(".")
             if home in _ARGS:
                 yield own
 

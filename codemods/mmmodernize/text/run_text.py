@@ -76,7 +76,7 @@ def _runners(module: ModuleUses) -> Set[ast.AST]:
         return {use.node for use in module.uses(_RUN)}
     # A module may call a builtin by a name of its own.
     functions = [call.func for call in module.nodes_of(ast.Call)]
-    return {node for node in functions if module.facts.names.resolve(node, module.scope_of(node)) in _RUN}
+    return {node for node in functions if module.full_name(node) in _RUN}
 
 
 def texts_of(module: ModuleUses, call: ast.Call) -> Iterator[ast.Constant]:

@@ -132,6 +132,12 @@ class NnxVariables:
         """Whether a value is a variable, or one with an annotation; None if it may be one."""
         return self._has(Value(module, node), annotated=annotated)
 
+    def is_certain(self, module: ModuleUses, node: ast.expr) -> bool:
+        """Whether a value is a variable for certain: of most, that is seen to be wrong sooner than what else it is."""
+        value = Value(module, node)
+        is_one = self._classes.of_value(value) in VARIABLES or self._flow.must(value, self._is_annotated_one)
+        return bool(is_one) and self.has(module, node) is True
+
     def are_metadata(self, module: ModuleUses, node: ast.expr) -> bool | None:
         """Whether a value is the dictionary, or a part of one, that `get_metadata()` of an annotated variable gives.
 

@@ -63,7 +63,7 @@ class KeepFrozenDicts(ModernizeCodemod):
             return
         for node in module.nodes_of(ast.Call):
             if isinstance(node.func, ast.Attribute) and node.func.attr in methods:
-                is_name = module.facts.names.resolve(node.func, module.scope_of(node)) is not None
+                is_name = module.full_name(node.func) is not None
                 is_meant = _is_of_frozen(module, node, node.func) and not _is_asked_for(module, node.func.value)
                 if not is_name and is_meant:
                     yield Location(module, node)
@@ -103,7 +103,7 @@ def _is_asked_for(module: ModuleUses, node: ast.expr) -> bool:
         if isinstance(outer, ast.If) and inner in outer.body:
             match outer.test:
                 case ast.Call(func=ast.Name(id="isinstance"), args=[ast.Name(id=name), asked]) if name == node.id:
-                    return module.facts.names.resolve(asked, module.scope_of(asked)) in FROZEN_DICTS
+                    return module.full_name(asked) in FROZEN_DICTS
         inner = outer
     return False
 
@@ -151,6 +151,4 @@ def _is_variables(value: Value) -> bool | None:
 
 
 def _is_dict_call(module: ModuleUses, node: ast.expr) -> bool:
-    return (
-        isinstance(node, ast.Call) and module.facts.names.resolve(node.func, module.scope_of(node)) == "builtins.dict"
-    )
+    return isinstance(node, ast.Call) and module.full_name(node.func) == "builtins.dict"

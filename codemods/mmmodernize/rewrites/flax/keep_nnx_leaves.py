@@ -72,13 +72,13 @@ class KeepNnxLeaves(ModernizeCodemod):
                 yield Location(module, call, part=use.name)
         flow = context.analysis(SharedFlow)
         for node in module.nodes_of(*_MAY_HASH):
-            hashed = [each for each in _hashed(node) if variables.has(module, each)]
+            hashed = [each for each in _hashed(node) if variables.is_certain(module, each)]
             holder = _hashing(node)
             if hashed and (holder is None or flow.may(flow.at(module, holder), _hashes).answers):
                 yield from (Location(module, each) for each in hashed)
             is_equal = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq)
             compared = (node.left, node.comparators[0]) if isinstance(node, ast.Compare) and is_equal else ()
-            if compared and all(variables.has(module, each) for each in compared):
+            if compared and all(variables.is_certain(module, each) for each in compared):
                 yield Location(module, node)
 
     def rewrite(self) -> None:
@@ -107,7 +107,7 @@ class KeepNnxLeaves(ModernizeCodemod):
 def _says_what_is_a_leaf(module: ModuleUses, call: ast.Call) -> bool:
     """Whether `is_leaf` of a call asks for classes of Flax."""
     asked = [part for word in call.keywords if word.arg == "is_leaf" for part in ast.walk(word.value)]
-    names = (module.facts.names.resolve(each, module.scope_of(each)) for each in asked if isinstance(each, ast.expr))
+    names = (module.full_name(each) for each in asked if isinstance(each, ast.expr))
     return any(name is not None and name.startswith("flax.") for name in names)
 
 

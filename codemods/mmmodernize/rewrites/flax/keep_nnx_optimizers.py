@@ -17,11 +17,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cached_property
 from typing import ClassVar
 
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_argument, make_positional, name_argument
 from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
+from mmmodernize.types.nnx import NnxVariables
 from mmmodernize.types.value_classes import ValueClasses
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.calls import stars_of
@@ -44,6 +46,8 @@ class KeepNnxOptimizers(ModernizeCodemod):
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Calls without `wrt`, or with it by position, or whose updates are given no model; those updates; classes."""
+        if not context.analysis(NnxVariables).are_in_view:
+            return
         updates = context.analysis(_OldUpdates)
         for use in module.uses(_OPTIMIZERS):
             call = module.call_at(use.node)
@@ -113,10 +117,7 @@ def _is_value(module: ModuleUses, node: ast.expr) -> bool:
     holder = module.parents[node]
     if isinstance(holder, ast.Tuple):
         holder = module.parents[holder]
-    is_test = (
-        isinstance(holder, ast.Call)
-        and module.facts.names.resolve(holder.func, module.scope_of(holder)) in _CLASS_TESTS
-    )
+    is_test = isinstance(holder, ast.Call) and module.full_name(holder.func) in _CLASS_TESTS
     return not (is_test or module.in_annotation(node))
 
 
@@ -125,20 +126,23 @@ def _gives_wrt(module: ModuleUses) -> bool:
 
 
 class _OldUpdates:
-    """Updates without a model: today's class never allows those.
-
-    Attributes:
-        is_seen: Whether the program updates an optimizer so, or asks one for its model.
-        are_made: Whether the program makes optimizers, or passes their class on.
-    """
+    """Updates without a model: today's class never allows those."""
 
     def __init__(self, context: ModernizeContext) -> None:
         self._flow, self._classes = context.analysis(SharedFlow), context.analysis(ValueClasses)
-        modules = context.modules.values()
-        self.are_made = any(_is_value(module, use.node) for module in modules for use in module.uses(_OPTIMIZERS))
-        self.is_seen = any(
+        self._modules = context.modules.values()
+
+    @cached_property
+    def are_made(self) -> bool:
+        """Whether the program makes optimizers, or passes their class on."""
+        return any(_is_value(module, use.node) for module in self._modules for use in module.uses(_OPTIMIZERS))
+
+    @cached_property
+    def is_seen(self) -> bool:
+        """Whether the program updates an optimizer so, or asks one for its model."""
+        return any(
             owner is not None and self.may_be_optimizer(module, owner)
-            for module in modules
+            for module in self._modules
             for owner in (_asked_as_before(node) for node in module.nodes_of(ast.Call, ast.Attribute))
         )
 

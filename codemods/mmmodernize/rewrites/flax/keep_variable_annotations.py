@@ -187,9 +187,7 @@ def _changes(module: ModuleUses, node: ast.expr) -> str | None:
         case ast.Attribute(value=value, attr=name, ctx=ast.Store() | ast.Del()):
             is_own = isinstance(value, ast.Name) and value.id in ("self", "cls")
             return None if name in _SETTABLE or is_own else name
-        case ast.Call(func=function, args=[ast.expr(), key, *_]) if (
-            module.facts.names.resolve(function, module.scope_of(function)) in _SETTERS
-        ):
+        case ast.Call(func=function, args=[ast.expr(), key, *_]) if module.full_name(function) in _SETTERS:
             text = key.value if isinstance(key, ast.Constant) else ""
             return None if text in _SETTABLE else str(text)
         case _:
@@ -240,9 +238,7 @@ def _place(module: ModuleUses, name: ast.AST) -> tuple[str, ast.expr] | None:
     """Of what a text or a keyword names a part: of a variable, of what its class makes, or of its metadata."""
     holder = module.parents.get(name)
     match holder:
-        case ast.Call(func=function, args=[owner, key, *_]) if (
-            key is name and module.facts.names.resolve(function, module.scope_of(function)) in _GETTERS
-        ):
+        case ast.Call(func=function, args=[owner, key, *_]) if key is name and module.full_name(function) in _GETTERS:
             return "variable", owner
         case ast.Call(func=ast.Attribute(value=owner, attr=method)) if method in _NAMED:
             return "variable", owner
@@ -262,7 +258,7 @@ def _place(module: ModuleUses, name: ast.AST) -> tuple[str, ast.expr] | None:
             return "metadata", owner
         case ast.Compare(left=first, comparators=[second]):
             return "metadata", second if first is name else first
-        case ast.Call(func=function) if module.facts.names.resolve(function, module.scope_of(function)) == _ITEM_GETTER:
+        case ast.Call(func=function) if module.full_name(function) == _ITEM_GETTER:
             called = module.parents.get(holder)
             return ("metadata", called.args[0]) if isinstance(called, ast.Call) and called.args else None
         case ast.MatchMapping() | ast.MatchValue():

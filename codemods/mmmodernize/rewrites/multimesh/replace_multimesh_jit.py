@@ -92,7 +92,7 @@ def _has_tasks(module: ModuleUses, node: ast.expr) -> bool | None:
         parts = [part for each in arguments for part in ast.walk(each) if isinstance(part, ast.Name)]
         backends = (word.value for word in call.keywords if word.arg == "backend")
         if any(isinstance(each, ast.Constant) and each.value in _BACKENDS for each in backends) or any(
-            module.facts.names.resolve(part, module.scope_of(part)) == _AUTO for part in parts
+            module.full_name(part) == _AUTO for part in parts
         ):
             return True
     given = given_to(module, node)

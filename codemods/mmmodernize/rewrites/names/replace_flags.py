@@ -63,9 +63,7 @@ class ReplaceFlags(ModernizeCodemod):
                     yield Location(module, other, part=other.attr)
         for word in module.nodes_of(ast.keyword):
             call = module.parents[word] if word.arg in old_flags() else None
-            function = (
-                module.facts.names.resolve(call.func, module.scope_of(call)) if isinstance(call, ast.Call) else None
-            )
+            function = module.full_name(call.func) if isinstance(call, ast.Call) else None
             if (function or "").startswith("jax."):
                 yield Location(module, word, part=word.arg or "")
 

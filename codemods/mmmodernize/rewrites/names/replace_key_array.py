@@ -93,7 +93,7 @@ class ReplaceKeyArray(ModernizeCodemod):
         name = holder.arg if isinstance(holder, ast.keyword) else None
         call = module.parents[holder] if isinstance(holder, ast.keyword) else holder
         if isinstance(call, ast.Call):
-            taken = _TAKE_TYPES.get(module.facts.names.resolve(call.func, module.scope_of(call)) or "")
+            taken = _TAKE_TYPES.get(module.full_name(call.func) or "")
             return taken is not None and (name in ("bound", "default", "typ") or node in call.args[taken])
         if is_inside:
             return False

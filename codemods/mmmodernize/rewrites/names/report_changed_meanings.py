@@ -237,7 +237,7 @@ def _kind(context: ModernizeContext, module: ModuleUses, node: ast.AST) -> str |
     if relative_path(context, module, node) is not None:
         return "path"
     if isinstance(node.func, ast.Attribute) and node.func.attr == "device" and not node.args and not node.keywords:
-        name = module.facts.names.resolve(node.func, module.scope_of(node))
+        name = module.full_name(node.func)
         # An attribute of something of the project may be an array.
         resolved = name is not None and not context.project.holds(name, module.facts)
         return "device" if "jax" in module.roots and not resolved and "device" not in module.methods else None
@@ -266,7 +266,7 @@ def _asks_for_frozen(module: ModuleUses, *classes: ast.expr) -> bool:
     asked = [each for group in classes for each in _alternatives(group)]
     if all(use.node not in asked for use in module.uses(FROZEN_DICTS)):
         return False
-    return all(module.facts.names.resolve(each, module.scope_of(each)) not in _DICTIONARIES for each in asked)
+    return all(module.full_name(each) not in _DICTIONARIES for each in asked)
 
 
 def _chooses_frozen(module: ModuleUses, node: ast.MatchClass | _Container) -> bool:
@@ -303,7 +303,7 @@ def _makes_carries_as_before(module: ModuleUses, method: ast.FunctionDef) -> boo
     """Whether a method of a recurrent cell takes the sizes that Flax passed before."""
     holder = module.parents[method]
     bases = holder.bases if isinstance(holder, ast.ClassDef) else []
-    names = [module.facts.names.resolve(base, module.scope_of(base)) or "" for base in bases]
+    names = [module.full_name(base) or "" for base in bases]
     taken = [each.arg for each in (*method.args.posonlyargs, *method.args.args) if each.arg != "self"]
     is_cell = any(name.startswith("flax.linen.") and "Cell" in name for name in names)
     return is_cell and (len(taken) > 2 or "batch_dims" in taken)

@@ -278,7 +278,7 @@ class _Objects:
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
             return None, False
         attr = call.func.attr
-        if attr not in _methods() or module.facts.names.resolve(call.func, module.scope_of(call.func)) is not None:
+        if attr not in _methods() or module.full_name(call.func) is not None:
             return None, False
         owner = self._classes.of(module, call.func.value)
         if owner in _OF_OTHERS or (owner is not None and self._project.defines(owner, module.facts)):
@@ -296,7 +296,7 @@ class _Objects:
         names = _names()
         if node.attr not in names or node.attr in _MEMBERS_OF_OTHERS or node.attr in module.methods:
             return None
-        full = module.facts.names.resolve(node, module.scope_of(node))
+        full = module.full_name(node)
         if full is not None:
             # Of the class itself, as `ad.Zero.from_value(x)`.
             home = full.rpartition(".")[0]

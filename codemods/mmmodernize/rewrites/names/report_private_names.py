@@ -103,7 +103,7 @@ def _is_alias(module: ModuleUses, node: ast.expr) -> bool:
     """Whether the first name of an expression stands for something that is gone itself."""
     first = root_of(node)
     assert isinstance(first, ast.expr)
-    return private_name(module.facts.names.resolve(first, module.scope_of(first)) or "") is not None
+    return private_name(module.full_name(first) or "") is not None
 
 
 def _comes_by(items: Collection[ImportedName], module: ModuleUses, node: ast.expr) -> bool:

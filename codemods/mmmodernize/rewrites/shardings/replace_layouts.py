@@ -131,7 +131,7 @@ class ReplaceLayouts(ModernizeCodemod):
 
 def _is_module(module: ModuleUses, node: ast.Attribute) -> bool:
     """Whether an attribute stands for a name of a module, such as that of `jax.experimental.layout`."""
-    return module.facts.names.resolve(node, module.scope_of(node)) is not None
+    return module.full_name(node) is not None
 
 
 def _is_old(module: ModuleUses, function: ast.expr) -> bool:
