@@ -282,6 +282,14 @@ class ModuleUses:
         return found
 
     @cached_property
+    def attributes(self) -> Mapping[str, Sequence[ast.Attribute]]:
+        """The places where an attribute of a name is read, set or deleted."""
+        found: dict[str, list[ast.Attribute]] = {}
+        for node in self.nodes_of(ast.Attribute):
+            found.setdefault(node.attr, []).append(node)
+        return found
+
+    @cached_property
     def called(self) -> frozenset[str]:
         """The names that are called."""
         calls = (node.func for node in self.nodes_of(ast.Call))

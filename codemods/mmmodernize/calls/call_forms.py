@@ -118,8 +118,8 @@ def _of_made(module: ModuleUses, lifted: ast.Call) -> Iterator[CallForm]:
         case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)]):
             owner = module.class_around(lifted)
             if owner is not None and module.own_values.get((owner, name)) == [lifted]:
-                for node in module.nodes_of(ast.Attribute):
-                    is_own = node.attr == name and isinstance(node.value, ast.Name) and node.value.id == "self"
+                for node in module.attributes.get(name, ()):
+                    is_own = isinstance(node.value, ast.Name) and node.value.id == "self"
                     if is_own and isinstance(node.ctx, ast.Load) and module.class_around(node) is owner:
                         yield from calls_of(module, node)
         case _:

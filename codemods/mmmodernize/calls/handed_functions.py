@@ -108,8 +108,8 @@ class HandedFunctions:
             return None
         found: list[ast.expr] = []
         for module in self._flow.modules:
-            for node in module.nodes_of(ast.Attribute):
-                if node.attr != attribute or isinstance(node.ctx, ast.Load):
+            for node in module.attributes.get(attribute, ()):
+                if isinstance(node.ctx, ast.Load):
                     continue
                 if _is_self(node.value) and parameter.owner not in module.above(node):
                     # The class has no subclasses, so this is another object.
@@ -185,7 +185,7 @@ class HandedFunctions:
         if module.parents.get(owner) is not module.facts.tree or owner.decorator_list:
             return None
         calls = []
-        for other in self._flow.modules:
+        for other in (each for each in self._flow.modules if owner.name in each.words):
             if any(
                 item.name == owner.name and item.asname not in (None, owner.name)
                 for node in other.nodes_of(ast.ImportFrom)
@@ -217,8 +217,8 @@ class HandedFunctions:
             return None
         found = []
         for other in self._flow.modules:
-            for node in other.nodes_of(ast.Attribute):
-                if node.attr != target.attr or node is target:
+            for node in other.attributes.get(target.attr, ()):
+                if node is target:
                     continue
                 call = call_with(other, node)
                 if call is None or not _is_self(node.value) or parameter.owner not in other.above(node):

@@ -224,7 +224,9 @@ def _held_in(module: ModuleUses, texts: _TextLookups, loose: Collection[str]) ->
     for found in texts.of(module).values():
         yield from found
     read = {
-        node.attr for node in module.nodes_of(ast.Attribute) if node.attr in loose and module.full_name(node) is None
+        own
+        for own in module.attributes.keys() & loose
+        if any(module.full_name(node) is None for node in module.attributes[own])
     }
     if names.stars or (loose and adds_names(module)):
         read |= module.heads.keys() & _by_last_part().keys()

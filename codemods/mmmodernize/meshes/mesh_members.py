@@ -19,7 +19,7 @@ from mmmodernize.meshes.partition_specs import (
 )
 from mmmodernize.names.shared_names import CONSTRAINTS, ENVIRONMENTS, PJIT, XMAPS
 from mmmodernize.sites.version_guards import guard_of
-from mmrewrite.project.uses import ModuleUses
+from mmrewrite.project.uses import ModuleUses, OldNameUse
 from mmrewrite.source.calls import CallForm
 
 # Sharding hints of Flax, which must find a mesh in context, so the context must stay. They also find that of
@@ -129,16 +129,21 @@ def find_members(module: ModuleUses, mesh_contexts: MeshContexts) -> Iterator[Me
         if kind == "guard" and id(use.statement) in holders:
             continue
         yield Member(module, use.node, kind, specs=specs_of(module, use) if kind in ("pjit", "constraint") else None)
-    for use in module.uses(("jax.jit",)):
-        specs = specs_of(module, use)
-        if any(has_spec(module, value) for value in specs.values):
-            yield Member(module, use.node, "jit", specs=specs)
+    yield from (Member(module, use.node, "jit", specs=specs) for use, specs in jits_with_specs(module))
     yield from _shims(module, kinds)
     for kind, names in (("hint", _HINTS), ("library", _LOOK_FOR_A_MESH)):
         for use in module.uses(module.names_below(names)):
             # A project that is one of these libraries shows what it does with the mesh.
             if kind == "hint" or not mesh_contexts.values.flow.project.holds(use.name, module.facts):
                 yield Member(module, use.node, kind)
+
+
+def jits_with_specs(module: ModuleUses) -> Iterator[tuple[OldNameUse, Specs]]:
+    """Each `jax.jit` of a module that is given specs."""
+    for use in module.uses(("jax.jit",)):
+        specs = specs_of(module, use)
+        if any(has_spec(module, value) for value in specs.values):
+            yield use, specs
 
 
 def _shims(module: ModuleUses, names: Collection[str]) -> Iterator[Member]:

@@ -177,10 +177,8 @@ def _attribute_name(module: ModuleUses, node: ast.Attribute) -> MeshName:
         return nowhere
     stores = [
         other
-        for other in module.nodes_of(ast.Attribute)
-        if isinstance(other.ctx, ast.Store)
-        and other.attr == node.attr
-        and not _is_of_another_class(module, other, owner)
+        for other in module.attributes.get(node.attr, ())
+        if isinstance(other.ctx, ast.Store) and not _is_of_another_class(module, other, owner)
     ]
     if len(stores) != 1 or owner not in module.above(stores[0]):
         return nowhere

@@ -95,7 +95,7 @@ class UncompiledCode:
         if context.kind in (STATEMENT, ENVIRONMENT):
             if not isinstance(holder, ast.Expr | ast.Assign) or module.scope_of(context.node).kind != "module":
                 return "the mesh stays in context after this function returns, for whatever code comes then"
-            if any(node.attr == "__exit__" for node in module.nodes_of(ast.Attribute)):
+            if "__exit__" in module.attributes:
                 return "the mesh is entered and left by hand; write `with mesh:`"
         if context.kind == ENVIRONMENT and self.environment_mesh(context) is None:
             return "only `ResourceEnv(mesh, ...)` can be put in context; write `with mesh:`"

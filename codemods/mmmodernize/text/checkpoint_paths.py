@@ -124,7 +124,7 @@ def _is_flag_on(module: ModuleUses) -> bool:
     if _FLAG not in module.facts.source.text:
         return True
     calls = [module.parents.get(each) for each in module.strings if each.value == _FLAG]
-    stores = [each for each in module.nodes_of(ast.Attribute) if each.attr == _FLAG and isinstance(each.ctx, ast.Store)]
+    stores = [each for each in module.attributes.get(_FLAG, ()) if isinstance(each.ctx, ast.Store)]
     return not stores and all(_sets_true(call) for call in calls)
 
 

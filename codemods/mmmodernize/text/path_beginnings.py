@@ -258,10 +258,8 @@ def _parses(value: ast.expr) -> bool:
 def _is_assigned(module: ModuleUses, attribute: str) -> bool:
     """Whether a value is assigned to an attribute of a name of anything but `self`, which holds no options."""
     return any(
-        node.attr == attribute
-        and isinstance(node.ctx, ast.Store)
-        and not (isinstance(node.value, ast.Name) and node.value.id == "self")
-        for node in module.nodes_of(ast.Attribute)
+        isinstance(node.ctx, ast.Store) and not (isinstance(node.value, ast.Name) and node.value.id == "self")
+        for node in module.attributes.get(attribute, ())
     )
 
 

@@ -71,8 +71,9 @@ class KeepDataAttributes(ModernizeCodemod):
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Containers that methods of modules assign to attributes."""
-        stores = context.analysis(SharedFlow).stores.in_module(module)
-        for name, store in stores if context.analysis(NnxVariables).are_in_view else ():
+        if not context.analysis(NnxVariables).are_in_view:
+            return
+        for name, store in context.analysis(SharedFlow).stores.in_module(module):
             constant = _constant_at_first(context, name, store)
             if constant is not None:
                 yield Location(module, constant)

@@ -37,6 +37,7 @@ from mmmodernize.calls.call_forms import call_of
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import make_positional, name_argument, remove_keyword
 from mmmodernize.meshes.mesh_contexts import MeshContexts
+from mmmodernize.meshes.mesh_members import jits_with_specs
 from mmmodernize.meshes.mesh_regions import COMPAT, NAMED, MeshRegions, SitePlan
 from mmmodernize.meshes.partition_specs import (
     is_alias,
@@ -66,7 +67,7 @@ class ReplacePjit(ModernizeCodemod):
         """Uses of `pjit`, and the `lower` calls with an argument that only it took."""
         found = list(super().find(module, context))
         yield from found
-        compiled = [*module.uses(("jax.jit",))]
+        compiled = [use for use, _ in jits_with_specs(module)]
         if compiled and context.analysis(MeshContexts).are_there:
             given = context.analysis(MeshRegions).compiled_with_specs
             yield from (Location(module, use.node, use) for use in compiled if use.node in given)

@@ -41,6 +41,7 @@ _SHARDS = frozenset(("addressable_data", "addressable_shards", "global_shards", 
 _ATTENTIONS = frozenset(
     f"flax.linen.{name}" for name in ("MultiHeadDotProductAttention", "MultiHeadAttention", "SelfAttention")
 )
+_CLIENT, _NAMES, _COST = "TFRT_CPU", "sharding_names", "cost_analysis"
 _STOPPING = "flax.training.early_stopping.EarlyStopping"
 _DICTIONARIES = frozenset(
     (
@@ -127,8 +128,7 @@ class ReportChangedMeanings(ModernizeCodemod):
                 seen.add(id(row))
             yield Location(module, use.node, use)
         if not module.roots.isdisjoint(("jax", "flax", "orbax")):
-            is_frozen = "FrozenDict" in module.facts.source.text
-            for node in module.nodes_of(*_KINDS_OF_NODES, *(_CHOOSING if is_frozen else ())):
+            for node in module.nodes_of(*_kinds_of_nodes(module)):
                 kind = _kind(context, module, node)
                 if kind is not None and kind != "protocol":
                     yield Location(module, node, part=_DEVICE if kind == "device" else "")
@@ -168,11 +168,25 @@ class ReportChangedMeanings(ModernizeCodemod):
 _Container = ast.Tuple | ast.List | ast.Set | ast.Dict | ast.BinOp
 _CONTAINERS = (ast.Tuple, ast.List, ast.Set, ast.Dict, ast.BinOp)
 _CHOOSING: tuple[type[ast.AST], ...] = (ast.MatchClass, ast.FunctionDef, *_CONTAINERS)
-_KINDS_OF_NODES: tuple[type[ast.AST], ...] = (ast.Constant, ast.Attribute, ast.Subscript, ast.Call, ast.Compare)
 # Functions of `functools.singledispatch` choose by the class that is given to this method, or annotated below it.
 _REGISTER = "register"
 _CLASS_TESTS = frozenset(("isinstance", "issubclass", "assertIsInstance", "assertNotIsInstance"))
 _CARRY = "initialize_carry"
+
+
+def _kinds_of_nodes(module: ModuleUses) -> Iterator[type[ast.AST]]:
+    """The kinds of nodes among which some may be about changed members, by the words of a module."""
+    yield ast.Call
+    if any(_CLIENT in str(node.value) for node in module.strings):
+        yield ast.Constant
+    if not module.attributes.keys().isdisjoint((*_SHARDS, _NAMES)):
+        yield ast.Attribute
+    if _COST in module.attributes:
+        yield ast.Subscript
+    if module.uses_any(FROZEN_DICTS):
+        yield ast.Compare
+    if "FrozenDict" in module.facts.source.text:
+        yield from _CHOOSING
 
 
 def _maps(module: ModuleUses) -> bool:
@@ -211,17 +225,17 @@ def _kind(context: ModernizeContext, module: ModuleUses, node: ast.AST) -> str |
     """Which change of members a node is about, by its key in the table of what is told."""
     classes = context.analysis(ValueClasses)
     if isinstance(node, ast.Constant):
-        return "client" if isinstance(node.value, str) and "TFRT_CPU" in node.value else None
+        return "client" if isinstance(node.value, str) and _CLIENT in node.value else None
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
         if node.attr in _SHARDS:
             owner = classes.of(module, node.value)
             return "shards" if owner == PMAP_RESULT or (owner is None and _maps(module)) else None
-        is_of_nnx = node.attr == "sharding_names" and any(item.name.startswith("flax") for item in module.imported)
+        is_of_nnx = node.attr == _NAMES and any(item.name.startswith("flax") for item in module.imported)
         return "names" if is_of_nnx else None
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and node.slice.value == 0:
         value = node.value
         is_cost = isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)
-        return "cost" if is_cost and value.func.attr == "cost_analysis" else None  # type: ignore[attr-defined]
+        return "cost" if is_cost and value.func.attr == _COST else None  # type: ignore[attr-defined]
     if isinstance(node, ast.Compare):
         return "frozen" if _asks_for_frozen(module, node.left, *node.comparators) else None
     if isinstance(node, ast.MatchClass | _Container):

@@ -37,8 +37,8 @@ class RenameShardingMethods(ModernizeCodemod):
         """The attribute, in modules that import JAX."""
         if "jax" not in module.roots or any(_OLD in other.methods for other in context.modules.values()):
             return
-        for node in module.nodes_of(ast.Attribute):
-            if node.attr == _OLD and isinstance(node.ctx, ast.Load):
+        for node in module.attributes.get(_OLD, ()):
+            if isinstance(node.ctx, ast.Load):
                 yield Location(module, node, part=f"jax.sharding.Sharding.{_OLD}")
 
     @classmethod
