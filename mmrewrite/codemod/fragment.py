@@ -356,7 +356,7 @@ def plain_code(statement: cst.BaseStatement) -> str:
 
 def _code(tree: cst.Module, indent: str = "") -> str:
     """The code of a module, as LibCST prints it, with an indentation before each statement."""
-    state = _Code(tree.default_indent, tree.default_newline)
+    state = _CodeState(tree.default_indent, tree.default_newline)
     state.increase_indent(indent)
     return _printed(tree, state)
 
@@ -369,7 +369,7 @@ def _printed(node: cst.CSTNode, state: CodegenState) -> str:
 _NOTHING = nullcontext()
 
 
-class _Code(CodegenState):
+class _CodeState(CodegenState):
     """Prints nodes, without LibCST's note of the place of each, which takes as long."""
 
     def record_syntactic_position(  # type: ignore[override]
@@ -379,7 +379,7 @@ class _Code(CodegenState):
         return _NOTHING
 
 
-class _PlainCode(_Code):
+class _PlainCode(_CodeState):
     """Ignores how the nodes are laid out."""
 
     def __init__(self) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from mmmodernize.calls.call_forms import call_of
 from mmmodernize.sites.site import EVERYWHERE, OldNameSite
 from mmrewrite.project.uses import ModuleUses
-from mmrewrite.source.calls import stars_of
 from mmrewrite.source.names import dotted_name
 
 RUNTIME = "mmruntime"
@@ -86,11 +86,9 @@ def is_carried(module: ModuleUses) -> bool:
 
 def is_without_mesh(module: ModuleUses, node: ast.expr) -> bool:
     """Whether a node is the function of a call of the old `shard_map` that gives no mesh."""
-    call = module.call_at(node)
-    if call is None:
-        return False
-    words = {word.arg for word in call.keywords}
-    return len(call.args) == 1 and "mesh" not in words and not stars_of(call)
+    form = call_of(module, node)
+    is_call = form is not None and form.is_called and form.call.func is node
+    return form is not None and is_call and form.count == 1 and form.keyword("mesh") is None and not form.stars
 
 
 def spelled(site: OldNameSite, name: str) -> str:

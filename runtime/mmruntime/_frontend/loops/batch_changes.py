@@ -6,7 +6,9 @@ made of one microbatch: in its place the caller's has an object that raises wher
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import jax
@@ -17,6 +19,8 @@ from mmruntime._frontend.nnx_objects import is_stateful
 class BatchChanges:
     """The changes that a function makes of its batch when it is first called.
 
+    They are made of the caller's when all is computed. Until then no array of the trace is kept, which would leak.
+
     Args:
         label: What messages call the function.
         given: The arguments that are cut, as the caller has them.
@@ -24,35 +28,39 @@ class BatchChanges:
 
     def __init__(self, label: str, given: Sequence[Any]) -> None:
         self._label, self._given = label, given
-        self._found: tuple[Sequence[Any], Sequence[Any]] | None = None
         # What the caller has in the place of each array of the trace.
         self._moved: dict[int, Any] = {}
+        self._changes: list[Callable[[], None]] | None = None
 
-    def watch(self, parts: Sequence[Any]) -> None:
-        """Remember what is in the containers that the function is about to be given, for its first call."""
-        if self._found is None:
-            self._found = jax.tree.map(lambda leaf: leaf, parts, is_leaf=is_stateful), parts
+    @contextlib.contextmanager
+    def watch(self, parts: Sequence[Any]) -> Iterator[None]:
+        """See what a call changes of what it is given, unless an earlier one was seen to its end."""
+        if self._changes is not None:
+            yield
+            return
+        found = jax.tree.map(lambda leaf: leaf, parts, is_leaf=is_stateful)
+        yield
+        self._changes = []
+        old, given = (jax.tree.leaves(tree, is_leaf=is_stateful) for tree in (found, self._given))
+        self._moved = dict(zip(map(id, old), given, strict=False))
+        for given, before, after in zip(self._given, found, parts, strict=False):
+            self._change(given, before, after, "")
+        self._moved = {}
 
     def apply(self) -> None:
         """Change the caller's containers likewise."""
-        parts = self._found or ((), ())
-        old, given = (jax.tree.leaves(tree, is_leaf=is_stateful) for tree in (parts[0], self._given))
-        self._moved = dict(zip(map(id, old), given, strict=False))
-        for given, before, after in zip(self._given, *parts, strict=False):
-            self._change(given, before, after, "")
+        for change in self._changes or ():
+            change()
 
     def _change(self, given: Any, before: Any, after: Any, path: str) -> None:
         if not (type(given) is type(before) is type(after)):
             return
         if isinstance(given, dict):
-            kept = self._kept(given, before, after, path)
-            for key in [key for key in given if key not in kept]:
-                del given[key]
-            given.update(kept)
+            self._do(_set_entries, given, self._kept(given, before, after, path))
         elif isinstance(given, list | tuple):
             items = self._kept(dict(enumerate(given)), dict(enumerate(before)), dict(enumerate(after)), path)
             if isinstance(given, list):
-                given[:] = items.values()
+                self._do(given.__setitem__, slice(None), [*items.values()])
         elif _is_container(given):
             # What is new in an object, or private to it, may be what a method has computed of the rest, and keeps.
             old, new = _attributes(before), _attributes(after)
@@ -60,7 +68,11 @@ class BatchChanges:
             names = {*parts, *(name for name in old if not name.startswith("_"))} & new.keys()
             for name, value in self._kept(_attributes(given), old, {name: new[name] for name in names}, path).items():
                 if value is not getattr(given, name):
-                    object.__setattr__(given, name, value)
+                    self._do(object.__setattr__, given, name, value)
+
+    def _do(self, change: Callable[..., None], *arguments: Any) -> None:
+        assert self._changes is not None
+        self._changes.append(functools.partial(change, *arguments))
 
     def _kept(self, given: dict[Any, Any], before: dict[Any, Any], after: dict[Any, Any], path: str) -> dict[Any, Any]:
         """The entries of a container after the call: of those that are new only that they are."""
@@ -75,6 +87,12 @@ class BatchChanges:
                 is_moved = id(value) in self._moved
                 found[key] = self._moved[id(value)] if is_moved else ChangedInMicrobatch(self._label, place)
         return found
+
+
+def _set_entries(given: dict[Any, Any], kept: dict[Any, Any]) -> None:
+    for key in [key for key in given if key not in kept]:
+        del given[key]
+    given.update(kept)
 
 
 _NOTHING = object()

@@ -253,8 +253,8 @@ class _MicrobatchCall:
         streams = [each for found in self.keys.objects.values() for each in found]
         fun, label = self.request.fun, self.request.label
         (arguments, keywords), watch = made_anew((arguments, self.kwargs), label, streams)
-        self.batch_changes.watch([arguments[position] for position in self.sliced])
-        found = self.keys.call(lambda: fun(*arguments, **keywords), arguments, own_keys, watch, label)
+        with self.batch_changes.watch([arguments[position] for position in self.sliced]):
+            found = self.keys.call(lambda: fun(*arguments, **keywords), arguments, own_keys, watch, label)
         self.changes = self.changes or found[2] is not None
         return found
 
