@@ -36,7 +36,7 @@ _WITHOUT_MESHES = frozenset(
     (
         "aiofiles", "aiohttp", "aioredis", "apache_beam", "asyncpg", "attr", "azure", "av", "botocore", "cachetools",
         "comet_ml", "contexttimer", "cv2", "dill", "diskcache", "docker", "etcd3", "etils", "fasteners", "filelock",
-        "freezegun", "grpc", "imageio", "kubernetes", "librosa", "lmdb", "mock", "mysql", "neptune", "netCDF4",
+        "freezegun", "gin", "grpc", "imageio", "kubernetes", "librosa", "lmdb", "mock", "mysql", "neptune", "netCDF4",
         "openpyxl", "paramiko", "pexpect", "plotly", "portalocker", "psycopg", "psycopg2", "pymongo", "pymysql",
         "pynvml", "redis", "s3fs", "seaborn", "socketio", "soundfile", "sqlalchemy", "starlette", "tensorstore",
         "threadpoolctl", "websocket", "websockets", "xarray", "zarr", "zmq",

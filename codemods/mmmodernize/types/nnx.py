@@ -92,17 +92,19 @@ class NnxVariables:
             return self._is_own(value.module, value.head) or None
         return value.outside in VARIABLES or None
 
-    def annotates_by_dictionary(self, module: ModuleUses, given: ast.expr) -> bool:
-        """Whether `sharding` may be in what is given by `**`.
+    def annotates_by_dictionary(self, module: ModuleUses, given: ast.expr, function: ast.expr) -> bool:
+        """Whether `sharding` may be in what is given by `**` to what may be a class of variables.
 
-        What is out of view may have it where some key of the program is named so. Where no code in view names nnx,
-        hardly any dictionary is for a variable.
+        What is out of view may have it where some key of the program is named so, if the function is seen to be such a
+        class: of most that is called, neither the function nor its keywords are in view, and it makes no variable.
         """
         if not self.are_in_view:
             return False
         step = item("sharding")
         found = self._flow.may(Value(module, given).done(step), lambda value: value.path[-1:] != (step,) or None)
-        return bool(found.answers) or (bool(found.unknown) and self._is_key)
+        if found.answers or not found.unknown or not self._is_key:
+            return bool(found.answers)
+        return bool(self._flow.may(Value(module, function), self._is_class).answers)
 
     @cached_property
     def _is_key(self) -> bool:

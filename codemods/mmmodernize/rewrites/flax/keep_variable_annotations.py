@@ -75,7 +75,7 @@ class KeepVariableAnnotations(ModernizeCodemod):
             if given and variables.is_class(module, function) is not False:
                 if "sharding" in given:
                     yield Location(module, function, uses.get(function))
-                elif variables.annotates_by_dictionary(module, given[None].value):
+                elif variables.annotates_by_dictionary(module, given[None].value, function):
                     yield Location(module, given[None])
             if _changes(module, call) is not None and variables.has(module, call.args[0]) is not False:
                 yield Location(module, call)
