@@ -47,6 +47,7 @@ HINTED: dict[str, Callable[[int], str]] = {
     ),
     "mistakes": lambda lines: STEP.format("    x = f(x)  # mm: task(model=0)\n" * lines),
     "refusals": lambda lines: STEP.format("    x = 1  # mm: task(stage=0)\n" * lines),
+    "one name": lambda lines: "import jax\nz = 1\n" + "z = f(z)  # mm: task(stage=0)\n" * lines,
     "no step": lambda lines: "import jax\n" + "z = f(1)  # mm: task(stage=0)\n" * lines,
     "steps": lambda lines: (
         "import jax\n# mm: mesh(stage=2)\n"

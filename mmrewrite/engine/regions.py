@@ -7,8 +7,8 @@ program that runs neither as before nor on the mesh.
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable
-from itertools import chain
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from mmrewrite.directives.collect import Hint
 from mmrewrite.project.facts import Facts
@@ -25,43 +25,112 @@ def find_regions(
     A hint that cannot be read belongs to a group too, by the offset of the definition around it.
     """
     groups = _Groups()
-    places: dict[tuple[str, ast.stmt], list[tuple[Facts, int, bool]]] = {}
+    places: dict[_HintedStatement, list[tuple[Facts, int, bool]]] = {}
     for facts, hint in hints:
         if not hint.record.whole_module:
             statement = facts.names.top_level(hint.statement)
             is_step = hint.record.is_step
-            places.setdefault((facts.path, statement), []).append((facts, hint.start, is_step))
+            places.setdefault(_HintedStatement(facts.path, statement), []).append((facts, hint.start, is_step))
     for facts in modules:
         for error in facts.hints.errors:
             broken = _statement_at(facts, error.line)
             if broken is not None:
-                place = facts.source.offset(broken.lineno, broken.col_offset)
-                places.setdefault((facts.path, broken), []).append((facts, place, False))
-    in_module: dict[str, set[tuple[str, ast.stmt]]] = {}
-    for (path, statement), held in places.items():
+                offset = facts.source.offset(broken.lineno, broken.col_offset)
+                places.setdefault(_HintedStatement(facts.path, broken), []).append((facts, offset, False))
+    leading = _Leading(reach, {place: held[0][0] for place, held in places.items()})
+    for place, held in places.items():
         facts, start, _ = held[0]
-        for _, other_start, _ in held:
-            groups.join((path, start), (path, other_start))
-        reached = _hinted(places, reach.from_node(facts, statement))
-        if reached <= {(path, statement)} and any(is_step for _, _, is_step in held):
+        others = [leading.first_of(place)]
+        if any(is_step for _, _, is_step in held) and not leading.leads_on(place):
             # The step gets its model as a value, so the model may be anything that its module leads to.
-            if path not in in_module:
-                leading = (reach.from_node(facts, each) for each in facts.tree.body)
-                in_module[path] = _hinted(places, chain.from_iterable(leading))
-            reached |= in_module[path]
-        for key in reached:
-            groups.join((path, start), (key[0], places[key][0][1]))
+            others += leading.in_module(facts)
+        ends = [(place.path, end) for _, end, _ in held]
+        ends += ((other.path, places[other][0][1]) for other in others)
+        for end in ends:
+            groups.join((place.path, start), end)
     return groups.all()
+
+
+class _HintedStatement(NamedTuple):
+    """A statement of a module's body that has hints."""
+
+    path: str
+    statement: ast.stmt
+
+
+class _Leading:
+    """Which places lead to each other, each node and what it leads to looked at once."""
+
+    def __init__(self, reach: Reach, places: Mapping[_HintedStatement, Facts]) -> None:
+        self._reach, self._places = reach, places
+        self._modules: dict[str, list[_HintedStatement]] = {}
+        self._place_of: dict[ast.AST, _HintedStatement] = {place.statement: place for place in places}
+        before: dict[ast.AST, list[ast.AST]] = {place.statement: [] for place in places}
+        queue = [Reached(facts, place.statement) for place, facts in places.items()]
+        while queue:
+            reached = queue.pop()
+            for each in reach.direct(reached):
+                if each.node not in before:
+                    before[each.node] = []
+                    queue.append(each)
+                before[each.node].append(reached.node)
+        # For each node that leads to a place, the nodes after it that do.
+        self._after: dict[ast.AST, list[ast.AST]] = {place.statement: [] for place in places}
+        nodes: list[ast.AST] = [*self._after]
+        for node in nodes:
+            for other in before[node]:
+                if other not in self._after:
+                    self._after[other] = []
+                    nodes.append(other)
+                self._after[other].append(node)
+        self._first = self._connected(nodes)
+
+    def _connected(self, nodes: Sequence[ast.AST]) -> Mapping[ast.AST, _HintedStatement]:
+        """For each node that leads to a place, the first place of all that are connected with it."""
+        around: dict[ast.AST, list[ast.AST]] = {node: [*self._after[node]] for node in nodes}
+        for node in nodes:
+            for other in self._after[node]:
+                around[other].append(node)
+        found: dict[ast.AST, _HintedStatement] = {}
+        for place in self._places:
+            queue: list[ast.AST] = [place.statement]
+            while queue:
+                node = queue.pop()
+                if node not in found:
+                    found[node] = place
+                    queue += around[node]
+        return found
+
+    def first_of(self, place: _HintedStatement) -> _HintedStatement:
+        """The first of the places that a place leads to, or that lead to it, or to what it leads to."""
+        return self._first[place.statement]
+
+    def leads_on(self, place: _HintedStatement) -> bool:
+        """Whether a place leads to another."""
+        seen: set[ast.AST] = {place.statement}
+        queue = [*self._after[place.statement]]
+        while queue:
+            node = queue.pop()
+            if node not in seen:
+                if node in self._place_of:
+                    return True
+                seen.add(node)
+                queue += self._after[node]
+        return False
+
+    def in_module(self, facts: Facts) -> Sequence[_HintedStatement]:
+        """All places that a module leads to."""
+        if facts.path not in self._modules:
+            seen = set[ast.AST]()
+            found = (each for statement in facts.tree.body for each in self._reach.from_node(facts, statement, seen))
+            places = (self._place_of.get(each.node) for each in found)
+            self._modules[facts.path] = [place for place in places if place is not None]
+        return self._modules[facts.path]
 
 
 def _statement_at(facts: Facts, line: int) -> ast.stmt | None:
     """The statement of the module's body that a line, or the comment on it, belongs to."""
     return next((statement for statement in facts.tree.body if line <= (statement.end_lineno or 0)), None)
-
-
-def _hinted(places: Collection[tuple[str, ast.stmt]], reached: Iterable[Reached]) -> set[tuple[str, ast.stmt]]:
-    keys = {(item.facts.path, item.node) for item in reached if isinstance(item.node, ast.stmt)}
-    return {key for key in keys if key in places}
 
 
 class _Groups:
