@@ -67,13 +67,15 @@ class _Leading:
         self._place_of: dict[ast.AST, _HintedStatement] = {place.statement: place for place in places}
         before: dict[ast.AST, list[ast.AST]] = {place.statement: [] for place in places}
         queue = [Reached(facts, place.statement) for place, facts in places.items()]
+        followed: set[ast.AST] = {*before}
         while queue:
             reached = queue.pop()
             for each in reach.direct(reached):
-                if each.node not in before:
-                    before[each.node] = []
+                before.setdefault(each.node, []).append(reached.node)
+                # What is inside of another leads to nothing that the other does not lead to.
+                if each.node not in followed and not _is_inside(each, reached.node):
+                    followed.add(each.node)
                     queue.append(each)
-                before[each.node].append(reached.node)
         # For each node that leads to a place, the nodes after it that do.
         self._after: dict[ast.AST, list[ast.AST]] = {place.statement: [] for place in places}
         nodes: list[ast.AST] = [*self._after]
@@ -131,6 +133,11 @@ class _Leading:
 def _statement_at(facts: Facts, line: int) -> ast.stmt | None:
     """The statement of the module's body that a line, or the comment on it, belongs to."""
     return next((statement for statement in facts.tree.body if line <= (statement.end_lineno or 0)), None)
+
+
+def _is_inside(reached: Reached, node: ast.AST) -> bool:
+    around = reached.facts.names.around(reached.node) if isinstance(reached.node, ast.stmt) else ()
+    return any(holder is node for holder in around)
 
 
 class _Groups:
