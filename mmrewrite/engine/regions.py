@@ -7,6 +7,7 @@ program that runs neither as before nor on the mesh.
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -38,16 +39,16 @@ def find_regions(
                 offset = facts.source.offset(broken.lineno, broken.col_offset)
                 places.setdefault(_HintedStatement(facts.path, broken), []).append((facts, offset, False))
     leading = _Leading(reach, {place: held[0][0] for place, held in places.items()})
+    first = {place: (place.path, held[0][1]) for place, held in places.items()}
     for place, held in places.items():
-        facts, start, _ = held[0]
-        others = [leading.first_of(place)]
+        for _, start, _ in held:
+            groups.join(first[place], (place.path, start))
         if any(is_step for _, _, is_step in held) and not leading.leads_on(place):
             # The step gets its model as a value, so the model may be anything that its module leads to.
-            others += leading.in_module(facts)
-        ends = [(place.path, end) for _, end, _ in held]
-        ends += ((other.path, places[other][0][1]) for other in others)
-        for end in ends:
-            groups.join((place.path, start), end)
+            for other in leading.in_module(held[0][0]):
+                groups.join(first[place], first[other])
+    for one, other in leading.together:
+        groups.join(first[one], first[other])
     return groups.all()
 
 
@@ -59,10 +60,15 @@ class _HintedStatement(NamedTuple):
 
 
 class _Leading:
-    """Which places lead to each other, each node and what it leads to looked at once."""
+    """Which places lead to each other, each node and what it leads to looked at once.
+
+    Attributes:
+        together: Pairs of places of which both lead to a third, or one to the other; by way of others, these connect all
+            that have to be connected.
+    """
 
     def __init__(self, reach: Reach, places: Mapping[_HintedStatement, Facts]) -> None:
-        self._reach, self._places = reach, places
+        self._reach = reach
         self._modules: dict[str, list[_HintedStatement]] = {}
         self._place_of: dict[ast.AST, _HintedStatement] = {place.statement: place for place in places}
         before: dict[ast.AST, list[ast.AST]] = {place.statement: [] for place in places}
@@ -76,36 +82,18 @@ class _Leading:
                 if each.node not in followed and not _is_inside(each, reached.node):
                     followed.add(each.node)
                     queue.append(each)
-        # For each node that leads to a place, the nodes after it that do.
-        self._after: dict[ast.AST, list[ast.AST]] = {place.statement: [] for place in places}
-        nodes: list[ast.AST] = [*self._after]
+        # For each node that leads to a place, one of these, and the nodes after it that do.
+        led_to, self._after = {**self._place_of}, defaultdict[ast.AST, list[ast.AST]](list)
+        self.together: list[tuple[_HintedStatement, _HintedStatement]] = []
+        nodes = [*led_to]
         for node in nodes:
             for other in before[node]:
-                if other not in self._after:
-                    self._after[other] = []
+                if other not in led_to:
+                    led_to[other] = led_to[node]
                     nodes.append(other)
+                elif led_to[other] != led_to[node]:
+                    self.together.append((led_to[other], led_to[node]))
                 self._after[other].append(node)
-        self._first = self._connected(nodes)
-
-    def _connected(self, nodes: Sequence[ast.AST]) -> Mapping[ast.AST, _HintedStatement]:
-        """For each node that leads to a place, the first place of all that are connected with it."""
-        around: dict[ast.AST, list[ast.AST]] = {node: [*self._after[node]] for node in nodes}
-        for node in nodes:
-            for other in self._after[node]:
-                around[other].append(node)
-        found: dict[ast.AST, _HintedStatement] = {}
-        for place in self._places:
-            queue: list[ast.AST] = [place.statement]
-            while queue:
-                node = queue.pop()
-                if node not in found:
-                    found[node] = place
-                    queue += around[node]
-        return found
-
-    def first_of(self, place: _HintedStatement) -> _HintedStatement:
-        """The first of the places that a place leads to, or that lead to it, or to what it leads to."""
-        return self._first[place.statement]
 
     def leads_on(self, place: _HintedStatement) -> bool:
         """Whether a place leads to another."""
