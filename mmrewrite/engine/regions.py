@@ -63,8 +63,7 @@ class _Leading:
     """Which places lead to each other, each node and what it leads to looked at once.
 
     Attributes:
-        together: Pairs of places of which both lead to a third, or one to the other; by way of others, these connect all
-            that have to be connected.
+        together: Pairs of places that both lead to a third, or one to the other; by chains they connect all such.
     """
 
     def __init__(self, reach: Reach, places: Mapping[_HintedStatement, Facts]) -> None:

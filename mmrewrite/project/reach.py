@@ -33,8 +33,12 @@ class Reached:
 _MANY = 16
 
 
-class _Bindings(ast.AST):
-    """Stands for all that a name of a scope leads to."""
+class Several(ast.AST):
+    """Stands for several nodes where much leads to all of them."""
+
+    def __init__(self, nodes: Iterable[Reached]) -> None:
+        super().__init__()
+        self.nodes = tuple(nodes)
 
 
 class Reach:
@@ -59,7 +63,7 @@ class Reach:
             reached = queue.pop()
             if reached.node not in seen:
                 seen.add(reached.node)
-                if not isinstance(reached.node, _Bindings):
+                if not isinstance(reached.node, Several):
                     yield reached
                 around = reached.facts.names.around(reached.node) if isinstance(reached.node, ast.stmt) else ()
                 # What is inside of another was followed with that.
@@ -74,6 +78,8 @@ class Reach:
 
     def direct(self, reached: Reached) -> tuple[Reached, ...]:
         """The nodes that the names in a node lead to, without repetition."""
+        if isinstance(reached.node, Several):
+            return reached.node.nodes
         if reached.node not in self._direct:
             # Of repeated nodes the last stays: `from_node` pops that one first.
             found = {(item.node, item.is_parameter): item for item in reversed([*self._names_in(reached)])}
@@ -106,9 +112,8 @@ class Reach:
         owner = scope.owner(name)
         if owner is not None and self.has_shared and len(owner.bindings[name]) >= _MANY:
             if (name, owner) not in self._shared:
-                shared = self._shared[name, owner] = Reached(facts, _Bindings())
                 found = (each for binding in owner.bindings[name] for each in self._binding(facts, binding, owner))
-                self._direct[shared.node] = tuple(found)
+                self._shared[name, owner] = Reached(facts, Several(found))
             yield self._shared[name, owner]
         else:
             for binding in owner.bindings[name] if owner else ():

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from mmmodernize.calls.components import Components, bits, combined, marks_of
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
-from mmrewrite.project.reach import Reach, Reached
+from mmrewrite.project.reach import Reach, Reached, Several
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.mentions import Mention
 from mmrewrite.source.names import Scope, dotted_name
@@ -18,10 +18,6 @@ from mmrewrite.source.walk import children
 Unit = tuple[ModuleUses, Sequence[ast.AST]]
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-
-
-class _Several(ast.AST):
-    """Stands for several nodes where much leads to all of them."""
 
 
 class WideReach(Reach):
@@ -40,7 +36,6 @@ class WideReach(Reach):
         self._by_facts = {id(module.facts): module for module in modules.values()}
         self.members: dict[str, list[Reached]] = {}
         self._members: dict[str, Reached] = {}
-        self._several: dict[ast.AST, tuple[Reached, ...]] = {}
         # What each mention leads to, by the scope that binds its first name.
         self._known: dict[tuple[Mention, Scope | None], tuple[Reached, ...]] = {}
         self._targets: dict[Mention, frozenset[ast.AST]] = {}
@@ -99,28 +94,21 @@ class WideReach(Reach):
         if len(found) < 2:
             return found
         if name not in self._members:
-            self._members[name] = self._together(found)
+            self._members[name] = Reached(found[0].facts, Several(found))
         return (self._members[name],)
-
-    def _together(self, nodes: Sequence[Reached]) -> Reached:
-        several = Reached(nodes[0].facts, _Several())
-        self._several[several.node] = tuple(nodes)
-        return several
 
     def unit(self, units: Iterable[Unit]) -> Unit:
         """Several units as one: a node that leads to all of theirs."""
         units = tuple(units)
-        several = self._together([Reached(module.facts, node) for module, nodes in units for node in nodes])
-        return units[0][0], (several.node,)
+        several = Several(Reached(module.facts, node) for module, nodes in units for node in nodes)
+        return units[0][0], (several,)
 
     def direct(self, reached: Reached) -> tuple[Reached, ...]:
         """The nodes that a node leads to, without repetition."""
         found = self._direct.get(reached.node)
         if found is not None:
             return found
-        if reached.node in self._several:
-            return self._several[reached.node]
-        if id(reached.facts) not in self._by_facts:
+        if id(reached.facts) not in self._by_facts and not isinstance(reached.node, Several):
             self._others[reached.node] = reached.facts
         return super().direct(reached)
 
@@ -191,7 +179,7 @@ class OutsideReach(WideReach):
     def __init__(self, whole: WideReach, inside: Iterable[Unit]) -> None:
         super().__init__(whole.project, {})
         self.members, self._by_facts, self._known = whole.members, whole._by_facts, whole._known
-        self._members, self._several = whole._members, whole._several
+        self._members = whole._members
         units = [(module, node) for module, nodes in inside for node in nodes]
         self._whole, self._inside = whole, {node for _, node in units}
         self._different = {holder for module, node in units for holder in module.above(node)}
