@@ -166,6 +166,18 @@ def test_a_project_that_runs_on_a_release_is_not_told_what_that_changed(folder: 
     assert ("`jax.random.split` left alone: since JAX 0.5.0" in told) is is_told
 
 
+def test_a_module_that_is_left_over_is_told_what_changed_in_all_forms(folder: Path) -> None:
+    (folder / "train.py").write_text("import jax\njax.set_mesh(mesh)\n")
+    (folder / "old.py").write_text(
+        "import jax\njax.experimental.maps.Mesh\ndef f(module):\n    module.split(key)\nf(jax.random)\n"
+        "for name in ('split',):\n    getattr(jax.random, name)(key)\njax.random.uniform(key)\n"
+    )
+    told = run("modernize", "--diff").stderr
+    assert {"old.py:4:5: `module.split`", "old.py:6:14: `'split'`", "old.py:8:1: `jax.random.uniform`"} <= {
+        line.partition(" left alone")[0] for line in told.splitlines()
+    }
+
+
 def test_exit_status_is_whether_anything_is_needed(folder: Path) -> None:
     assert upgrade("--upgrade-to", "0.8.0").exit_code == 1
     (folder / "train.py").write_text("import jax.numpy as jnp\nx = jnp.fix(1.5)\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
 
@@ -14,6 +15,9 @@ from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.uses import ModuleUses, OldNameUse
 from mmrewrite.source.spans import span
+
+# After every release.
+_NEVER = (sys.maxsize,)
 
 
 class ProjectAge:
@@ -27,19 +31,21 @@ class ProjectAge:
         self._modules = context.modules.values()
         self._is_upgrade = context.settings.is_upgrade
         self._older_than = {module: self._gone(module) for module in self._modules}
+        self._oldest: dict[str, tuple[int, ...]] = {}
+        for package, gone in (each for found in self._older_than.values() for each in found.items()):
+            self._oldest[package] = min(gone, self._oldest.get(package, gone))
 
     def is_before(self, package: str, release: str, module: ModuleUses | None = None) -> bool:
-        """Whether the project, or a module of it, was written for a release before `release`.
+        """Whether a module, or any of the project, was written for a release before `release`.
 
         It was for certain, or as an upgrade assumes.
         """
         asked = numbers(release)
-        older = [gone.get(package) for gone in self._older_than.values()]
-        if any(gone is not None and gone <= asked for gone in older) or self._is_upgrade:
-            of_module = self._older_than[module].get(package) if module in self._older_than else None
-            is_left_over = of_module is not None and of_module <= asked
-            return is_left_over or self._newest.get(package, (0,)) < asked
-        return False
+        is_old = self._oldest.get(package, _NEVER) <= asked
+        if module is None and is_old:
+            return True
+        is_left_over = module in self._older_than and self._older_than[module].get(package, _NEVER) <= asked
+        return is_left_over or ((is_old or self._is_upgrade) and self._newest.get(package, (0,)) < asked)
 
     def _gone(self, module: ModuleUses) -> dict[str, tuple[int, ...]]:
         """The first release without a name that a module uses, by package."""

@@ -21,7 +21,6 @@ See https://docs.jax.dev/en/latest/jax.sharding.html for the class.
 from __future__ import annotations
 
 import ast
-import functools
 import re
 from collections.abc import Iterator
 from typing import ClassVar
@@ -65,16 +64,14 @@ class KeepSpecTuples(ModernizeCodemod):
             spec = _empty_spec(module.parents.get(use.node))
             if spec is not None:
                 yield Location(module, spec)
-        values, is_old = _ComparedSpecs(module, context), functools.cache(lambda: _is_old(module, context))
+        values, is_old = _ComparedSpecs(module, context), _is_old(module, context)
         # A spec may come from another file.
         has_specs = module.uses_any(SPECS)
         for node in module.nodes_of(ast.BinOp, ast.Call, ast.Compare):
-            if has_specs and (
-                values.are_ordered(node) or (_is_test(module, node) and (is_old() or values.tests(node)))
-            ):
+            if has_specs and (values.are_ordered(node) or (_is_test(module, node) and (is_old or values.tests(node)))):
                 yield Location(module, node)
-            pairs = [pair for pair in _compared(node) if values.may_equal(*pair, has_specs and is_old())]
-            if pairs and (is_old() or values.compares(node)):
+            pairs = [pair for pair in _compared(node) if values.may_equal(*pair, has_specs and is_old)]
+            if pairs and (is_old or values.compares(node)):
                 yield Location(module, node)
 
     def rewrite(self) -> None:
