@@ -258,6 +258,12 @@ FLAG_USES = {
     "setattr(jax.config, 'jax_array', True)": "refused",
     "from lib import put\nput('jax_array', True)": "left",
     "from lib import names\nfor name in names:\n    jax.config.update(name, 1)\nmore = ['jax_array']": "left",
+    "from lib import configure\nconfigure({'jax_array': True})": "left",
+    "from lib import configure, value\nconfigure(**{'jax_array': value})": "left",
+    "from lib import settings\nsettings['jax_array'] = True": "left",
+    "from lib import turn_on\nturn_on(['jax_array'])": "left",
+    "from lib import turn_on\nturn_on('jax_array')": "left",
+    "from lib import turn_on\nNAME = 'jax_array'\nturn_on(NAME)": "left",
     "tree = {'jax_array': jax.numpy.zeros(3)}": "silent",
     "def read(tree):\n    return tree['jax_array'] + tree.get('jax_array')": "silent",
 }

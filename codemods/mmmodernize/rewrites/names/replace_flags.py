@@ -57,10 +57,8 @@ class ReplaceFlags(ModernizeCodemod):
             if flag in old_flags() and (_is_written_as_one(node) or _names_a_flag(module, node, context) is not False):
                 yield Location(module, node, part=flag)
         for other in module.nodes_of(ast.Attribute):
-            if other.attr in old_flags():
-                home = module.facts.names.resolve(other.value, module.scope_of(other))
-                if home in _CONFIGS:
-                    yield Location(module, other, part=other.attr)
+            if other.attr in old_flags() and _is_config(module, other.value):
+                yield Location(module, other, part=other.attr)
         for word in module.nodes_of(ast.keyword):
             call = module.parents[word] if word.arg in old_flags() else None
             function = module.full_name(call.func) if isinstance(call, ast.Call) else None
@@ -122,24 +120,46 @@ def _is_written_as_one(node: ast.Constant) -> bool:
 def _names_a_flag(module: ModuleUses, node: ast.Constant, context: ModernizeContext) -> bool | None:
     """Whether a string is the name of a flag; None if it may be one.
 
-    It may, beside another argument of a call, and where the project sets or reads flags by names that are computed.
+    It is none where it is read by, and where it is the key of an array: a flag has a text, a number, or a truth value.
     """
     holder, computed = module.parents.get(node), context.analysis(_ComputedFlags)
-    if node in computed.strings:
+    is_given = isinstance(holder, ast.Call) and node in holder.args[:2]
+    if node in computed.strings or (is_given and _asks_a_config(module, holder)):
         return True
-    if isinstance(holder, ast.Call) and node in holder.args[:2]:
-        if _config_method(module, holder) is not None or any(_is_config(module, each) for each in holder.args):
+    is_none = isinstance(holder, ast.Expr) or (_is_read_by(module, node) and not computed.are_open)
+    return False if is_none else None
+
+
+def _is_read_by(module: ModuleUses, node: ast.Constant) -> bool:
+    """Whether a string only asks for an entry, or is the key of an array."""
+    match module.parents.get(node):
+        case ast.Dict(keys=keys, values=values) if node in keys:
+            value = values[keys.index(node)]
+            made = module.full_name(value.func) if isinstance(value, ast.Call) else None
+            return (made or "").startswith(("jax.", "numpy."))
+        case ast.Call(func=ast.Attribute(attr="get" | "pop"), args=args):
+            return node in args[:1]
+        case ast.Compare() | ast.Subscript(ctx=ast.Load() | ast.Del()):
             return True
-        return None if len(holder.args) > 1 else False
-    return None if computed.are_open and not isinstance(holder, ast.Expr) else False
+        case _:
+            return False
 
 
 def _config_method(module: ModuleUses, call: ast.Call) -> str | None:
     """The method of a configuration that a call calls, else None."""
-    if not isinstance(call.func, ast.Attribute):
-        return None
-    home = module.facts.names.resolve(call.func.value, module.scope_of(call))
-    return call.func.attr if home in _CONFIGS else None
+    return call.func.attr if isinstance(call.func, ast.Attribute) and _is_config(module, call.func.value) else None
+
+
+def _asks_a_config(module: ModuleUses, call: ast.AST | None) -> bool:
+    """Whether a call is of a method of a configuration, or is given one, as `setattr` is."""
+    return isinstance(call, ast.Call) and (
+        _config_method(module, call) is not None or any(_is_config(module, each) for each in call.args)
+    )
+
+
+def _is_config(module: ModuleUses, node: ast.expr) -> bool:
+    """Whether an expression is a configuration itself."""
+    return module.full_name(node) in _CONFIGS
 
 
 class _ComputedFlags:
@@ -175,9 +195,3 @@ def _computed_name(module: ModuleUses, call: ast.Call) -> ast.expr | None:
 
 def _string(value: Value) -> ast.Constant | None:
     return value.head if isinstance(value.head, ast.Constant) and not value.path else None
-
-
-def _is_config(module: ModuleUses, node: ast.expr) -> bool:
-    """Whether an expression is a configuration itself, as `setattr` is given it."""
-    is_name = isinstance(node, ast.Name | ast.Attribute)
-    return is_name and module.facts.names.resolve(node, module.scope_of(node)) in _CONFIGS
