@@ -47,6 +47,7 @@ TOLD = {
     "0.12: variables in a set": "p = nnx.Param(1.0)\ns = set()\ns.add(p)\n",
     "0.12: a set of variables": "set([nnx.Param(1.0)])\n",
     "0.12: variables as keys": "p = nnx.Param(1.0)\nd = {}\nd[p] = p in d\n",
+    "0.12: sharding= unseen": "import lib\nlib.f({'sharding': 1})\ndef run(f, words):\n    f(**words)\nlib.f(run)\n",
     "0.12: == of variables": "p = nnx.Param(1.0)\np == nnx.Param(1.0)\n",
     "0.11.2: with_sharding_constraint": "nnx.with_sharding_constraint(x, None)\n",
     "0.12: attributes of variables": "p = nnx.Param(1.0)\np.tag = 1\n",

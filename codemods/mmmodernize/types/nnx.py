@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from functools import cached_property
 from itertools import pairwise
 
+from mmmodernize.calls.call_forms import form_of
 from mmmodernize.sites.site import ModernizeContext, SharedFlow
 from mmmodernize.types.value_classes import ValueClasses
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.branches import branches
 from mmrewrite.source.names import Scope, dotted_name
-from mmrewrite.values.flow import ValueFlow
+from mmrewrite.values.flow import FoundValues, ValueFlow
 from mmrewrite.values.value import By, Decorated, Value, attribute, item
 
 _NAME = "nnx"
@@ -93,32 +95,58 @@ class NnxVariables:
         return value.outside in VARIABLES or None
 
     def annotates_by_dictionary(self, module: ModuleUses, given: ast.expr, function: ast.expr) -> bool:
-        """Whether `sharding` may be in what is given by `**` to what may be a class of variables.
-
-        What is out of view may have it where some key of the program is named so, if the function is seen to be such a
-        class: of most that is called, neither the function nor its keywords are in view, and it makes no variable.
-        """
+        """Whether `sharding` may be in what is given by `**` to what may be a class of variables, one of both seen."""
         if not self.are_in_view:
             return False
-        step = item("sharding")
-        found = self._flow.may(Value(module, given).done(step), lambda value: value.path[-1:] != (step,) or None)
+        found = self._in_dictionary(module, given)
         if found.answers or not found.unknown or not self._is_key:
             return bool(found.answers)
         return bool(self._flow.may(Value(module, function), self._is_class).answers)
 
+    def unseen_keys(self, module: ModuleUses) -> Iterator[ast.AST]:
+        """The entries named `sharding`, where one may come unseen to what may be a class of variables.
+
+        They are told in place of the calls: of most that is called by `**`, neither is in view, and it makes none.
+        """
+        keys = self._keys_in(module) if self.are_in_view and self._gives_unseen else ()
+        # Most functions of a program that have a parameter of that name make no variable.
+        return (each for each in keys if not isinstance(each, ast.keyword) or _makes_a_dict(module, each))
+
+    @cached_property
+    def _gives_unseen(self) -> bool:
+        given = (
+            (module, word.value, form_of(module, call).function)
+            for module in self._modules.values()
+            for call in module.nodes_of(ast.Call)
+            for word in call.keywords
+            if word.arg is None
+        )
+        return self._is_key and any(
+            self._in_dictionary(module, words).unknown
+            and self.is_class(module, function) is not False
+            # That is told at the call.
+            and not self.annotates_by_dictionary(module, words, function)
+            for module, words, function in given
+        )
+
+    def _in_dictionary(self, module: ModuleUses, given: ast.expr) -> FoundValues[bool]:
+        """Where an entry named `sharding` of a dictionary may come from."""
+        step = item("sharding")
+        return self._flow.may(Value(module, given).done(step), lambda value: value.path[-1:] != (step,) or None)
+
     @cached_property
     def _is_key(self) -> bool:
-        """Whether the program writes an entry of a dictionary, or passes a keyword to its own, that is named so."""
-        return any(
-            isinstance(module.parents[node], ast.Dict)
-            for module in self._modules.values()
-            for node in module.strings
-            if node.value == "sharding"
-        ) or any(
-            word.arg == "sharding" and self._takes_any(module, module.parents[word])
-            for module in self._modules.values()
-            for word in module.nodes_of(ast.keyword)
-        )
+        """Whether the program has such an entry."""
+        return any(True for module in self._modules.values() for _ in self._keys_in(module))
+
+    def _keys_in(self, module: ModuleUses) -> Iterator[ast.AST]:
+        """The keys of dictionaries, and the keywords that the project passes to its own, that are named so."""
+        for node in module.strings:
+            if node.value == "sharding" and isinstance(module.parents[node], ast.Dict):
+                yield node
+        for word in module.nodes_of(ast.keyword):
+            if word.arg == "sharding" and self._takes_any(module, module.parents[word]):
+                yield word
 
     def _takes_any(self, module: ModuleUses, call: ast.AST) -> bool:
         """Whether a call makes a dictionary, or may lead to a function of the project."""
@@ -208,6 +236,11 @@ class NnxVariables:
         if is_layer and steps == [By.CALL, By.ATTRIBUTE] and path[1].what in _OF_LAYERS:
             return "layer"
         return None
+
+
+def _makes_a_dict(module: ModuleUses, word: ast.keyword) -> bool:
+    call = module.parents[word]
+    return isinstance(call, ast.Call) and module.full_name(call.func) == "builtins.dict"
 
 
 # Members of variables that few others have.

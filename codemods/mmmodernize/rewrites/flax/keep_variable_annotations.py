@@ -82,6 +82,9 @@ class KeepVariableAnnotations(ModernizeCodemod):
         for named in context.analysis(_AnnotationNames).of(module) if not is_of_today else ():
             if _is_annotation(context, module, named) is not False:
                 yield Location(module, named)
+        for key in variables.unseen_keys(module) if not is_of_today else ():
+            if _is_annotation(context, module, key) is False:
+                yield Location(module, key)
         statements = module.nodes_of(ast.AugAssign)
         changed = dict.fromkeys(target for each in statements if (target := _changed(each)) is not None)
         yield from (Location(module, node) for node in changed if variables.has(module, node) is not False)
@@ -133,7 +136,7 @@ class KeepVariableAnnotations(ModernizeCodemod):
 
     def _rename_in_text(self, node: ast.AST) -> None:
         text = self.site.text(node)
-        if _is_annotation(self.site.context, self.site.module, node) is None or "sharding" not in text:
+        if not _is_annotation(self.site.context, self.site.module, node) or "sharding" not in text:
             place = _place(self.site.module, node)
             self.site.leave(_MEANS_ANOTHER if place is not None and place[0] == "variable" else _CALLED_ANOTHER)
         self.site.needs_package("flax", "0.12", "`out_sharding`", jax="0.10")
