@@ -51,8 +51,13 @@ class Refusal:
     is_consequence: bool = field(default=False, compare=False)
     cause: tuple[str, int | None] | None = field(default=None, compare=False)
 
+    @property
+    def place(self) -> str:
+        """Where it is, as compilers write it."""
+        return f"{self.path}:{self.line}:{self.column}"
+
     def __str__(self) -> str:
-        return f"{self.path}:{self.line}:{self.column}: {self.reason} [{self.codemod}]"
+        return f"{self.place}: {self.reason} [{self.codemod}]"
 
 
 # Characters of a line of the source that messages show, and that errors keep on either side of a mistake.
@@ -113,6 +118,11 @@ class LeftAlone:
     text: str
     reason: str
     name: str = ""
+
+    @property
+    def place(self) -> str:
+        """Where it is, as compilers write it."""
+        return f"{self.path}:{self.line}:{self.column}"
 
 
 @dataclass(frozen=True, order=True)

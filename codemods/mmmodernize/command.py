@@ -25,7 +25,7 @@ from mmrewrite.cli.terminal import style
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.files.select import Selection, select_files
 from mmrewrite.files.walk import SUFFIXES
-from mmrewrite.results import Change, LeftAlone, Refusal, Rewrite
+from mmrewrite.results import Change, Refusal, Rewrite
 
 if TYPE_CHECKING:
     from mmmodernize.doubts.newer_uses import NewerUses
@@ -149,10 +149,10 @@ class _ModernizeSession(Session):
             super().print_findings()
             return
         refusals = [each for result in self.results for each in result.refusals if not each.is_consequence]
-        self._print_paragraphs((self._rank(each), _place(each), "", each.reason) for each in refusals)
+        self._print_paragraphs((self._rank(each), each.place, "", each.reason) for each in refusals)
         self.print_consequences()
         left = [each for result in self.results for each in result.left]
-        self._print_paragraphs((0, _place(each), each.text, f" left alone: {each.reason}") for each in left)
+        self._print_paragraphs((0, each.place, each.text, f" left alone: {each.reason}") for each in left)
 
     def _rank(self, refusal: Refusal) -> int:
         """The place of a refusal in the order of reports: first what means something else without a word."""
@@ -199,10 +199,6 @@ class _UpgradeSession(_ModernizeSession):
         found = [self.newer[result.path] for result in self.results if result.path in self.newer]
         guarded = tuple(item for uses in found if uses.guarded is not None for item in uses.guarded.left)
         return Newer(Lacking.of(self.upgrade_to), tuple(item for uses in found for item in uses.missing.left), guarded)
-
-
-def _place(found: Refusal | LeftAlone) -> str:
-    return f"{found.path}:{found.line}:{found.column}"
 
 
 def parse_target(text: str | None) -> tuple[int, ...]:

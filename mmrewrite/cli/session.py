@@ -523,8 +523,7 @@ class Session:
     def _print_refusals(self, result: Rewrite) -> None:
         for refusal in result.refusals:
             if not refusal.is_consequence or self.options.verbose:
-                place = f"{refusal.path}:{refusal.line}:{refusal.column}"
-                self._say_at(place, f"{style.doubt(refusal.reason)} {style.name(f'[{refusal.codemod}]')}")
+                self._say_at(refusal.place, f"{style.doubt(refusal.reason)} {style.name(f'[{refusal.codemod}]')}")
 
     def print_consequences(self) -> None:
         """One line for all that stays because of something else."""
@@ -553,7 +552,7 @@ class Session:
     def print_left_alone(self, result: Rewrite) -> None:
         """The hints, or old names, that were left alone on purpose."""
         for left in result.left:
-            self._say_at(f"{left.path}:{left.line}:{left.column}", f"`{left.text}` left alone: {left.reason}")
+            self._say_at(left.place, f"`{left.text}` left alone: {left.reason}")
 
     def _summary(self, verb: str, number: int) -> Iterator[str]:
         """A line of counts, and one of what was passed over; none when nothing happened and nobody watches."""

@@ -189,6 +189,11 @@ class Value(NamedTuple):
         return self.path[0].what if is_partial and self.path[:1] and self.path[0].kind is By.CALL else None
 
     @property
+    def partial(self) -> CallArguments | None:
+        """The same of what is a `partial` itself, and not what one gives when it is called."""
+        return self.bound if len(self.path) == 1 else None
+
+    @property
     def expression(self) -> ast.expr | None:
         """The expression that this is, if nothing is done to it."""
         return self.head if isinstance(self.head, ast.expr) and not self.path else None

@@ -56,8 +56,7 @@ def compiler(site: Site, node: ast.expr, scope: Scope | None = None) -> Compiler
 
     def bound(value: Value) -> list[Value]:
         """What a `partial` binds options of."""
-        is_whole = value.bound is not None and len(value.path) == 1
-        given = value.bound.positional if value.bound is not None and is_whole else ()
+        given = value.partial.positional if value.partial is not None else ()
         return [each.value for each in given] if len(given) == 1 else []
 
     found = flow.may(

@@ -174,10 +174,10 @@ def _makers(site: Site, node: ast.expr) -> tuple[GradientMaker, ...]:
     partials: list[CallArguments] = []
 
     def inside(value: Value) -> list[Value]:
-        is_bound = value.bound is not None and len(value.path) == 1
-        first = value.path[0].what.first() if is_bound or (value.head == JIT and _is_called(value)) else None
-        if first is not None and is_bound:
-            partials.append(value.path[0].what)
+        is_jitted = value.head == JIT and _is_called(value)
+        first = value.path[0].what.first() if is_jitted or value.partial is not None else None
+        if first is not None and value.partial is not None:
+            partials.append(value.partial)
         return [first] if first is not None else []
 
     found = flow.may(flow.value_in(site.facts, node), _made_gradient, also=inside)

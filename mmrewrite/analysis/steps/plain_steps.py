@@ -135,7 +135,7 @@ def _compiles(project: Project, facts: Facts, node: ast.expr, scope: Scope) -> b
         return name in JIT_KINDS
 
     def bound(value: Value) -> list[Value]:
-        first = value.bound.first() if value.bound is not None and len(value.path) == 1 else None
+        first = value.partial.first() if value.partial is not None else None
         return [first] if first is not None else []
 
     flow = values_of(project)
