@@ -132,8 +132,8 @@ class Site:
         name = self.facts.names.resolve(node, scope or self.scope)
         for where in self._rebound(root_of(node), name) if name is not None else ():
             self.refuse(
-                f"`{name}` may be anything here, as the program sets it itself on {where}; give what it sets a name of "
-                "its own, and write that where it is meant",
+                f"`{name}` may be something else here: {where} replaces it; give the replacement a name of its own, "
+                "and use that where it is meant",
                 node if hasattr(node, "lineno") else None,
             )
         return name
