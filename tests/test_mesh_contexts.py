@@ -6,14 +6,12 @@ import re
 
 import pytest
 from fixture_files import source_files
-from test_values import programs
 
 from mmmodernize.registry import ModernizeRegistry
 from mmmodernize.rewrite import modernize_project
 from mmrewrite.results import Rewrite
 
 REGISTRY = ModernizeRegistry()
-OUT_OF_VIEW = programs("code_out_of_view.txt")
 # `haliax` finds the mesh of `with mesh:` alone, so a context that may be a mesh cannot become another one.
 HEAD = """\
 import contextlib, dataclasses, threading
@@ -259,45 +257,6 @@ def test_what_is_gone_through_may_come_of_such_a_call(again: str) -> None:
     (result,) = modernize_project(source_files({"a.py": f"from jax.sharding import Mesh\n{text}".encode()}), REGISTRY)
     assert result.failure is None
     assert result.changed
-
-
-# A mesh around code of which not all is in view, in `code_out_of_view.txt`. In these it is.
-IN_VIEW = {
-    "nothing else": "def train(x):\n    with mesh:\n        return step(x)\n",
-    "function": "def run(x):\n    return x\ndef train(x):\n    with mesh:\n        return run(step(x))\n",
-    "methods": "class V:\n    def __add__(self, o):\n        return o\n    def __len__(self):\n        return 1\n"
-    "def train(x):\n    with mesh:\n        step(x)\n        return (V() + 1, len(V()), f'{V()}')\n",
-    "method that is overridden": "class T:\n    def run(self, x): ...\n    def train(self, x):\n        with mesh:\n"
-    "            self.run(step(x))\nclass U(T):\n    def run(self, x):\n        return x\n",
-}
-STEPS = """\
-import asyncio, contextlib, copy, functools, importlib, itertools, operator, threading
-import jax
-from jax.experimental.pjit import pjit
-from jax.sharding import Mesh, PartitionSpec as P
-step = pjit(lambda x: x, in_axis_resources=P('d'), out_axis_resources=P('d'))
-mesh = Mesh(jax.devices(), ('d',))
-"""
-
-
-def keeps_context(program: str) -> bool:
-    """Whether a mesh stays what code out of view sees: no step is compiled for it alone."""
-    files = source_files({"a.py": f"{STEPS}{program}".encode()})
-    (result,) = modernize_project(files, REGISTRY, load=lambda path: None)
-    assert result.failure is None
-    text = result.result.decode()
-    assert ("jax.set_mesh(" in text) is not ("compat.mesh_context(" in text or "with mesh:" in text)
-    return "jax.set_mesh(" not in text
-
-
-@pytest.mark.parametrize("what", OUT_OF_VIEW)
-def test_code_out_of_view_may_read_the_mesh(what: str) -> None:
-    assert keeps_context(OUT_OF_VIEW[what])
-
-
-@pytest.mark.parametrize("what", IN_VIEW)
-def test_code_in_view_does_not(what: str) -> None:
-    assert not keeps_context(IN_VIEW[what])
 
 
 def test_what_is_walked_after_a_question_has_an_answer_too() -> None:

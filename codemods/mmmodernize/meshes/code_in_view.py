@@ -16,7 +16,18 @@ from mmrewrite.values.callees import Callees, callees, given_functions
 from mmrewrite.values.flow import ValueFlow
 from mmrewrite.values.functions import results_of
 from mmrewrite.values.operators import special_methods
-from mmrewrite.values.value import ENTERED, Access, By, CallArguments, CallFrame, Function, Own, Value, attribute
+from mmrewrite.values.value import (
+    ENTERED,
+    Access,
+    By,
+    CallArguments,
+    CallFrame,
+    Decorated,
+    Function,
+    Own,
+    Value,
+    attribute,
+)
 
 # What libraries call functions by that they are given. Others of theirs call none.
 _CALL_BACK = frozenset(
@@ -74,6 +85,13 @@ class EnteredCode(NamedTuple):
     node: ast.AST
     frame: CallFrame | None = None
 
+    @property
+    def parts(self) -> Sequence[EnteredCode]:
+        """What runs of a definition, without its own decorators and defaults."""
+        node = self.node
+        inside = [node.body] if isinstance(node, ast.Lambda) else [*node.body] if isinstance(node, Function) else []
+        return [self._replace(node=each) for each in inside]
+
 
 class OutOfView(Exception):
     """The place that ends a search, in words for a message: what it runs is not in view, say."""
@@ -122,6 +140,10 @@ class CodeSearch:
         for part in run_now(code.node for code in queue):
             if isinstance(part, ast.Yield | ast.YieldFrom):
                 raise OutOfView(f"line {part.lineno} lets other code run")
+        self._go_through(queue)
+
+    def _go_through(self, queue: list[EnteredCode]) -> None:
+        """Look at some code and at all that it leads to."""
         self.seen.update(code.node for code in queue)
         # Another call may give a function something else.
         entered = {*queue}
@@ -132,7 +154,7 @@ class CodeSearch:
                     if each not in entered:
                         entered.add(each)
                         self.seen.add(each.node)
-                        queue += [each._replace(node=inner) for inner in _inside(each.node)]
+                        queue += each.parts
 
     def _entered_at(self, code: EnteredCode, part: ast.AST) -> Iterator[EnteredCode]:
         for value, text in self._run_at(code, part):
@@ -163,6 +185,10 @@ class CodeSearch:
 
     def _stop_at(self, code: EnteredCode, part: ast.AST, value: Value, *, is_handed_on: bool) -> None:
         """Stop where something of a known library is called, or handed on to be called."""
+
+    def _out_of_view(self, code: EnteredCode, part: ast.AST, value: Value, text: str) -> Iterable[EnteredCode]:
+        """Stop where code out of view may run; a search that goes on says which code in view that may be."""
+        raise OutOfView(self._told(code, part, value, text))
 
     def _told(self, code: EnteredCode, part: ast.AST, value: Value, text: str) -> str:
         """That what a place runs is not in view; `text` says what it does with a value."""
@@ -206,8 +232,7 @@ class CodeSearch:
         hidden = self._hides_in_objects and any(f"{each.head}".partition(".")[0] in _OBJECTS for each in found.outside)
         are_stubs = [_is_stub(each) for each in found.definitions]
         if hidden or _has_unknown(found) or (are_stubs and all(are_stubs)):
-            assert isinstance(value.head, ast.expr)
-            raise OutOfView(self._told(code, part, value, f"{text} `{ast.unparse(value.head)}`"))
+            yield from self._out_of_view(code, part, value, f"{text} `{_shown(value)}`")
         for each in found.outside:
             self._stop_at(code, part, each, is_handed_on=False)
         for each in found.definitions:
@@ -272,9 +297,7 @@ class CodeSearch:
                 is_called = not place and name in _CALL_BACK and _may_be_called(name, step.what, each)
                 found = callees(self._flow, each.done(Access(By.CALL, self._flow.no_arguments)))
                 if is_called and _has_unknown(found):
-                    is_written = isinstance(each.head, ast.AST) and not isinstance(each.head, Function)
-                    shown = ast.unparse(each.head) if is_written and isinstance(each.head, ast.AST) else name
-                    raise OutOfView(self._told(code, part, each, f"hands `{shown}` on"))
+                    yield from self._out_of_view(code, part, each, f"hands `{_shown(each) or name}` on")
                 for other in found.outside if is_called else ():
                     self._stop_at(code, part, other, is_handed_on=True)
                 for definition in found.definitions:
@@ -287,6 +310,12 @@ def _has_unknown(found: Callees) -> bool:
     return any(not each.is_open for each in found.unknown) or not all(
         is_known(f"{each.head}") and each.head not in _RUN_TEXTS for each in found.outside
     )
+
+
+def _shown(value: Value) -> str:
+    """What a value is called: a function by its name, an expression as it is written."""
+    head = value.head.definition if isinstance(value.head, Decorated) else value.head
+    return ast.unparse(head) if isinstance(head, ast.expr) else getattr(head, "name", "")
 
 
 def _object(value: Value) -> Value | None:
@@ -315,10 +344,3 @@ def _may_be_called(name: str, call: CallArguments, value: Value) -> bool:
         each.value is value and (each.is_starred or name in _BRANCHING or index == place)
         for index, each in enumerate(call.positional)
     )
-
-
-def _inside(node: ast.AST) -> list[ast.AST]:
-    """The code of a definition, without its own decorators and defaults."""
-    if isinstance(node, ast.Lambda):
-        return [node.body]
-    return [*node.body] if isinstance(node, Function) else []

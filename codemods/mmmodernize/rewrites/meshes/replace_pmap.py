@@ -33,10 +33,10 @@ from __future__ import annotations
 import ast
 from typing import ClassVar
 
-from mmmodernize.calls.call_forms import call_of, form_of, given_to
+from mmmodernize.calls.call_forms import call_of, form_of
 from mmmodernize.codemod import ModernizeCodemod
-from mmmodernize.meshes.mapped_gradients import PMAP, MappedFunctions
-from mmmodernize.sites.site import ModernizeContext
+from mmmodernize.meshes.mapped_gradients import PMAP, MappedCode, mapped_by
+from mmmodernize.sites.site import ModernizeContext, SharedFlow
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.calls import CallForm
 
@@ -117,18 +117,16 @@ class _NestedPmaps:
 
     def __init__(self, context: ModernizeContext) -> None:
         self._reasons: dict[ast.AST, str] = {}
-        mapping = MappedFunctions(context.project, dict(context.modules))
-        for module in context.modules.values():
-            for use in module.uses((PMAP,)):
-                function = given_to(module, use.node, "fun")
-                for other, node in mapping.of(module, function).pmaps if function is not None else ():
-                    if node is use.node:
-                        continue
+        flow = context.analysis(SharedFlow)
+        uses = [(module, use.node) for module in context.modules.values() for use in module.uses((PMAP,))]
+        for module, node in uses:
+            function = mapped_by(module, node, "fun")
+            seen = MappedCode(flow, function).seen if function is not None else ()
+            for other, inner in uses:
+                if inner in seen and inner is not node:
+                    self._reasons.setdefault(node, _reason(f"maps a function that uses it at {_place(other, inner)}"))
                     self._reasons.setdefault(
-                        use.node, _reason(f"maps a function that uses it at {_place(other, node)}")
-                    )
-                    self._reasons.setdefault(
-                        node, _reason(f"is used by a function that is mapped at {_place(module, use.node)}")
+                        inner, _reason(f"is used by a function that is mapped at {_place(module, node)}")
                     )
 
     def reason(self, node: ast.AST) -> str | None:

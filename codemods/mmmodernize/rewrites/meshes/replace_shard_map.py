@@ -26,12 +26,12 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
-from mmmodernize.calls.call_forms import call_of, given_to
+from mmmodernize.calls.call_forms import call_of
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_argument, make_positional, name_argument, value_start
-from mmmodernize.meshes.mapped_gradients import Mapped, MappedFunctions
+from mmmodernize.meshes.mapped_gradients import MappedCode, mapped_by
 from mmmodernize.meshes.multimesh_uses import is_carried, is_without_mesh
-from mmmodernize.sites.site import Location, ModernizeContext
+from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.calls import stars_of
 from mmrewrite.source.names import dotted_name
@@ -73,9 +73,9 @@ class ReplaceShardMap(ModernizeCodemod):
             return
         arguments |= dict(zip(_PARAMETERS, positional, strict=False))
         check_rep = arguments.get("check_rep")
-        mapped = self._mapped(self.site.module, self._function(call, arguments))
-        check = not _is_false(check_rep) and bool(mapped.differentiated or mapped.control_flow)
-        unclear = None if _is_false(check_rep) else self._unclear(mapped)
+        check, unclear = False, None
+        if not _is_false(check_rep):
+            check, unclear = self._gradients()
         if unclear is None and check and check_rep is not None and not isinstance(check_rep, ast.Constant):
             unclear = "`check_rep` is not a constant, and here it decides about gradients"
         if "auto" in arguments and not self._is_plain_auto(keywords.get("auto"), arguments.get("mesh")):
@@ -117,25 +117,23 @@ class ReplaceShardMap(ModernizeCodemod):
         self.site.edit(value, value, manual)
         self.site.meant.wrap(auto.value, manual, "")
 
-    def _mapped(self, module: ModuleUses, function: ast.AST | None) -> Mapped:
+    def _gradients(self) -> tuple[bool, str | None]:
+        """Whether only `check_vma=False` keeps the gradients, and why that cannot be told, else None."""
+        flow = self.site.context.analysis(SharedFlow)
+        function = mapped_by(self.site.module, self.use.node, "f")
         if function is None:
-            return Mapped(unseen=["the mapped function, which is not here,"])
-        return MappedFunctions(self.site.context.project, dict(self.site.context.modules)).of(module, function)
-
-    def _unclear(self, mapped: Mapped) -> str | None:
-        """Why it cannot be told which of today's settings keeps the gradients in a mapped function, else None."""
-        for home, inner in mapped.differentiated:
-            found = self._mapped(home, inner)
+            return False, "cannot see whether the mapped function, which is not here, takes gradients"
+        mapped = MappedCode(flow, function)
+        check = bool(mapped.differentiated or mapped.control_flow)
+        for inner in mapped.differentiated:
+            found = MappedCode(flow, inner)
             if found.differentiated or found.unseen:
                 what = found.unseen[0] if found.unseen else "another gradient"
-                return f"gradients are taken inside of the mapped function, through {what}"
+                return check, f"gradients are taken inside of the mapped function, through {what}"
             if found.collectives:
                 name = found.collectives[0].removeprefix("jax.")
-                return f"the gradient of a function with `{name}` inside of `shard_map` has changed in JAX 0.6"
-        return f"cannot see whether {mapped.unseen[0]} takes gradients" if mapped.unseen else None
-
-    def _function(self, call: ast.Call, arguments: dict[str, ast.expr]) -> ast.AST | None:
-        return arguments.get("f") if call is self.site.call else given_to(self.site.module, call)
+                return check, f"the gradient of a function with `{name}` inside of `shard_map` has changed in JAX 0.6"
+        return check, f"cannot see whether {mapped.unseen[0]} takes gradients" if mapped.unseen else None
 
 
 def _is_false(value: ast.expr | None) -> bool:

@@ -1,0 +1,97 @@
+"""Questions that edits depend on, where code that is not in view may decide: the answer is never "no".
+
+The programs are in `code_out_of_view.txt`. In each, a method enters a mesh and leads out of view in another form; in
+place of the `with` stands what a question is about.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from fixture_files import source_files
+from test_values import programs
+
+from mmmodernize.registry import ModernizeRegistry
+from mmmodernize.rewrite import modernize_project
+
+REGISTRY = ModernizeRegistry()
+OUT_OF_VIEW = programs("code_out_of_view.txt")
+# In these all is in view.
+IN_VIEW = {
+    "nothing else": "def train(x):\n    with mesh:\n        step(x)\n",
+    "function": "def run(x):\n    return x\ndef train(x):\n    with mesh:\n        step(x)\n        run(x)\n",
+    "methods": "class V:\n    def __add__(self, o):\n        return o\n    def __len__(self):\n        return 1\n"
+    "def train(x):\n    with mesh:\n        step(x)\n        (V() + 1, len(V()), f'{V()}')\n",
+    "method that is overridden": "class T:\n    def run(self, x): ...\n    def train(self, x):\n        with mesh:\n"
+    "            step(x)\n            self.run(x)\nclass U(T):\n    def run(self, x):\n        return x\n",
+}
+HEAD = """\
+import asyncio, contextlib, copy, functools, importlib, itertools, operator, threading
+import jax
+from jax.experimental.pjit import pjit
+from jax.experimental.shard_map import shard_map
+from jax.sharding import Mesh, PartitionSpec as P
+"""
+STEP = "step = pjit(lambda x: x, in_axis_resources=P('d'), out_axis_resources=P('d'))\n"
+MESH = "mesh = Mesh(jax.devices(), ('d',))\n"
+MAPPED = "@functools.partial(shard_map, mesh=mesh, in_specs=P(), out_specs=P())"
+# These suspend the function, or go through what hands no gradients on.
+NOT_MAPPED = frozenset(("generator", "contextmanager", "iterator", "inner with", "star", "unpack", "in"))
+# Gradients that a mapped function takes in view.
+GRADIENTS = {
+    "method of its class": "class T:\n    def run(self, x):\n        return x\n    def train(self, x):\n"
+    "        with mesh:\n            step(x)\n            self.run(x)\nclass U(T):\n    def run(self, x):\n"
+    "        return jax.grad(loss)(x)\n",
+    "object": "class M:\n    def update(self, x):\n        return jax.grad(loss)(x)\nm = M()\ndef train(x):\n"
+    "    with mesh:\n        step(x)\n        m.update(x)\n",
+    "operator": "class M:\n    def __matmul__(self, x):\n        return jax.grad(loss)(x)\nm = M()\ndef train(x):\n"
+    "    with mesh:\n        step(x)\n        m @ x\n",
+    "decorator": "@jax.grad\ndef g(x):\n    return x\ndef train(x):\n    with mesh:\n        step(x)\n        g(x)\n",
+    "lookup": "def train(x):\n    with mesh:\n        step(x)\n        getattr(jax, 'grad')(loss)(x)\n",
+}
+
+
+def modernized(program: str) -> str:
+    (result,) = modernize_project(source_files({"a.py": f"{HEAD}{program}".encode()}), REGISTRY, load=lambda _: None)
+    assert result.failure is None
+    return result.result.decode()
+
+
+def keeps_context(program: str) -> bool:
+    """Whether a mesh stays what code out of view sees: no step is compiled for it alone."""
+    text = modernized(f"{STEP}{MESH}{program}")
+    assert ("jax.set_mesh(" in text) is not ("compat.mesh_context(" in text or "with mesh:" in text)
+    return "jax.set_mesh(" not in text
+
+
+def keeps_gradients(program: str) -> bool:
+    """Whether gradients stay what they were in a function that runs on every device in place of the `with`."""
+    mapped = re.sub(
+        r"^( *)with mesh:\n *step\(x\)\n", rf"\1{MAPPED}\n\1def mapped(x):\n\1    pass\n", program, flags=re.M
+    )
+    text = modernized(f"{MESH}{mapped}")
+    assert mapped != program
+    assert "compat.shard_map" in text or "jax.shard_map" in text
+    return "compat.shard_map" in text or "check_vma=False" in text
+
+
+@pytest.mark.parametrize("what", OUT_OF_VIEW)
+def test_code_out_of_view_may_read_the_mesh(what: str) -> None:
+    assert keeps_context(OUT_OF_VIEW[what])
+
+
+@pytest.mark.parametrize("what", sorted(OUT_OF_VIEW.keys() - NOT_MAPPED))
+def test_code_out_of_view_may_take_gradients(what: str) -> None:
+    assert keeps_gradients(OUT_OF_VIEW[what])
+
+
+@pytest.mark.parametrize("what", GRADIENTS)
+def test_gradients_in_view_are_seen(what: str) -> None:
+    assert keeps_gradients(GRADIENTS[what])
+
+
+@pytest.mark.parametrize("what", IN_VIEW)
+def test_code_in_view_does_neither(what: str) -> None:
+    assert not keeps_context(IN_VIEW[what])
+    assert not keeps_gradients(IN_VIEW[what])
