@@ -77,7 +77,7 @@ MAY_IMPORT = {
     "mmmodernize.meshes.mesh_values": "mmrewrite.source mmrewrite.project mmrewrite.values .names .types.libraries",
     "mmmodernize.meshes.mesh_contexts": "mmrewrite.source mmrewrite.project .names .sites .meshes.mesh_values",
     "mmmodernize.modules": "mmrewrite.source mmrewrite.project mmrewrite.values .names .sites",
-    "mmmodernize.types": ("mmrewrite.source mmrewrite.project mmrewrite.values .names .sites .types.libraries"),
+    "mmmodernize.types": ("mmrewrite.source mmrewrite.project mmrewrite.values .names .sites .calls .types.libraries"),
     "mmmodernize.meshes": (
         "mmrewrite.source mmrewrite.project mmrewrite.values mmrewrite.codemod .names .sites .meshes.partition_specs "
         ".types.libraries .meshes.mesh_contexts .calls .types"
