@@ -50,10 +50,40 @@ GRADIENTS = {
     "decorator": "@jax.grad\ndef g(x):\n    return x\ndef train(x):\n    with mesh:\n        step(x)\n        g(x)\n",
     "lookup": "def train(x):\n    with mesh:\n        step(x)\n        getattr(jax, 'grad')(loss)(x)\n",
 }
+# What sets the mesh that a step is called in, in its own file and in another: `mesh`, and `self.mesh`.
+GLOBAL = f"{MESH}{STEP}def train(x):\n    with mesh:\n        return step(x)\n"
+OF_SELF = (
+    f"class T:\n    def __init__(self):\n        self.{MESH}        self.{STEP}"
+    "    def train(self, x):\n        with self.mesh:\n            return self.step(x)\n"
+)
+SET_ELSEWHERE = {
+    "attribute of a module": (GLOBAL, "import a\na.mesh = other\n"),
+    "setattr of a module": (GLOBAL, "import a\nsetattr(a, 'mesh', other)\n"),
+    "names of a module": (GLOBAL, "import a\nvars(a)['mesh'] = other\n"),
+    "update of the names of a module": (GLOBAL, "import a\na.__dict__.update(mesh=other)\n"),
+    "globals": (f"{GLOBAL}globals()['mesh'] = other\n", ""),
+    "globals by a computed name": (f"{GLOBAL}def use(k, v):\n    globals()[k] = v\n", ""),
+    "exec": (f"{GLOBAL}exec(settings)\n", ""),
+    "attribute of an object": (OF_SELF, "from a import T\nt = T()\nt.mesh = other\n"),
+    "attribute of a parameter": (OF_SELF, "def use(t, mesh):\n    t.mesh = mesh\n"),
+    "setattr of an object": (OF_SELF, "from a import T\nsetattr(T(), 'mesh', other)\n"),
+    "setattr of self": (f"{OF_SELF}    def use(self, k, v):\n        setattr(self, k, v)\n", ""),
+    "update of self": (f"{OF_SELF}    def use(self, **k):\n        self.__dict__.update(k)\n", ""),
+    "subclass": (OF_SELF, "import a\nclass U(a.T):\n    def use(self, mesh):\n        self.mesh = mesh\n"),
+    "subclass of what is not in view": (
+        OF_SELF,
+        "def made(base):\n    class U(base):\n        def use(self, m):\n            self.mesh = m\n    return U\n",
+    ),
+    "property of a subclass": (
+        OF_SELF,
+        "import a\nclass U(a.T):\n    @property\n    def mesh(self):\n        return other\n",
+    ),
+}
 
 
-def modernized(program: str) -> str:
-    (result,) = modernize_project(source_files({"a.py": f"{HEAD}{program}".encode()}), REGISTRY, load=lambda _: None)
+def modernized(program: str, beside: str = "") -> str:
+    files = source_files({"a.py": f"{HEAD}{program}".encode(), "b.py": beside.encode()})
+    result, _ = modernize_project(files, REGISTRY, load=lambda _: None)
     assert result.failure is None
     return result.result.decode()
 
@@ -95,3 +125,16 @@ def test_gradients_in_view_are_seen(what: str) -> None:
 def test_code_in_view_does_neither(what: str) -> None:
     assert not keeps_context(IN_VIEW[what])
     assert not keeps_gradients(IN_VIEW[what])
+
+
+@pytest.mark.parametrize("what", SET_ELSEWHERE)
+def test_a_mesh_that_may_be_set_elsewhere_has_no_name(what: str) -> None:
+    text = modernized(*SET_ELSEWHERE[what])
+    assert "NamedSharding(" not in text
+    assert "jax.set_mesh(" in text or "compat.mesh_context(" in text
+
+
+@pytest.mark.parametrize("program", [GLOBAL, OF_SELF])
+def test_a_mesh_that_is_set_once_has_a_name(program: str) -> None:
+    other = "mesh = 1\nclass T:\n    def __init__(self, mesh):\n        self.mesh = mesh\n"
+    assert "NamedSharding(" in modernized(program, f"{other}def use(o, k, v):\n    setattr(o, k, v)\n")

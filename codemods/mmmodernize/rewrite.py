@@ -7,7 +7,7 @@ replaces only the characters of a name, a keyword or a bracket, so LibCST is not
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from mmmodernize.names.call_gate import held_across
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from mmrewrite.project.facts import Loader, SourceFile
 
 
-# A function that returns a mesh may be called anything, so a `with` over one has no other mark.
+# A function that returns a mesh may be called anything, so a `with` over one has no other mark. Other files may set the
+# mesh: `partitioning.mesh = mesh`.
 _DEPEND_ON_A_CONTEXT = (b"pjit", b"thread_resources")
-_ENTER_A_CONTEXT = (b"with ", b"enter_context", b"__enter__")
+_ENTER_A_CONTEXT = (b"with ", b"enter_context", b"__enter__", b"mesh")
 
 
 def may_have_site(data: bytes, codemods: Codemods) -> bool:
@@ -65,24 +66,34 @@ def _marked(files: Sequence[SourceFile], codemods: Codemods, reexports: TakenNam
         return []
     dependent = (file for file in files if _has_any(file.data, _DEPEND_ON_A_CONTEXT))
     matters = may_matter if any(file.path in old for file in dependent) else _passes_modules
-    among = old | reexports.takers | reexports.givers | held | _given_variables(files, reexports)
+    among = old | reexports.takers | reexports.givers | held | {*_given(files, reexports)}
     return [file for file in files if file.path in among or matters(file.data, codemods)]
 
 
-# What is done to variables of nnx that raises today, or means something else: they may come to files without the word.
-_OF_VARIABLES = re.compile(
-    rb"[^=<>!\s]\s*(?:[-+*/@%&|^]|<<|>>|//|\*\*)=|\.sharding\b|\bsetattr\(|\bdelattr\(|^[ \t]*[\w.]+\.\w+ *=[^=]", re.M
+# What some files hold, and what is done to it elsewhere that matters. Variables of nnx may come to files without that
+# word: what is done to them raises today, or means something else. A mapped function may be a method that a class in
+# another file overrides by one that takes gradients.
+_GIVEN = tuple(
+    (re.compile(holds), re.compile(does, re.M))
+    for holds, does in (
+        (
+            rb"nnx",
+            rb"[^=<>!\s]\s*(?:[-+*/@%&|^]|<<|>>|//|\*\*)=|\.sharding\b|\bsetattr\(|\bdelattr\("
+            rb"|^[ \t]*[\w.]+\.\w+ *=[^=]",
+        ),
+        (rb"experimental\b.*\bshard_map\b", rb"grad|vjp|jvp|linearize|jac(?:fwd|rev|obian)|hessian"),
+    )
 )
 
 
-def _given_variables(files: Sequence[SourceFile], reexports: TakenNames) -> set[str]:
-    """The files that may be given variables of nnx by others, and do with them what is to be rewritten."""
-    nnx = [file.path for file in files if b"nnx" in file.data]
-    others = [file.path for file in files if b"nnx" not in file.data and _OF_VARIABLES.search(file.data)] if nnx else []
-    if not others:
-        return set()
-    # A file that imports both may hand the variables on.
-    return reexports.between(reexports.between(nnx, [file.path for file in files]), others)
+def _given(files: Sequence[SourceFile], reexports: TakenNames) -> Iterator[str]:
+    """The files that may be given what others hold, and do with it what matters, and those in between."""
+    for holds, does in _GIVEN:
+        holding = [file.path for file in files if holds.search(file.data)]
+        doing = [file.path for file in files if not holds.search(file.data) and does.search(file.data)]
+        if holding and doing:
+            # A file that imports both may hand it on.
+            yield from reexports.between(reexports.between(holding, [file.path for file in files]), doing)
 
 
 def _passes_modules(data: bytes, _: Codemods) -> bool:

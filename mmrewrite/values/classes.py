@@ -11,6 +11,7 @@ from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import Binding
 from mmrewrite.values.containers import put_into
 from mmrewrite.values.names import of_bound
+from mmrewrite.values.stores import Store
 from mmrewrite.values.value import (
     AWAITED,
     ELEMENT,
@@ -276,14 +277,8 @@ def _attribute(
             pass
     below = () if is_exact else flow.below(definition)
     family = [*bases.classes, *below]
-    # An object of a class may be of one that derives from it, and from others.
-    holders = {each for _, each in family} | {base for each in below for _, base in flow.bases(*each).classes}
     is_found = False
-    stores = [
-        each
-        for each in flow.stores.of(name)
-        if each.holder in holders or (each.holder is None and flow.may_be(each, definition))
-    ]
+    stores, computed = stores_of(flow, of, name, is_exact=is_exact)
     frame = _frame_of_init(flow, owner, of, call)
     for store in stores:
         is_found = True
@@ -306,11 +301,6 @@ def _attribute(
     for word in ("__setattr__", "__getattribute__"):
         if any(_binds(home, each, word) for home, each in family):
             yield Unknown(f"`{definition.name}` has `{word}`", value, is_open=is_found)
-    computed = [
-        each
-        for each in flow.stores.computed
-        if each.holder in holders or (each.holder is None and flow.may_be(each, definition))
-    ]
     # `setattr(self, name, value)` and the like; of what other code sets, most is of another object.
     given = [store for store in computed if store.holder is not None and (store.words or store.value)]
     for store in given:
@@ -341,6 +331,20 @@ def _attribute(
         yield flow.outside(module, outside, (*made, attribute(name), *rest))
     if not looked and not bases.outside and not is_given:
         yield Unknown(f"nothing in view sets `{name}` of `{definition.name}`", value)
+
+
+def stores_of(
+    flow: ValueFlow, of: Definition, name: str, *, is_exact: bool = False
+) -> tuple[Sequence[Store], Sequence[Store]]:
+    """The places that may set an attribute of a class or of its objects: those that name it, and by computed names."""
+    below = () if is_exact else flow.below(of[1])
+    # An object of a class may be of one that derives from it, and from others.
+    holders = {each for home in (of, *below) for _, each in flow.bases(*home).classes}
+
+    def may_set(store: Store) -> bool:
+        return store.holder in holders or (store.holder is None and flow.may_be(store, of[1]))
+
+    return [*filter(may_set, flow.stores.of(name))], [*filter(may_set, flow.stores.computed)]
 
 
 def _may_have(base: str, name: str) -> bool:

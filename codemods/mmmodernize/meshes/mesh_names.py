@@ -11,6 +11,9 @@ from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import Binding, Scope, numbered
+from mmrewrite.values.classes import stores_of
+from mmrewrite.values.flow import ValueFlow
+from mmrewrite.values.value import Function
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,9 +110,19 @@ def _is_above(binding: Binding, module: ModuleUses, node: ast.AST) -> bool:
     return module.scope_of(node).function.kind != "module" or _begin(node) >= _end(binding.statement)
 
 
-def mesh_name(context: MeshContext, project: Project) -> MeshName:
+def _set_elsewhere(flow: ValueFlow, module: ModuleUses, name: str) -> str | None:
+    """Where a global name is set but by its bindings, in words for a message; None if nowhere."""
+    for store in flow.stores.set_in(module, name):
+        return f"`{name}` is set at {store.module.facts.path}:{store.node.lineno} as well"
+    for place in flow.stores.written_by_text.get(module, ()):
+        if place.names is None or name in place.names:
+            return f"`{name}` may be bound by its text, on line {place.node.lineno}"
+    return None
+
+
+def mesh_name(context: MeshContext, flow: ValueFlow) -> MeshName:
     """The name of the mesh of a `with`."""
-    module, node = context.module, context.node
+    module, node, project = context.module, context.node, flow.project
     scope = module.scope_of(node)
     if isinstance(node, ast.Name):
         owner = scope.owner(node.id)
@@ -120,8 +133,13 @@ def mesh_name(context: MeshContext, project: Project) -> MeshName:
         if owner is None or len(bindings) != 1:
             return MeshName(node.id, owner, (0, 0), problem=f"`{node.id}` is given a value in several places")
         (binding,) = bindings
+        home = _home_of(module, binding, project) if binding.kind == "import" else None
+        problem = _set_elsewhere(flow, module, node.id) if owner is module.facts.names.scope else None
+        if problem is None and home is not None:
+            problem = _set_elsewhere(flow, flow.uses_of(home.facts), home.binding.name)
+        if problem is not None:
+            return MeshName(node.id, owner, (0, 0), problem=problem)
         if binding.kind == "import":
-            home = _home_of(module, binding, project)
             if home is None or home.binding.statement is None or not home.is_made_once:
                 return MeshName(node.id, owner, _end(binding.statement))
             return MeshName(home.binding.name, home.facts.names.scope, _end(home.binding.statement), home=home)
@@ -132,7 +150,7 @@ def mesh_name(context: MeshContext, project: Project) -> MeshName:
         is_global = owner is module.facts.names.scope and binding.statement is not None
         return MeshName(node.id, owner, made, home=Home(module.facts, binding, project) if is_global else None)
     if isinstance(node, ast.Attribute):
-        return _attribute_name(module, node)
+        return _attribute_name(flow, module, node)
     if context.name is not None:
         owner = scope.owner(context.name.id)
         if owner is None or len(owner.bindings[context.name.id]) != 1:
@@ -169,44 +187,24 @@ class UnnamedMesh(MeshName):
         return f"the mesh of line {self.made[0]} has no name; make it in a statement above"
 
 
-def _attribute_name(module: ModuleUses, node: ast.Attribute) -> MeshName:
+def _attribute_name(flow: ValueFlow, module: ModuleUses, node: ast.Attribute) -> MeshName:
     text = ast.unparse(node)
     owner = module.class_around(node)
     nowhere = MeshName(text, None, (0, 0), problem=f"it cannot be seen where `{text}` gets its value")
     if owner is None or not isinstance(node.value, ast.Name) or node.value.id != "self":
         return nowhere
-    stores = [
-        other
-        for other in module.attributes.get(node.attr, ())
-        if isinstance(other.ctx, ast.Store) and not _is_of_another_class(module, other, owner)
-    ]
-    if len(stores) != 1 or owner not in module.above(stores[0]):
+    named, computed = stores_of(flow, (module, owner), node.attr)
+    # A base that is not seen may be this class.
+    others = [each for each in flow.stores.of(node.attr) if each.holder is not None and each not in named]
+    unseen = [each for each in others if each.holder and not flow.bases(each.module, each.holder).is_whole]
+    # What other code sets by computed names is of other objects, mostly.
+    unseen += [each for each in computed if each.holder is not None]
+    family = [*flow.bases(module, owner).classes, *flow.below(owner)]
+    computes = any(
+        isinstance(binding.node, Function)
+        for home, each in family
+        for binding in home.facts.names.inner[each].bindings.get(node.attr, ())
+    )
+    if len(named) != 1 or unseen or computes or owner not in module.above(named[0].node):
         return nowhere
-    return MeshName(text, None, _end(module.statement_of(stores[0])), owner)
-
-
-def _is_of_another_class(module: ModuleUses, node: ast.Attribute, owner: ast.ClassDef) -> bool:
-    """Whether an attribute is one of `self` in a class, which has no subclass in common with `owner` in the module."""
-    holder = module.class_around(node)
-    if holder is None or holder is owner or not isinstance(node.value, ast.Name) or node.value.id != "self":
-        return False
-    classes = module.nodes_of(ast.ClassDef)
-    return not any({owner.name, holder.name} <= _lineage(module, classes, each) for each in classes)
-
-
-def _lineage(module: ModuleUses, classes: Sequence[ast.ClassDef], start: ast.ClassDef) -> set[str]:
-    """The names of a class and of all that it inherits from: any of the module's, where a base is not seen."""
-    found = {start.name}
-    queue = [*start.bases]
-    while queue:
-        base = queue.pop()
-        base = base.value if isinstance(base, ast.Subscript) else base
-        binding = module.facts.names.binding(base.id, module.scope_of(base)) if isinstance(base, ast.Name) else None
-        is_value = binding is not None and binding.kind not in ("class", "import")
-        if is_value or not isinstance(base, ast.Name | ast.Attribute):
-            return {each.name for each in classes}
-        name = ast.unparse(base).rpartition(".")[2]
-        if name not in found:
-            found.add(name)
-            queue += [each for holder in classes if holder.name == name for each in holder.bases]
-    return found
+    return MeshName(text, None, _end(module.statement_of(named[0].node)), owner)

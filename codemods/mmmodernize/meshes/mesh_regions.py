@@ -77,11 +77,11 @@ class MeshRegions:
     """The regions of a project, and the plan of every site in them."""
 
     def __init__(self, context: ModernizeContext) -> None:
-        self._project, self._modules = context.project, context.modules
+        self._flow, self._modules = context.analysis(SharedFlow), context.modules
         self._reach = WideReach(context.project, context.modules)
-        self._handed = HandedFunctions(context.analysis(SharedFlow))
-        self._uncompiled_code = UncompiledCode(context.modules, context.analysis(SharedFlow))
-        self._code = CodeInView(context.analysis(SharedFlow))
+        self._handed = HandedFunctions(self._flow)
+        self._uncompiled_code = UncompiledCode(context.modules, self._flow)
+        self._code = CodeInView(self._flow)
         self._has_members: dict[str, bool] = {}
         self._hidden: dict[MeshContext, str | None] = {}
         self._contexts = context.analysis(MeshContexts)
@@ -298,7 +298,7 @@ class MeshRegions:
             # Such a library finds the mesh inside of `compat.pjit`.
             return
         found = PlainSites(
-            self._project,
+            self._flow,
             self._modules,
             region.members,
             region.contexts,
@@ -406,7 +406,7 @@ class MeshRegions:
             reason = _not_removable(context) or self._unseen(context)
             if reason:
                 return f"{context.place} {reason}"
-            region.names[context] = mesh_name(context, self._project)
+            region.names[context] = mesh_name(context, self._flow)
         plans: dict[ast.AST, SitePlan] = {}
         for member in region.members:
             contexts = region.contexts[member]

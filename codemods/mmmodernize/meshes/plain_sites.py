@@ -19,9 +19,9 @@ from mmmodernize.meshes.mesh_contexts import CALLED, ENTERED, ENVIRONMENT, LEFT,
 from mmmodernize.meshes.mesh_members import TAKE_SPECS, Member
 from mmmodernize.meshes.mesh_names import MeshName, UnnamedMesh, mesh_name
 from mmmodernize.names.shared_names import OLD_MESHES
-from mmrewrite.project.project import Project
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import Scope
+from mmrewrite.values.flow import ValueFlow
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.GeneratorExp)
 _BY_HAND = (ENTERED, STATEMENT, LEFT, ENVIRONMENT)
@@ -40,7 +40,7 @@ class PlainSites:
     """The plain sites among some members.
 
     Attributes:
-        project: The project.
+        flow: The values of the project.
         modules: Its modules that may change.
         members: The members of one region.
         reached_by: The contexts that reach each member.
@@ -52,7 +52,7 @@ class PlainSites:
         handed: What becomes of functions that are handed to classes.
     """
 
-    project: Project
+    flow: ValueFlow
     modules: Mapping[str, ModuleUses]
     members: Sequence[Member]
     reached_by: Mapping[Member, Sequence[MeshContext]]
@@ -104,7 +104,7 @@ class PlainSites:
     @cached_property
     def _names(self) -> dict[MeshContext, MeshName]:
         contexts = [context for found in self._contexts.values() for context in found]
-        return {context: mesh_name(context, self.project) for context in contexts}
+        return {context: mesh_name(context, self.flow) for context in contexts}
 
     # What a site runs in
 
