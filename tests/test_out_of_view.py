@@ -79,6 +79,30 @@ SET_ELSEWHERE = {
         "import a\nclass U(a.T):\n    @property\n    def mesh(self):\n        return other\n",
     ),
 }
+# How a step comes to a second mesh as a value.
+OTHER_MESH = f"{GLOBAL}small = Mesh(jax.devices()[:1], ('d',))\n"
+PASSED = {
+    "parameter": "def other(f, x):\n    with small:\n        return f(x)\nother(step, 1)\n",
+    "default": "def other(x, f=step):\n    with small:\n        return f(x)\n",
+    "partial": "def other(f, x):\n    with small:\n        return f(x)\nother(functools.partial(step), 1)\n",
+    "list": "def other(fs):\n    with small:\n        for f in fs:\n            f(1)\nother([step])\n",
+    "item": "T = {'a': step}\ndef other(x):\n    with small:\n        return T['a'](x)\n",
+    "table": "T = {}\nT['a'] = step\ndef other(n, x):\n    with small:\n        return T[n](x)\n",
+    "decorator that registers": "T = {}\ndef register(f):\n    T[f.__name__] = f\n    return f\nregister(step)\n"
+    "def other(n, x):\n    with small:\n        return T[n](x)\n",
+    "attribute": "class T:\n    def __init__(self, f):\n        self.f = f\n    def other(self, x):\n"
+    "        with small:\n            return self.f(x)\nT(step)\n",
+    "attribute of a foreign object": "import plugin\nplugin.hook = step\ndef other(x):\n    with small:\n"
+    "        plugin.run(x)\n",
+    "result": "def get():\n    return step\ndef other(x):\n    with small:\n        return get()(x)\n",
+    "generator": "def get():\n    yield step\ndef other(x):\n    with small:\n        return next(get())(x)\n",
+    "callback": "import plugin\nplugin.register(step)\ndef other(x):\n    with small:\n        plugin.run(x)\n",
+    "thread": "def other(x, pool):\n    with small:\n        pool.submit(step, x)\n",
+    "method of a parameter": "import plugin\nplugin.register(step)\ndef other(t, x):\n    with small:\n"
+    "        t.run(x)\n",
+    "lookup": "import a\ndef other(x):\n    with small:\n        return getattr(a, 'step')(x)\n",
+    "import": "def other(x):\n    from a import step\n    with small:\n        return step(x)\n",
+}
 
 
 def modernized(program: str, beside: str = "") -> str:
@@ -138,3 +162,9 @@ def test_a_mesh_that_may_be_set_elsewhere_has_no_name(what: str) -> None:
 def test_a_mesh_that_is_set_once_has_a_name(program: str) -> None:
     other = "mesh = 1\nclass T:\n    def __init__(self, mesh):\n        self.mesh = mesh\n"
     assert "NamedSharding(" in modernized(program, f"{other}def use(o, k, v):\n    setattr(o, k, v)\n")
+
+
+@pytest.mark.parametrize("what", PASSED)
+def test_a_step_that_another_mesh_may_be_around_names_none(what: str) -> None:
+    assert "NamedSharding(" not in modernized(f"{OTHER_MESH}{PASSED[what]}")
+    assert "NamedSharding(" in modernized(f"{OTHER_MESH}def other(x):\n    with small:\n        return x\n")

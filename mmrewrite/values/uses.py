@@ -103,7 +103,7 @@ def calls_of(flow: ValueFlow, module: ModuleUses, definition: ast.AST) -> tuple[
 
 
 def uses_of(flow: ValueFlow, module: ModuleUses, definition: ast.AST) -> Used:
-    """What becomes of a function, a lambda or a class."""
+    """What becomes of a function, a class, or of what an expression gives."""
     marks = {flow.full_name(module, each) for each in getattr(definition, "decorator_list", ())}
     takes = True if "builtins.classmethod" in marks else False if "builtins.staticmethod" in marks else None
     used = Used([], [], takes)
@@ -178,7 +178,7 @@ def _is_class(flow: ValueFlow, module: ModuleUses, node: ast.expr) -> bool | Non
 
 def _places_of(flow: ValueFlow, module: ModuleUses, definition: ast.AST) -> Iterator[UsePlace]:
     """The places that name a definition."""
-    if isinstance(definition, ast.Lambda):
+    if isinstance(definition, ast.expr):
         yield UsePlace(module, definition)
         return
     if not isinstance(definition, Function | ast.ClassDef):
@@ -233,7 +233,10 @@ def _heads(flow: ValueFlow, module: ModuleUses, scope: Scope, name: str) -> Iter
         if module.scope_of(head).owner(name) is scope:
             yield UsePlace(module, head)
     if scope.kind == "module":
-        full = f"{module.facts.names.name}.{name}"
+        home, full = module.facts.names.name, f"{module.facts.names.name}.{name}"
+        for other, node in flow.stores.reads(name):
+            if isinstance(node, ast.Call) and flow.full_name(other, node.args[0]) == home:
+                yield UsePlace(other, node)
         for other in flow.stores.naming(name):
             if other is not module:
                 for use in other.uses((full,)):
@@ -356,6 +359,9 @@ def _named(flow: ValueFlow, place: UsePlace, target: ast.expr, used: Used) -> It
                 found += [_read(home, node) for home, node in flow.stores.reads(name)]
         case ast.Attribute(value=owner_of, attr=name):
             found = [_read(home, node) for home, node in flow.stores.reads(name)]
+            full = flow.full_name(module, owner_of)
+            if full is not None and not flow.project.holds(full, module.facts):
+                used.escapes.append((place, f"`{full}` is given it"))
             if _is_class(flow, module, owner_of) is False:
                 # What an object has itself, other than what its class has, is called without it.
                 found = [each._replace(read=None) for each in found]

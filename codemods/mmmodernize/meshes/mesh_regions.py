@@ -22,7 +22,7 @@ from mmmodernize.calls.components import bits, combined
 from mmmodernize.calls.handed_functions import HandedFunctions
 from mmmodernize.calls.reach import OutsideReach, WideReach
 from mmmodernize.meshes.code_in_view import CodeInView
-from mmmodernize.meshes.mesh_contexts import ENVIRONMENT, LEFT, STATEMENT, WITH, MeshContext, MeshContexts
+from mmmodernize.meshes.mesh_contexts import CALLED, ENVIRONMENT, LEFT, STATEMENT, WITH, MeshContext, MeshContexts
 from mmmodernize.meshes.mesh_extents import ContextExtents
 from mmmodernize.meshes.mesh_members import Member, find_members
 from mmmodernize.meshes.mesh_names import MeshName, mesh_name
@@ -34,6 +34,7 @@ from mmmodernize.names.shared_names import PJIT, SET_A_MESH
 from mmmodernize.sites.site import ModernizeContext, SharedFlow
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.values.uses import uses_of
 from mmrewrite.values.value import Function
 
 NAMED, SET, COMPAT, NEITHER = "named", "set", "compat", "neither"
@@ -186,6 +187,8 @@ class MeshRegions:
         by_member = {
             member: [contexts[number] for number in bits(combined(reached, member.holders))] for member in self._members
         }
+        for member, found in by_member.items() if len(contexts) > 1 else ():
+            found += [each for each in self._passed_to(member, contexts, reached) if each not in found]
         self._is_orphan = {member: not contexts for member, contexts in by_member.items()}
         parent = {member: member for member in self._members}
 
@@ -215,6 +218,24 @@ class MeshRegions:
             groups.setdefault(root(member), []).append(member)
         for members in groups.values():
             yield _MeshRegion(members, {member: by_member[member] for member in members})
+
+    def _passed_to(
+        self, member: Member, contexts: Sequence[MeshContext], reached: Callable[[ast.AST], int]
+    ) -> Iterator[MeshContext]:
+        """The contexts that may run the function of a site where that comes to them as a value."""
+        function = _function_of(member)
+        used = uses_of(self._flow, member.module, function) if function is not None else None
+        for call in used.calls if used is not None else ():
+            module = next((each for each in self._modules.values() if call.node in each.parents), None)
+            if module is not None and call.node is not None:
+                yield from (
+                    contexts[number] for number in bits(combined(reached, (call.node, *module.above(call.node))))
+                )
+        decorators = {each.node for each in contexts if each.kind == CALLED}
+        holders = [place.module.parents[place.node] for place, _ in used.escapes] if used is not None else []
+        if not all(isinstance(each, ast.Call) and each.func in decorators for each in holders):
+            # Code out of view may have it.
+            yield from filter(self._unseen, contexts)
 
     def _decide(self, region: _MeshRegion) -> None:
         self._plan_all(region, SitePlan(NEITHER))
@@ -445,6 +466,17 @@ class MeshRegions:
             if member.needs_mesh and not region.contexts[member]:
                 return member, f"{member.place} is reached by no `with mesh:` that is in view"
         return None
+
+
+def _function_of(member: Member) -> ast.AST | None:
+    """What is called where a site runs: the function that it compiles, or that around a constraint."""
+    module, form = member.module, member.call
+    if member.kind in ("pjit", "jit") and isinstance(member.node, ast.expr):
+        value = form.call if form is not None else member.node
+        holder = module.parents[value]
+        return holder if isinstance(holder, Function) else value
+    above = module.above(member.node) if member.kind == "constraint" else ()
+    return next((each for each in above if isinstance(each, Function)), None)
 
 
 def _not_removable(context: MeshContext) -> str | None:
