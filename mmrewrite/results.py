@@ -109,7 +109,8 @@ class HintError:
 class LeftAlone:
     """A hint or an old name that was left alone on purpose: `text` is its source, `reason` says who asked for it.
 
-    `name` is the full name of an old name; empty for a hint, and where the text may mean something else.
+    `name` is the full name of an old name; empty for a hint, and where the text may mean something else. `is_settled`
+    says that nothing is left to do: no release of today runs it, or the program copes with its failure.
     """
 
     path: str
@@ -118,6 +119,7 @@ class LeftAlone:
     text: str
     reason: str
     name: str = ""
+    is_settled: bool = False
 
     @property
     def place(self) -> str:

@@ -10,10 +10,11 @@ import click
 
 from mmmodernize.names.name_index import TITLES, numbers
 from mmmodernize.names.newer_index import Lacking
+from mmmodernize.names.private_index import is_gone
 from mmmodernize.registry import ModernizeRegistry
 from mmmodernize.rewrite import may_matter, modernize_project, reexports_of
 from mmmodernize.settings import DEFAULT_TARGET, ModernizeSettings
-from mmmodernize.upgrade import Newer, is_gone, upgrade_of
+from mmmodernize.upgrade import Newer, told_change, upgrade_of
 from mmrewrite.cli.cache import Watched, cached
 from mmrewrite.cli.config import VERSION
 from mmrewrite.cli.next_steps import after_writing
@@ -25,7 +26,7 @@ from mmrewrite.cli.terminal import style
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.files.select import Selection, select_files
 from mmrewrite.files.walk import SUFFIXES
-from mmrewrite.results import Change, Refusal, Rewrite
+from mmrewrite.results import Change, LeftAlone, Refusal, Rewrite
 
 if TYPE_CHECKING:
     from mmmodernize.doubts.newer_uses import NewerUses
@@ -152,14 +153,16 @@ class _ModernizeSession(Session):
         self._print_paragraphs((self._rank(each), each.place, "", each.reason) for each in refusals)
         self.print_consequences()
         left = [each for result in self.results for each in result.left]
-        self._print_paragraphs((0, each.place, each.text, f" left alone: {each.reason}") for each in left)
+        self._print_paragraphs(
+            (_rank_of_left(each), each.place, each.text, f" left alone: {each.reason}") for each in left
+        )
 
     def _rank(self, refusal: Refusal) -> int:
         """The place of a refusal in the order of reports: first what means something else without a word."""
         name = refusal.hint.name if refusal.hint is not None else ""
         change = self.registry[refusal.codemod].change_of(name)
         kind = change[2] if change is not None else "stops" if is_gone(name) else "unknown"
-        return ("changes", "stops", "unknown", "comes", "warns").index(kind)
+        return _WORST_FIRST.index(kind)
 
     def _print_paragraphs(self, found: Iterable[tuple[int, str, str, str]]) -> None:
         for each in paragraphs(found):
@@ -175,6 +178,15 @@ class _ModernizeSession(Session):
             )
         if not uses:
             self.say("no use of mmruntime.compat")
+
+
+# What a release makes of a name, in the order of reports: first what means something else without a word.
+_WORST_FIRST = ("changes", "stops", "unknown", "comes", "warns")
+
+
+def _rank_of_left(left: LeftAlone) -> int:
+    """The place of what is left in the order of reports: last what is settled."""
+    return len(_WORST_FIRST) if left.is_settled else _WORST_FIRST.index(told_change(left.reason, fails=False)[2])
 
 
 class _UpgradeSession(_ModernizeSession):

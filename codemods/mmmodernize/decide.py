@@ -28,6 +28,7 @@ from mmmodernize.modules.project_as_written import ProjectAsWritten, read_as_wri
 from mmmodernize.modules.project_names import OwnMembers, PatchedNames, ProjectAge, ToldNames, copy_of
 from mmmodernize.names.name_index import ROOTS
 from mmmodernize.names.newer_index import Lacking
+from mmmodernize.names.private_index import row_of
 from mmmodernize.settings import ModernizeSettings
 from mmmodernize.sites.decision import (
     LEFT_WITH_REGION,
@@ -351,7 +352,11 @@ def _uses(facts: Facts, project: Project, run: _ModernizeRun) -> ModuleUses:
             is_own = package in ROOTS and bool(own)
             return is_own and (copy_of(package, project, facts) is not None or project.defines(name, facts))
 
-        uses.defines = defines
+        def elsewhere(name: str) -> ModuleUses | None:
+            other = project.module(name, facts)
+            return None if other is None else run.uses.get(other) or run.uses_of(other)
+
+        uses.defines, uses.elsewhere = defines, elsewhere
         return uses
 
 
@@ -396,8 +401,14 @@ def _judge(location: Location, name: str, codemods: Codemods, context: Modernize
     change = codemods[name].change_of(location.use.name) if location.use is not None else None
     means_another = change[:2] if change is not None and change[2] == "changes" else None
     guard = guard_of(location.module, location.node, means_another)
+    row = row_of(location.use.name) if guard is not None and guard.runs and location.use is not None else None
+    if guard is not None and row is not None and row.is_gone:
+        reason = f"`{location.text}` {row.history}, and runs today: {guard.reason}"
+        return Decision(
+            location, name, refusal=Refusal(location.path, *location.position, reason, name, location.reference)
+        )
     if guard is not None:
-        return Decision(location, name, guard)
+        return Decision(location, name, guard.reason, is_settled=guard.is_settled)
     if name not in context.active:
         asked = f"it still works; `mmrewrite modernize --select {name}` rewrites it"
         return Decision(location, name, asked if codemods[name].on_request_only else f"{name} is not selected")

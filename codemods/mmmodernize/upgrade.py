@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from mmmodernize.names.name_index import TITLES, OldName, last_releases, numbers, row_around
+from mmmodernize.names.name_index import TITLES, OldName, last_releases, numbers
 from mmmodernize.names.newer_index import Lacking
-from mmmodernize.names.private_index import private_name
+from mmmodernize.names.private_index import row_of
 from mmrewrite.cli.upgrade import Upgrade, UpgradeGroup, UpgradeItem
 from mmrewrite.results import Change, LeftAlone, Rewrite
 
@@ -17,7 +16,7 @@ from mmrewrite.results import Change, LeftAlone, Rewrite
 ChangedIn = Callable[[str, str], tuple[str, str, Change] | None]
 
 
-_SINCE = re.compile(rf"\bsince ({'|'.join(TITLES.values())}) (\d+(?:\.\d+)+)")
+_SINCE = re.compile(rf"\bsince ({'|'.join(TITLES.values())}) (\d+(?:\.\d+)+)(, it warns| it warns)?")
 
 
 @dataclass(frozen=True)
@@ -54,9 +53,11 @@ def upgrade_of(
     wanted = {**last_releases(), **target}
     groups: dict[tuple[str, str, str, Change], list[UpgradeItem]] = {}
     lacking = newer.lacking if newer is not None else Lacking({}, {})
-    for item, (package, release, change) in _placed(results, changed_in, wanted):
+    for item, is_settled, (package, release, change) in _placed(results, changed_in, wanted):
         item = with_releases(item, lacking)
-        if not package:
+        if is_settled:
+            part = "settled"
+        elif not package:
             # What is replaced or refused does not work today, whenever it was that it stopped.
             part = "unknown" if item.outcome == "left" else "needed"
         elif numbers(release) > numbers(wanted[package]):
@@ -64,8 +65,8 @@ def upgrade_of(
         else:
             part = "warned" if change == "warns" else "needed"
         groups.setdefault((part, package, release, change), []).append(item)
-    for item, package, release in _newer_items(newer) if newer is not None else ():
-        groups.setdefault(("newer", package, release, "comes"), []).append(item)
+    for item, is_settled, package, release in _newer_items(newer) if newer is not None else ():
+        groups.setdefault(("settled" if is_settled else "newer", package, release, "comes"), []).append(item)
 
     def of(wanted_part: str) -> tuple[UpgradeGroup, ...]:
         found = [
@@ -80,7 +81,17 @@ def upgrade_of(
 
     used = {package for _, package, _, _ in groups} | target.keys()
     shown = {package: wanted[package] for package in TITLES if package in used}
-    return Upgrade(shown, of("needed"), of("warned"), of("later"), of("unknown"), of("newer"), command, TITLES)
+    return Upgrade(
+        shown,
+        of("needed"),
+        of("warned"),
+        of("later"),
+        of("unknown"),
+        of("newer"),
+        of("settled"),
+        command,
+        TITLES,
+    )
 
 
 _QUOTED = re.compile(r"`([^`]*)`")
@@ -103,8 +114,8 @@ def with_releases(item: UpgradeItem, lacking: Lacking) -> UpgradeItem:
     return replace(item, detail="; ".join((item.detail, *told.values())))
 
 
-def _newer_items(newer: Newer) -> Iterator[tuple[UpgradeItem, str, str]]:
-    """Every use of a name that is lacking, with the package and the release that has it."""
+def _newer_items(newer: Newer) -> Iterator[tuple[UpgradeItem, bool, str, str]]:
+    """Every use of a name that is lacking, whether it is settled, and the package and the release that has the name."""
     for use in (*newer.missing, *newer.guarded):
         found = newer.lacking.of_name(use.name)
         assert found is not None
@@ -114,29 +125,31 @@ def _newer_items(newer: Newer) -> Iterator[tuple[UpgradeItem, str, str]]:
         advice = f"upgrade to {TITLES[row.package]} {release}, or do without it"
         detail, outcome = (use.reason, "left") if use in newer.guarded else (use.reason or advice, "by hand")
         place = (use.path, use.line, use.column, use.text)
-        yield UpgradeItem(*place, use.name, history, outcome, detail), row.package, release  # type: ignore[arg-type]
+        item = UpgradeItem(*place, use.name, history, outcome, detail)  # type: ignore[arg-type]
+        yield item, use.is_settled, row.package, release
 
 
 def _placed(
     results: Iterable[Rewrite], changed_in: ChangedIn, wanted: Mapping[str, str]
-) -> Iterator[tuple[UpgradeItem, tuple[str, str, Change]]]:
-    """Every use with the package, the release that matters, and what that release makes of it."""
-    for item, codemods in _items(results):
-        row = _row(item.name)
+) -> Iterator[tuple[UpgradeItem, bool, tuple[str, str, Change]]]:
+    """Every use, whether it is settled, and the package, the release that matters, and what that makes of it."""
+    for item, codemods, is_settled in _items(results):
+        row = row_of(item.name)
         if row is not None:
-            yield item, (row.package, *_turning_point(row, wanted[row.package]))
+            yield item, is_settled, (row.package, *_turning_point(row, wanted[row.package]))
         else:
             changes = (changed_in(codemod, item.name) for codemod in codemods)
-            yield item, next(filter(None, changes), None) or _told(item)
+            change = next(filter(None, changes), None)
+            yield item, is_settled, change or told_change(item.detail, fails=item.outcome == "by hand")
 
 
-def _told(item: UpgradeItem) -> tuple[str, str, Change]:
-    """The release that the report of a use names: "... is gone since Flax 0.9.0"."""
-    found = _SINCE.search(item.detail)
+def told_change(reason: str, *, fails: bool) -> tuple[str, str, Change]:
+    """The release that the report of a use names, and what it makes of it: "... is gone since Flax 0.9.0"."""
+    found = _SINCE.search(reason)
     if found is None:
         return "", "", "unknown"
     package = next(package for package, title in TITLES.items() if title == found[1])
-    return package, found[2], "stops" if item.outcome == "by hand" else "changes"
+    return package, found[2], "stops" if fails else "warns" if found[3] else "changes"
 
 
 def _turning_point(row: OldName, wanted: str) -> tuple[str, Change]:
@@ -152,8 +165,8 @@ def _turning_point(row: OldName, wanted: str) -> tuple[str, Change]:
     return ends, "stops"
 
 
-def _items(results: Iterable[Rewrite]) -> Iterator[tuple[UpgradeItem, tuple[str, ...]]]:
-    """Every use of an old name, with the codemods that it is up to."""
+def _items(results: Iterable[Rewrite]) -> Iterator[tuple[UpgradeItem, tuple[str, ...], bool]]:
+    """Every use of an old name, with the codemods that it is up to, and whether it is settled."""
     for result in results:
         rewritten: dict[tuple[int, int, str, str], dict[str, None]] = {}
         for edit in result.edits:
@@ -164,28 +177,17 @@ def _items(results: Iterable[Rewrite]) -> Iterator[tuple[UpgradeItem, tuple[str,
         for (line, column, text, name), codemods in rewritten.items():
             detail = ", ".join(codemods)
             item = UpgradeItem(result.path, line, column, text, name, _history(name), "rewritten", detail)
-            yield item, tuple(codemods)
+            yield item, tuple(codemods), False
         for each in result.refusals:
             name, text = (each.hint.name, each.hint.text) if each.hint is not None else ("", "")
             item = UpgradeItem(each.path, each.line, each.column, text, name, _history(name), "by hand", each.reason)
-            yield item, (each.codemod,)
+            yield item, (each.codemod,), False
         for left in result.left:
             history = _history(left.name)
-            yield UpgradeItem(left.path, left.line, left.column, left.text, left.name, history, "left", left.reason), ()
-
-
-def is_gone(name: str) -> bool:
-    """Whether a name raises on today's release, as far as the index knows."""
-    row = _row(name)
-    return row is not None and row.is_gone
+            item = UpgradeItem(left.path, left.line, left.column, left.text, left.name, history, "left", left.reason)
+            yield item, (), left.is_settled
 
 
 def _history(name: str) -> str:
-    row = _row(name)
+    row = row_of(name)
     return row.history if row is not None else ""
-
-
-@functools.cache
-def _row(name: str) -> OldName | None:
-    """The row of a name or of what is around it, a private one first."""
-    return private_name(name) or row_around(name)

@@ -65,6 +65,7 @@ class Upgrade:
         later: What stops or warns in a later release.
         unknown: Text that may be an old name.
         newer: What the target does not have, as it came, or came back, in a later release.
+        settled: What it never runs, as the program chooses by the version, and what the program copes with.
         command: What rewrites what can be rewritten.
         titles: What readers call the packages.
     """
@@ -75,6 +76,7 @@ class Upgrade:
     later: tuple[UpgradeGroup, ...]
     unknown: tuple[UpgradeGroup, ...]
     newer: tuple[UpgradeGroup, ...] = ()
+    settled: tuple[UpgradeGroup, ...] = ()
     command: str = "mmrewrite modernize"
     titles: Mapping[str, str] = field(default_factory=dict)
 
@@ -90,18 +92,6 @@ class Upgrade:
     def release_of(self, group: UpgradeGroup) -> str:
         """The package and the release of a group."""
         return f"{self.titles[group.package]} {group.release}" if group.package else "no release known"
-
-    def title_of(self, group: UpgradeGroup) -> str:
-        """The package and the release of a group, with what happens there."""
-        if group.change == "unknown":
-            return "No release is known, or one before the index begins"
-        does = {
-            "stops": "what stops working",
-            "changes": "what means something else from here on",
-            "warns": "what warns from here on, and still works",
-            "comes": "what is there from here on, and not before",
-        }
-        return f"{self.release_of(group)}: {does[group.change]}"
 
     @property
     def summary(self) -> str:

@@ -79,13 +79,14 @@ class ModuleUses:
 
     `nodes` are all nodes in the order of `ast.walk`, but for those of operators and of `ctx`, and then those of
     annotations in strings, which are `quoted`. `defines` tells which names of libraries the project defines itself: no
-    use of one is a use of the library's.
+    use of one is a use of the library's. `elsewhere` gives the project's module of a name that this one may import.
     """
 
     facts: Facts
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
     nodes: list[ast.AST] = field(default_factory=list)
     defines: Callable[[str], bool] = field(default=lambda name: False)
+    elsewhere: Callable[[str], ModuleUses | None] = field(default=lambda name: None)
 
     def __post_init__(self) -> None:
         self._scopes: dict[ast.AST, Scope] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mmmodernize.doubts.looked_up_names import homes_asked
 from mmmodernize.modules.passed_modules import star_origins
@@ -84,9 +84,10 @@ def _uses(module: ModuleUses, project: Project, lacking: Lacking) -> Iterator[tu
     source = module.facts.source
     for node, name, doubt in _places(module, project, lacking):
         if lacking.of_name(name) is not None:
-            guard = guard_of(module, node)
+            guard = guard_of(module, node, wanted=lacking.wanted)
             text = source.text[slice(*span(source, node))].splitlines()[0]
-            yield left_at(module, node, guard or doubt, name, text), guard is not None
+            left = left_at(module, node, guard.reason if guard else doubt, name, text)
+            yield replace(left, is_settled=guard is not None and guard.is_settled), guard is not None
 
 
 def _places(module: ModuleUses, project: Project, lacking: Lacking) -> Iterator[tuple[ast.expr | ast.alias, str, str]]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 
 from mmmodernize.names.advice import ADVICE
-from mmmodernize.names.name_index import OldName, prefixes, rows_of
+from mmmodernize.names.name_index import OldName, prefixes, row_around, rows_of
 
 PRIVATE_FILE = files("mmmodernize.names") / "private_names.jsonl"
 PART = "_src"
@@ -68,3 +68,15 @@ def last_parts() -> frozenset[str]:
 PRIVATE_WORDS: Mapping[bytes, frozenset[bytes]] = {
     PART.encode(): frozenset((b"jax", b"flax", b"optax", b"chex", b"orbax")),
 }
+
+
+@functools.cache
+def row_of(name: str) -> OldName | None:
+    """The row of a name or of what is around it, a private one first."""
+    return private_name(name) or row_around(name)
+
+
+def is_gone(name: str) -> bool:
+    """Whether a name raises on today's release, as far as the indexes know."""
+    row = row_of(name)
+    return row is not None and row.is_gone

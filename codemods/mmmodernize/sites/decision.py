@@ -22,6 +22,7 @@ class Decision:
     codemod: str
     reason_left: str | None = None
     refusal: Refusal | None = None
+    is_settled: bool = False
 
     @property
     def stays(self) -> bool:
@@ -40,7 +41,8 @@ class Decision:
             return None
         line, column = self.location.position
         name = self.location.reference.name
-        return LeftAlone(self.location.path, line, column, self.location.text.splitlines()[0], self.reason_left, name)
+        text = self.location.text.splitlines()[0]
+        return LeftAlone(self.location.path, line, column, text, self.reason_left, name, self.is_settled)
 
     def refused(self, reason: str) -> Decision:
         """The decision to leave the site alone because of another one, with a sentence for the user."""
@@ -73,6 +75,7 @@ class CarriedDecision:
     part: str
     reason_left: str | None
     refusal: Refusal | None
+    is_settled: bool
 
 
 def carried(decisions: Sequence[Decision], module: ModuleUses) -> tuple[CarriedDecision, ...]:
@@ -86,6 +89,7 @@ def carried(decisions: Sequence[Decision], module: ModuleUses) -> tuple[CarriedD
             decision.location.part,
             decision.reason_left,
             decision.refusal,
+            decision.is_settled,
         )
         for decision in decisions
         for use in (decision.location.use,)
@@ -102,4 +106,4 @@ def restored(decision: CarriedDecision, module: ModuleUses) -> Decision:
         head = root_of(node)
         use = OldNameUse(node, name, written, module.scope_of(head), module.statement_of(head))
     location = Location(module, module.nodes[decision.node], use, decision.part)
-    return Decision(location, decision.codemod, decision.reason_left, decision.refusal)
+    return Decision(location, decision.codemod, decision.reason_left, decision.refusal, decision.is_settled)

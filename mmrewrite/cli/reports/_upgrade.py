@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mmrewrite.cli.reports._review import Paragraph, paragraphs
 
 if TYPE_CHECKING:
-    from mmrewrite.cli.upgrade import Upgrade, UpgradeItem
+    from mmrewrite.cli.upgrade import Upgrade, UpgradeGroup, UpgradeItem
 
 
 # Lines of the overview, its first among them.
 _MOST_LINES = 18
-_RANKS = ("by hand", "left", "rewritten")
 
 
 @dataclass(frozen=True)
 class UpgradePart:
-    """Uses under one title."""
+    """Uses under one title, as a rank, a place, what stands there, and what becomes of it."""
 
     title: str
-    items: tuple[UpgradeItem, ...]
+    said: tuple[tuple[int, str, str, str], ...]
 
     @property
     def paragraphs(self) -> list[Paragraph]:
-        """Each sentence once with its places, first those that are for a person."""
-        return paragraphs(
-            (_RANKS.index(item.outcome), f"{item.path}:{item.line}:{item.column}", *_said(item)) for item in self.items
-        )
+        """Each sentence once with its places."""
+        return paragraphs(self.said)
 
 
 def overview(upgrade: Upgrade) -> list[str]:
@@ -47,28 +44,62 @@ def overview(upgrade: Upgrade) -> list[str]:
     return [*lines, *(f"{release:{width}}  {_account(items[release])}" for release in shown)]
 
 
+# What is for a person, by what its release makes of it, the worst first.
+_BY_HAND = {
+    "changes": "What means something else, for a person",
+    "stops": "What stops working, for a person",
+    "unknown": "What is of no known release, for a person",
+    "comes": "What is not there yet",
+}
+
+
 def parts_of(upgrade: Upgrade) -> Iterator[UpgradePart]:
-    """What is needed, in the order of releases; then what is not, yet."""
-    for group in upgrade.needed:
-        yield UpgradePart(f"{upgrade.title_of(group)} ({_account(group.items)})", group.items)
-    for group in upgrade.newer:
-        yield UpgradePart(upgrade.title_of(group), group.items)
-    for group in upgrade.warned:
-        yield UpgradePart(upgrade.title_of(group), group.items)
-    for group in upgrade.later:
-        yield UpgradePart(f"After this upgrade, {upgrade.title_of(group)}", group.items)
-    for group in upgrade.unknown:
-        yield UpgradePart(upgrade.title_of(group), group.items)
+    """What is for a person, the worst first; what is rewritten; then what is not needed, yet."""
+    needed = (*upgrade.needed, *upgrade.newer)
+    by_hand: dict[str, list[_Placed]] = {change: [] for change in _BY_HAND}
+    for group, item in _items(needed):
+        if item.outcome != "rewritten":
+            by_hand[group.change].append((group, item))
+    yield from (_part(upgrade, title, by_hand[change]) for change, title in _BY_HAND.items() if by_hand[change])
+    others = {
+        f"What `{upgrade.command}` rewrites": [each for each in _items(needed) if each[1].outcome == "rewritten"],
+        "What warns, and still works": _items(upgrade.warned),
+        "What matters after this upgrade": _items(upgrade.later),
+        "What may be an old name, or works as it is": _items(upgrade.unknown),
+        "What never runs there, or copes with it": _items(upgrade.settled),
+    }
+    yield from (_part(upgrade, title, found) for title, found in others.items() if found)
 
 
-def _said(item: UpgradeItem) -> tuple[str, str]:
-    """What stands at a place, and what became of the name and becomes of its use."""
+_Placed = tuple["UpgradeGroup", "UpgradeItem"]
+
+
+def _items(groups: Iterable[UpgradeGroup]) -> list[_Placed]:
+    return [(group, item) for group in groups for item in group.items]
+
+
+def _part(upgrade: Upgrade, title: str, found: Sequence[_Placed]) -> UpgradePart:
+    # Of what has the same rank the most frequent comes first. What has no name may be something else.
+    said = (
+        (
+            2 * (item.outcome == "rewritten") + (item.outcome == "left" and not item.name),
+            f"{item.path}:{item.line}:{item.column}",
+            *_said(item, upgrade.release_of(group)),
+        )
+        for group, item in found
+    )
+    return UpgradePart(f"{title} ({len(found)})", tuple(said))
+
+
+def _said(item: UpgradeItem, release: str) -> tuple[str, str]:
+    """What stands at a place, and what became of the name and becomes of its use, and in which release."""
     # In an import or a string, the name stands in part, or among other words.
-    text = item.text if item.text.replace(".", "").isidentifier() else item.name or item.text
+    text = item.text if item.text.replace(".", "").isidentifier() else item.name or item.text.partition("\n")[0]
     detail = "rewritten" if item.outcome == "rewritten" else item.detail
     if item.history and item.history not in detail:
         return text, f" {item.history}; {detail}"
     is_told = item.outcome == "by hand" or f"`{item.name}`" in detail
+    detail += f" ({release})" if item.outcome == "rewritten" and any(map(str.isdigit, release)) else ""
     return ("", detail) if not text or is_told else (text, f": {detail}")
 
 

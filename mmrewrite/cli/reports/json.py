@@ -94,6 +94,7 @@ def _upgrade(upgrade: Upgrade) -> str:
         "later": upgrade.later,
         "unknown": upgrade.unknown,
         "newer": upgrade.newer,
+        "settled": upgrade.settled,
     }
     return _document(
         "modernize --upgrade-to",
