@@ -98,18 +98,16 @@ def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("program", RAISE)
-def test_what_raises_is_told_and_runs_as_advised(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_raises_is_told_and_runs_as_advised(program: str) -> None:
     (reason,) = told(HEAD + program)
     with pytest.raises(ValueError, match="absolute"):
         exec(HEAD + program, {})
     path = next(each for each in ('epath.Path("ckpt")', 'Path("ckpt")', '"ckpt"') if each in program)
     advised = f"{path}.absolute()" if "`.absolute()`" in reason else f"os.path.abspath({path})"
     assert "`.absolute()`" in reason or "`os.path.abspath(...)`" in reason
-    other = tmp_path / "other"
-    other.mkdir()
-    monkeypatch.chdir(other)
     mended = HEAD + program.replace(path, advised)
-    exec(mended, {})
+    # A thread of the save that failed may be at work in the folder still.
+    exec(mended.replace('ckpt"', 'other"'), {})
     assert told(mended) == []
 
 
