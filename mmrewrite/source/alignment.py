@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import difflib
 import tokenize
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mmrewrite.source.brackets import Token, tokens_of
 from mmrewrite.source.text import SourceText, has_lines
 
+# The offsets between which code was, and between which that is that replaces it.
+Change = tuple[int, int, int, int]
 # Statements with more tokens keep their lines as they are: to find the same tokens takes the square of their number.
 _MOST = 2000
 
@@ -18,6 +21,7 @@ _MOST = 2000
 class _Tokens:
     """The tokens of a text by number: where they begin, and the bracket around each, or that which it closes."""
 
+    length: int
     all: Sequence[Token]
     places: Sequence[tuple[int, int]]
     around: Sequence[int | None]
@@ -34,7 +38,7 @@ class _Tokens:
                 opened.pop()
             if token.depth > 0:
                 opened.append(number)
-        return cls(found, [source.position(token.start) for token in found], around)
+        return cls(len(text), found, [source.position(token.start) for token in found], around)
 
     def begins_line(self, number: int) -> bool:
         """Whether a token is the first of its line."""
@@ -48,8 +52,14 @@ class _Tokens:
         return bracket + 1 if self.places[bracket + 1][1] == self.places[number][1] else None
 
 
-def aligned(old: str, new: str) -> str:
-    """The new code of a statement, in which lines that stood below the text after a bracket stand below it again."""
+def aligned(old: str, new: str, changes: Sequence[Change] | None = None) -> str:
+    """The new code of a statement, in which lines that stood below the text after a bracket stand below it again.
+
+    Args:
+        old: The code before.
+        new: The code.
+        changes: What has been replaced, in order; None if the same tokens are to be looked for.
+    """
     if not has_lines(new) or not has_lines(old) or "\t" in new:
         return new
     try:
@@ -59,11 +69,7 @@ def aligned(old: str, new: str) -> str:
         return new
     if max(len(before.all), len(after.all)) > _MOST:
         return new
-    was, now = ([token.text for token in each.all] for each in (before, after))
-    changes = difflib.SequenceMatcher(None, was, now, autojunk=False).get_opcodes()
-    # As many tokens in the place of others are these by other names.
-    same = [each for each in changes if each[2] - each[1] == each[4] - each[3]]
-    to_new = {a + n: c + n for _, a, b, c, _ in same for n in range(b - a)}
+    to_new = _same_tokens(before, after) if changes is None else _kept_tokens(before, after, changes)
     kept = set(to_new.values())
 
     def first_of(number: int) -> int:
@@ -73,7 +79,7 @@ def aligned(old: str, new: str) -> str:
         return number
 
     shifts: dict[int, int] = {}
-    for origin, number in to_new.items():
+    for origin, number in sorted(to_new.items(), key=lambda item: item[1]):
         if not before.begins_line(origin):
             continue
         first = first_of(number)
@@ -95,3 +101,48 @@ def aligned(old: str, new: str) -> str:
         space = len(source.line(line)) - len(source.line(line).lstrip())
         position = start + min(space, max(0, -shift))
     return "".join([*parts, new[position:]])
+
+
+def _same_tokens(before: _Tokens, after: _Tokens) -> dict[int, int]:
+    """The number that a token has in the new code, of those that are likely to be the same."""
+    found = _differences(before, after, range(len(before.all)), range(len(after.all)))
+    # As many tokens in the place of others are these by other names.
+    same = [each for each in found if each[2] - each[1] == each[4] - each[3]]
+    return {a + n: c + n for _, a, b, c, _ in same for n in range(b - a)}
+
+
+def _differences(
+    before: _Tokens, after: _Tokens, old: Sequence[int], new: Sequence[int]
+) -> Sequence[tuple[str, int, int, int, int]]:
+    """How some tokens become others."""
+    was, now = [before.all[number].text for number in old], [after.all[number].text for number in new]
+    return difflib.SequenceMatcher(None, was, now, autojunk=False).get_opcodes()
+
+
+def _kept_tokens(before: _Tokens, after: _Tokens, changes: Sequence[Change]) -> dict[int, int]:
+    """The number that a token has in the new code; what stands in the place of others, these have by another name."""
+    was, now = ([token.start for token in each.all] for each in (before, after))
+    numbers = {start: number for number, start in enumerate(now)}
+    to_new: dict[int, int] = {}
+    first = shift = 0
+    for start, end, new_start, new_end in (*changes, (before.length, before.length, after.length, after.length)):
+        inside = range(bisect_left(was, start), bisect_left(was, end))
+        for number in range(first, inside.start):
+            if was[number] + shift in numbers:
+                to_new[number] = numbers[was[number] + shift]
+        instead = range(bisect_left(now, new_start), bisect_left(now, new_end))
+        if len(inside) == len(instead):
+            to_new |= zip(inside, instead, strict=True)
+        elif inside and instead:
+            to_new[inside.start] = instead.start
+        first, shift = inside.stop, new_end - end
+    # What has moved is gone here and new there.
+    taken = {*to_new.values()}
+    gone, come = (
+        [number for number in range(len(before.all)) if number not in to_new],
+        [number for number in range(len(after.all)) if number not in taken],
+    )
+    for kind, a, b, c, _ in _differences(before, after, gone, come):
+        if kind == "equal" and b - a > 1:
+            to_new |= {gone[a + n]: come[c + n] for n in range(b - a)}
+    return to_new

@@ -93,9 +93,9 @@ def remove_keywords(site: OldNameSite, call: ast.Call, keywords: Collection[ast.
 
 
 def exchange_keywords(site: OldNameSite, call: ast.Call, keywords: Collection[ast.keyword], argument: str) -> None:
-    """Remove named arguments of a call and append another, in the place of those at its end if no comma ends it."""
+    """Remove named arguments of a call and append another, in the place of those at its end."""
     at_end = [*itertools.takewhile(lambda each: each in keywords, reversed(arguments_of(call)))]
-    if not at_end or call_brackets(site.source, call).commas[-1] is not None:
+    if not at_end:
         remove_keywords(site, call, keywords)
         append_argument(site, call, argument)
         return

@@ -12,7 +12,7 @@ from mmrewrite.codemod.layout import fit_statement, hanging_unit, indentation, o
 from mmrewrite.engine.edits import apply_edits
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.results import Edit
-from mmrewrite.source.alignment import aligned
+from mmrewrite.source.alignment import Change, aligned
 from mmrewrite.source.line_breaking import longest_line
 from mmrewrite.source.spans import begins_its_line
 from mmrewrite.source.text import SourceText
@@ -49,13 +49,25 @@ def break_grown_calls(edits: Sequence[Edit], module: ModuleUses, width: int) -> 
         broken = new
         if indent == own and source.newline in new:
             was, now = (wrap(text, own, source.newline, grown.is_header) for text in (old, new))
-            broken = unwrap(aligned(was, now), own, grown.is_header)
+            before = len(wrap("", own, source.newline, header=False)) - len(source.newline)
+            changes = _changes(inside, before - grown.start)
+            broken = unwrap(aligned(was, now, changes), own, grown.is_header)
         if longest_line(indent + broken) > limit:
             broken = fit_statement(broken, indent, None, limit, unit, source.newline, header=grown.is_header)
         if broken != new:
             found += [*edits[position : grown.first], _merged(inside, grown.start, old, broken)]
             position = grown.last
     return (*found, *edits[position:])
+
+
+def _changes(edits: Sequence[Edit], shift: int) -> list[Change]:
+    """What edits replace, `shift` characters farther."""
+    found, grown = [], 0
+    for edit in edits:
+        begin = edit.start + shift
+        found.append((begin, edit.end + shift, begin + grown, begin + grown + len(edit.text)))
+        grown += len(edit.text) - (edit.end - edit.start)
+    return found
 
 
 def _by_statement(edits: Sequence[Edit], module: ModuleUses) -> Iterator[_Grown]:

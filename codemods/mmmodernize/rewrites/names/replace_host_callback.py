@@ -10,9 +10,10 @@
     ->  jax.effects_barrier()
 
 This is what JAX 0.4.35 itself did for the old functions. Host functions got NumPy arrays and get JAX's today, so those
-that are not NumPy's or Python's own are wrapped. An `id_tap` or `id_print` whose value is used must be a statement
-`y = ...` or `return ...` with a name as its argument, or with a `result=` that runs nothing but JAX; that is then used.
-Constants that `id_tap` passes on to the function by name are passed in the wrapper.
+that do more with them than NumPy's own functions do are wrapped, or convert them in a `lambda`. An `id_tap` or
+`id_print` whose value is used must be a statement `y = ...` or `return ...` with a name as its argument, or with a
+`result=` that runs nothing but JAX; that is then used. Constants that `id_tap` passes on to the function by name are
+passed in the wrapper.
 
 To check: `ordered=True` keeps the order of calls, as before, but raises under `vmap`, `pmap` and on several devices;
 leave it out there. `id_print` laid out trees in its own way.
@@ -27,11 +28,12 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, NoReturn
 
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import exchange_keywords, insert_argument
+from mmmodernize.sites.site import SharedFlow
 from mmrewrite.source.brackets import bracketless_text, text_before, tokens_between
 from mmrewrite.source.calls import stars_of
 from mmrewrite.source.spans import begins_its_line
@@ -41,6 +43,9 @@ _CALL, _TAP, _PRINT = f"{_HOME}.call", f"{_HOME}.id_tap", f"{_HOME}.id_print"
 _BARRIERS = frozenset((f"{_HOME}.barrier_wait", f"{_HOME}.stop_outfeed_receiver"))
 _DEVICES = frozenset(("tap_with_device", "call_with_device", "device_index", "callback_flavor", "output_stream"))
 _TAKE_ANY_ARRAY = ("numpy.", "scipy.", "builtins.")
+_OF_NUMPY = ("numpy.", "scipy.")
+_TO_NUMBERS = ("builtins.float", "builtins.int", "builtins.bool", "builtins.len")
+_NESTED = (ast.Lambda, ast.NamedExpr, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _PURE = ("jax.numpy.", "jax.lax.", "jax.nn.")
 _PLAIN = (
     *(ast.Name, ast.Constant, ast.Attribute, ast.BinOp, ast.UnaryOp, ast.Subscript, ast.Slice, ast.Call, ast.keyword),
@@ -135,12 +140,46 @@ class ReplaceHostCallback(ModernizeCodemod):
         """Give what is called on the host NumPy arrays, as before."""
         site = self.site
         name = site.resolve(function) if isinstance(function, ast.Name | ast.Attribute) else None
-        if not taps and (name or "").startswith(_TAKE_ANY_ARRAY):
+        if not taps and ((name or "").startswith(_TAKE_ANY_ARRAY) or self._takes_any_array(function)):
+            return
+        if isinstance(function, ast.Lambda) and not also and self._reduce(function, taps=taps):
             return
         is_name = isinstance(function, ast.Name | ast.Attribute)
         arrays = f"{site.spell('jax.tree.map')}({site.spell('numpy.asarray')}, arg)"
         after = f"({arrays}{', ()' if taps else ''}{also})"
         site.wrap(function, "lambda arg: " if is_name else "lambda arg: (", after if is_name else f"){after}")
+
+    def _takes_any_array(self, function: ast.expr) -> bool:
+        """Whether a function of the module does with its argument what is the same for JAX's arrays."""
+        found = self.site.context.analysis(SharedFlow).function_at(self.site.module, function)
+        if found is None or found[0] is not self.site.module or not found[1].args.args:
+            return False
+        return all(map(self._is_for_any_array, _uses_of(found[1].args.args[0].arg, found[1].body)))
+
+    def _is_for_any_array(self, use: ast.Name) -> bool:
+        """Whether an argument is given to what takes any array."""
+        holder = self.site.module.parents[use]
+        if not isinstance(holder, ast.Call) or use not in holder.args or isinstance(use.ctx, ast.Store):
+            return False
+        return (self.site.resolve(holder.func) or "").startswith((*_OF_NUMPY, *_TO_NUMBERS))
+
+    def _reduce(self, function: ast.Lambda, *, taps: bool) -> bool:
+        """Have a `lambda` itself take JAX's array and no transforms, if it reads them once, or where it is the same."""
+        site, parameters = self.site, function.args.args
+        others = (function.args.posonlyargs, function.args.kwonlyargs, function.args.vararg, function.args.kwarg)
+        if any(others) or function.args.defaults or len(parameters) != (2 if taps else 1):
+            return False
+        uses = _uses_of(parameters[0].arg, [function.body])
+        converted = [use for use in uses if not self._is_for_any_array(use)]
+        is_plain = not any(isinstance(node, _NESTED) for node in ast.walk(function.body))
+        if any(_uses_of(each.arg, [function.body]) for each in parameters[1:]) or not is_plain or len(converted) > 1:
+            return False
+        for use in converted:
+            site.wrap(use, f"{site.spell('jax.tree.map')}({site.spell('numpy.asarray')}, ", ")")
+        for each in parameters[1:]:
+            site.edit(site.span(parameters[0])[1], site.span(each)[1], "")
+            site.meant.remove(each)
+        return True
 
     def _write(
         self, call: ast.Call, function: str, argument: ast.expr, keywords: Mapping[str | None, ast.keyword]
@@ -186,3 +225,9 @@ class ReplaceHostCallback(ModernizeCodemod):
             and all(name.startswith(_PURE) for name in calls)
             and not any(use.node in nodes for use in module.uses(context.owners))
         )
+
+
+def _uses_of(name: str, body: Sequence[ast.AST]) -> list[ast.Name]:
+    """The places of a name in some code."""
+    nodes = (node for part in body for node in ast.walk(part))
+    return [node for node in nodes if isinstance(node, ast.Name) and node.id == name]
