@@ -168,3 +168,43 @@ def test_a_mesh_that_is_set_once_has_a_name(program: str) -> None:
 def test_a_step_that_another_mesh_may_be_around_names_none(what: str) -> None:
     assert "NamedSharding(" not in modernized(f"{OTHER_MESH}{PASSED[what]}")
     assert "NamedSharding(" in modernized(f"{OTHER_MESH}def other(x):\n    with small:\n        return x\n")
+
+
+# What replaces a name of JAX, before it is used.
+REPLACED = (
+    "jax.tree_map = g\n",
+    "setattr(jax, 'tree_map', g)\n",
+    "vars(jax)['tree_map'] = g\n",
+    "jax.__dict__.update(tree_map=g)\n",
+    "for n in names:\n    setattr(jax, n, g)\n",
+    "import jax as j\nj.tree_map = g\n",
+    "import sys\nsys.modules['jax'] = g\n",
+    "from sys import modules\nmodules.setdefault('jax', g)\n",
+    "globals()['jax'] = g\n",
+    "# file b.py\nimport jax\nsetattr(jax, 'tree_map', g)\n",
+    "# file b.py\nimport a\na.jax = g\n",
+)
+
+
+@pytest.mark.parametrize("replaced", REPLACED)
+def test_a_name_that_the_program_replaces_stays(replaced: str) -> None:
+    own, _, other = replaced.partition("# file b.py\n")
+    files = {"a.py": f"import jax\n{own}jax.tree_map(f, x)\n".encode(), "b.py": other.encode()}
+    result, _ = modernize_project(source_files(files), REGISTRY, load=lambda _: None)
+    assert not result.changed
+    assert any("sets this name itself" in each.reason for each in result.left)
+
+
+@pytest.mark.parametrize("replaced", REPLACED[:8])
+def test_an_import_of_a_name_that_the_program_replaces_stays(replaced: str) -> None:
+    data = f"import jax\n{replaced}from jax import tree_map\ntree_map(f, x)\n".encode()
+    (result,) = modernize_project(source_files({"a.py": data}), REGISTRY, load=lambda _: None)
+    assert not result.changed
+    assert any("sets this name itself" in each.reason for each in result.left)
+
+
+@pytest.mark.parametrize("set_it", ["jax.tree_map = jax.tree_util.tree_map", "setattr(jax, 'tree_map', g)"])
+def test_what_is_set_for_want_of_a_name_does_not_count(set_it: str) -> None:
+    data = f"import jax\nif not hasattr(jax, 'tree_map'):\n    {set_it}\njax.tree_map(f, x)\n".encode()
+    (result,) = modernize_project(source_files({"a.py": data}), REGISTRY, load=lambda _: None)
+    assert b"jax.tree.map(f, x)" in result.result

@@ -25,7 +25,7 @@ from mmmodernize.meshes.mesh_regions import MeshRegions
 from mmmodernize.meshes.xmap_chains import has_xmaps, leave_chains
 from mmmodernize.modules.held_modules import HeldModules
 from mmmodernize.modules.project_as_written import ProjectAsWritten, read_as_written
-from mmmodernize.modules.project_names import OwnMembers, PatchedNames, ProjectAge, ToldNames, copy_of
+from mmmodernize.modules.project_names import SET_ITSELF, OwnMembers, PatchedNames, ProjectAge, ToldNames, copy_of
 from mmmodernize.names.name_index import ROOTS
 from mmmodernize.names.newer_index import Lacking
 from mmmodernize.names.private_index import row_of
@@ -414,9 +414,9 @@ def _judge(location: Location, name: str, codemods: Codemods, context: Modernize
         return Decision(location, name, asked if codemods[name].on_request_only else f"{name} is not selected")
     if context.settings.ignores(name, location.path):
         return Decision(location, name, f"{name} is ignored in this file by the configuration")
-    patch = context.analysis(PatchedNames).place_of(location.use) if location.use is not None else None
+    patch = context.analysis(PatchedNames).place_of(location.use, location.module) if location.use is not None else None
     if patch is not None:
-        return Decision(location, name, f"the program sets this name itself, in {patch}; see what it means today")
+        return Decision(location, name, SET_ITSELF.format(patch))
     site = OldNameSite(location, ModuleDraft(location.module), context, name)
     try:
         codemods[name](site).rewrite()
@@ -526,7 +526,8 @@ def _redirect(draft: ModuleDraft, staying: Collection[ast.AST], context: Moderni
     module = draft.module
     for use in module.uses([name for name in context.moved if name in draft.kept]):
         is_imported = use.is_direct and isinstance(use.node, ast.Name)
-        if is_imported and use.node not in staying and guard_of(module, use.node) is None:
+        is_set = context.analysis(PatchedNames).place_of(use, module) is not None
+        if is_imported and not is_set and use.node not in staying and guard_of(module, use.node) is None:
             site = OldNameSite(Location(module, use.node, use), draft, context, context.owners[use.name])
             start, _ = site.span(use.node)
             if not any(edit.start <= start < edit.end for edit in draft.edits):
@@ -542,7 +543,12 @@ def _draft(
         The edits, the imports that stay and fail, those that only warn, and the uses of `mmruntime.compat`.
     """
     staying = {decision.location.node: decision.location.use for decision in decisions if decision.stays}
-    draft = ModuleDraft(module, kept=frozenset(use.name for use in staying.values() if use is not None))
+    patched = context.analysis(PatchedNames)
+    # The name of an import here stays, whoever sets that.
+    places = {item: patched.set_at(item.name, module, "") for item in module.imported if item.name in context.moved}
+    set_itself = {item: place for item, place in places.items() if place is not None}
+    kept = {use.name for use in staying.values() if use is not None} | {item.name for item in set_itself}
+    draft = ModuleDraft(module, kept=frozenset(kept))
     for decision in decisions:
         codemod = codemods[decision.codemod](OldNameSite(decision.location, draft, context, decision.codemod))
         if not decision.stays:
@@ -554,6 +560,7 @@ def _draft(
     told = list(imports.staying())
     refused = {_refused(module, context, item, reason) for item, reason, fails in told if fails}
     idle = {_left(module, item, reason) for item, reason, fails in told if not fails}
+    idle |= {_left(module, item, SET_ITSELF.format(place)) for item, place in set_itself.items()}
     draft.edits += tuple(imports.edits())
     edits = ordered_edits(without_repeats(draft.edits))
     edits = with_sorted_imports(module.facts, edits, context.settings.width)

@@ -140,15 +140,9 @@ class Site:
 
     def _rebound(self, head: ast.AST, name: str) -> Iterator[str]:
         """Where the program sets something of a library, or, by its text, the name of this module that leads to it."""
-        flow = values_of(self.project)
-        module, own = flow.uses_of(self.facts), head.id if isinstance(head, ast.Name) else ""
-        stores = [*flow.stores.set_in(module, own)]
-        if not self.project.holds(name, self.facts):
-            stores += [store for store, _ in flow.replacing(name)]
-        yield from (self.place(store.module.facts.path, store.node.lineno) for store in stores)
-        for each in flow.stores.written_by_text.get(module, ()):
-            if each.names is not None and own in each.names:
-                yield f"line {each.node.lineno}"
+        flow, own = values_of(self.project), head.id if isinstance(head, ast.Name) else ""
+        for each in flow.set_elsewhere(flow.uses_of(self.facts), own, name):
+            yield self.place(each.module.facts.path, each.node.lineno)
 
     def call_form(self, call: ast.Call) -> CallForm:
         """A call in normal form, read through every `partial`."""

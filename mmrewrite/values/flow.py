@@ -12,7 +12,7 @@ from mmrewrite.project.project import Project
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import Binding, Scope
 from mmrewrite.values import arguments, classes, containers, functions, library, names, operators
-from mmrewrite.values.stores import Store, Stores
+from mmrewrite.values.stores import Store, Stores, TextWrite
 from mmrewrite.values.targets import of_target, written
 from mmrewrite.values.value import (
     AWAITED,
@@ -316,6 +316,15 @@ class ValueFlow:
         for store, rest in self.replacing(name):
             yield from self.stored(store, (*rest, *value.path), None)
 
+    def set_elsewhere(self, module: ModuleUses, own: str, name: str | None = None) -> Iterator[Store | TextWrite]:
+        """Where a name of a module is set but by its bindings, or what it leads to out of the project is replaced."""
+        yield from self.stores.set_in(module, own)
+        if name is not None and not self.project.holds(name, module.facts):
+            yield from (store for store, _ in self.replacing(name))
+        for each in self.stores.written_by_text.get(module, ()):
+            if each.names is not None and own in each.names:
+                yield each
+
     def replacing(self, name: str) -> Sequence[tuple[Store, Path]]:
         """The places that set what has a full name out of the project, each with the attributes that follow."""
         if name not in self._replacing:
@@ -327,9 +336,9 @@ class ValueFlow:
     def _stores_over(self, name: str) -> Iterator[tuple[Store, Path]]:
         """The places that set a full name, or a module or class above it, each with the attributes that follow."""
         parts = name.split(".")
-        for count in range(1, len(parts)):
+        for count in range(len(parts)):
             owner, rest = ".".join(parts[:count]), tuple(map(attribute, parts[count + 1 :]))
-            for store in (*self.stores.of_modules(parts[count]), *self.stores.computed):
+            for store in (*self.stores.of_modules(parts[count]), *(self.stores.computed if count else ())):
                 if store.holder is None and owner in self._owners(store):
                     yield store, rest
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -24,7 +24,8 @@ class Store(NamedTuple):
     Attributes:
         module: The module of the place.
         node: The attribute that is assigned to, or the call.
-        target: The expression of the object; the text in `mock.patch("jax.jit")`, with the attribute.
+        target: The expression of the object; the text in `mock.patch("jax.jit")` and `sys.modules["jax"]`, with the
+            attribute.
         value: What is assigned, None for a target of an assignment.
         holder: The class of whose object this is, if that is `self`.
         words: The mapping that has the values by the names of attributes, in `self.__dict__.update(words)`.
@@ -38,7 +39,7 @@ class Store(NamedTuple):
     words: ast.expr | None = None
 
     def owner(self) -> str | None:
-        """The full name of the object, None if it has none."""
+        """The full name of the object, None if it has none; "" where a whole package is set."""
         names = self.module.facts.names
         match self.target:
             case ast.Constant(value=text):
@@ -58,10 +59,12 @@ class TextWrite(NamedTuple):
     """A place that binds names of its module by their text: an `exec`, or what is written to `globals()`.
 
     Attributes:
+        module: The module.
         node: The `exec` or `globals` that is called there.
         names: The names that it binds, None where only a run knows them.
     """
 
+    module: ModuleUses
     node: ast.Name
     names: frozenset[str] | None = None
 
@@ -164,6 +167,12 @@ class Stores:
                     named[node.attr].append(Store(module, node, node.value, None, own_class(module, node.value)))
                 elif node.attr == "__dict__" and isinstance(module.parents[node], ast.Subscript | ast.Attribute):
                     self._by_dictionary(module, node, node.value, named, computed)
+            tables = [
+                *(node for node in module.nodes_of(ast.Attribute) if node.attr == "modules"),
+                *module.heads.get("modules", ()),
+            ]
+            for name, store in _set_in_sys_modules(module, tables):
+                named[name].append(store)
             for head in (*module.heads.get("setattr", ()), *module.heads.get("vars", ())):
                 call = module.parents[head]
                 if isinstance(call, ast.Call) and call.func is head:
@@ -248,6 +257,23 @@ class Stores:
                         named[keyword.arg].append(Store(module, call, target, keyword.value, holder))
 
 
+def _set_in_sys_modules(module: ModuleUses, tables: Iterable[ast.expr]) -> Iterator[tuple[str, Store]]:
+    """The modules that a program puts into `sys.modules`, by their own names."""
+    for table in tables:
+        holder = module.parents[table]
+        match holder, module.parents.get(holder):
+            case ast.Subscript(slice=ast.Constant(value=str(name)) as key, ctx=ast.Store()) as node, _:
+                store = Store(module, node, key, None, None)
+            case ast.Attribute(attr="setdefault" | "__setitem__"), ast.Call(
+                args=[ast.Constant(value=str(name)) as key, value]
+            ) as node:
+                store = Store(module, node, key, value, None)
+            case _:
+                continue
+        if module.full_name(table) == "sys.modules":
+            yield name.rpartition(".")[2], store
+
+
 def _written_by_text(module: ModuleUses) -> Iterator[TextWrite]:
     heads = [each for name in ("exec", "globals", "vars", "locals") for each in module.heads.get(name, ())]
     for head in (each for each in heads if module.scope_of(each).owner(each.id) is None):
@@ -255,20 +281,20 @@ def _written_by_text(module: ModuleUses) -> Iterator[TextWrite]:
         if not isinstance(call, ast.Call) or call.func is not head:
             continue
         if head.id == "exec":
-            yield TextWrite(head)
+            yield TextWrite(module, head)
         elif not call.args and (head.id == "globals" or module.scope_of(head) is module.facts.names.scope):
             for holder in _holders(module, call):
                 match holder, module.parents[holder]:
                     case ast.Subscript(slice=ast.Constant(value=str(name)), ctx=ast.Store() | ast.Del()), _:
-                        yield TextWrite(head, frozenset((name,)))
+                        yield TextWrite(module, head, frozenset((name,)))
                     case ast.Subscript(ctx=ast.Store() | ast.Del()), _:
-                        yield TextWrite(head)
+                        yield TextWrite(module, head)
                     case ast.Attribute(attr="update"), ast.Call(args=[], keywords=words) if all(
                         each.arg for each in words
                     ):
-                        yield TextWrite(head, frozenset(str(each.arg) for each in words))
+                        yield TextWrite(module, head, frozenset(str(each.arg) for each in words))
                     case ast.Attribute(attr="update" | "setdefault" | "__setitem__" | "pop" | "clear"), _:
-                        yield TextWrite(head)
+                        yield TextWrite(module, head)
                     case _:
                         pass
 

@@ -9,12 +9,13 @@ from functools import cached_property, lru_cache
 
 from mmmodernize.names.changed_meanings import CHANGED_MEANINGS
 from mmmodernize.names.name_index import ROOTS, numbers, old_names, prefixes
-from mmmodernize.sites.site import ModernizeContext
+from mmmodernize.sites.site import ModernizeContext, SharedFlow
 from mmmodernize.sites.version_guards import guard_of, is_chosen
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.uses import ModuleUses, OldNameUse
-from mmrewrite.source.spans import span
+from mmrewrite.source.names import root_of
+from mmrewrite.values.stores import Store
 
 # After every release.
 _NEVER = (sys.maxsize,)
@@ -117,28 +118,38 @@ class OwnMembers:
             self.names |= {target.id for target in targets if isinstance(target, ast.Name)}
 
 
+SET_ITSELF = "the program sets this name itself, in {}; see what it means today"
+
+
 class PatchedNames:
-    """Where the modules in view assign or delete old names. Those that do so for want of a name today do not count."""
+    """Where the modules in view replace what a use leads to, or set the name that leads there.
+
+    Those that do so for want of a name today do not count, nor a package that another module puts into `sys.modules`:
+    mostly for itself, such as to build documentation.
+    """
 
     def __init__(self, context: ModernizeContext) -> None:
-        self._context = context
+        self._flow = context.analysis(SharedFlow)
 
-    def place_of(self, use: OldNameUse) -> str | None:
+    def place_of(self, use: OldNameUse, module: ModuleUses) -> str | None:
         """The file and line that set what is used, None if nothing does."""
-        return self._places.get(use.name)
+        head = root_of(use.node)
+        return self.set_at(use.name, module, head.id if isinstance(head, ast.Name) else "")
 
-    @cached_property
-    def _places(self) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for module in self._context.modules.values():
-            if all(isinstance(node.ctx, ast.Load) for node in module.nodes_of(ast.Attribute)):
-                continue
-            for use in module.uses(self._context.owners):
-                is_set = isinstance(use.node, ast.Attribute) and not isinstance(use.node.ctx, ast.Load)
-                if is_set and guard_of(module, use.node) is None:
-                    line, _ = module.facts.source.position(span(module.facts.source, use.node)[0])
-                    found.setdefault(use.name, f"{module.facts.path}:{line}")
-        return found
+    def set_at(self, name: str, module: ModuleUses, own: str) -> str | None:
+        """The file and line that set a name which a module uses, or its `own` name for that; None if nothing does."""
+        for each in self._flow.set_elsewhere(module, own, name):
+            is_package = isinstance(each, Store) and each.owner() == ""
+            is_meant = each.module is module if is_package else not _is_for_a_while(each.node)
+            if is_meant and guard_of(each.module, each.node) is None:
+                return f"{each.module.facts.path}:{each.node.lineno}"
+        return None
+
+
+def _is_for_a_while(node: ast.expr) -> bool:
+    """Whether a place is `mock.patch` or `monkeypatch.setattr`, which is told by its text."""
+    function = node.func if isinstance(node, ast.Call) else None
+    return isinstance(function, ast.Attribute) and function.attr in ("object", "patch", "setattr")
 
 
 def copy_of(package: str, project: Project, near: Facts) -> Facts | None:
