@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
@@ -44,6 +44,8 @@ _NEVER_BOUND = (
 )
 # What a step back asks of other values may ask of others again, so deep.
 _MOST_QUESTIONS = 20
+# Values that are but other ways to write one are passed over, so many of them.
+_LONGEST_WAY = 20
 
 
 class FoundValues(NamedTuple, Generic[Answer]):
@@ -76,6 +78,7 @@ class ValueFlow:
         self.stores = Stores(lambda: self.modules)
         self.no_arguments = CallArguments(())
         self._behind: dict[Value, Behind] = {}
+        self._asked: dict[tuple[object, ...], Any] = {}
         self._named: dict[Value, Sequence[Value]] = {}
         self._depth = 0
         self._calls: dict[tuple[ast.AST, CallFrame | None], CallArguments] = {}
@@ -382,9 +385,11 @@ class ValueFlow:
                 self._behind[value] = (Unknown("what it is depends on itself", value),)
                 self._depth += 1
                 try:
-                    found = tuple(dict.fromkeys(self._step(value)))
+                    found = tuple(self._step(value))
                 finally:
                     self._depth -= 1
+                if len(found) > 1:
+                    found = tuple(dict.fromkeys(found))
             self._behind[value] = found
         return found
 
@@ -538,6 +543,21 @@ class ValueFlow:
         also: Callable[[Value], Iterable[Value]] | None = None,
     ) -> FoundValues[Answer]:
         """All that a value may be: to report by."""
+        start, before = self._beginning(value, test, also)
+        key = (start, test, by_name, also)
+        found: FoundValues[Answer] = self._remembered(key, lambda: self._find(start, test, by_name, also))
+        if all(found.places.values()):
+            return found
+        return found._replace(places={answer: place or _line(before) for answer, place in found.places.items()})
+
+    def _find(
+        self,
+        value: Value,
+        test: Callable[[Value], Answer | None],
+        by_name: bool,
+        also: Callable[[Value], Iterable[Value]] | None,
+    ) -> FoundValues[Answer]:
+        """The same, with "" for the place of an answer that nothing from the value on names."""
         answers: dict[Answer, Value] = {}
         others: list[Value] = []
         unknown: list[Unknown] = []
@@ -553,12 +573,51 @@ class ValueFlow:
 
     def must(self, value: Value, test: Callable[[Value], Answer | None]) -> Answer | None:
         """What a value certainly is, None if the test has no answer or several, or anything is unknown: to edit by."""
+        start, _ = self._beginning(value, test, None)
+        found: Answer | None = self._remembered((start, test), lambda: self._find_one(start, test))
+        return found
+
+    def _find_one(self, value: Value, test: Callable[[Value], Answer | None]) -> Answer | None:
         found: Answer | None = None
         for answer, _ in self.walk(value, test):
             if answer is None or found not in (None, answer):
                 return None
             found = answer
         return found
+
+    def _remembered(self, key: tuple[object, ...], ask: Callable[[], Any]) -> Any:
+        """What is asked, once; but within a step back, which may lead here again."""
+        if key in self._asked:
+            return self._asked[key]
+        found = ask()
+        if not self._depth:
+            self._asked[key] = found
+        return found
+
+    def _beginning(
+        self,
+        value: Value,
+        test: Callable[[Value], object],
+        also: Callable[[Value], Iterable[Value]] | None,
+    ) -> tuple[Value, Value]:
+        """The first value behind another that is more than one way to write it, and the last before that has a line.
+
+        Each use of `self.mesh` in a method leads to one of these.
+        """
+        before = value
+        for _ in range(_LONGEST_WAY):
+            if (
+                isinstance(value.head, str)
+                or test(value) is not None
+                or (also is not None and any(True for _ in also(value)))
+            ):
+                break
+            behind = self.behind(value)
+            if len(behind) != 1 or isinstance(behind[0], Unknown):
+                break
+            value = behind[0]
+            before = value if _has_line(value) else before
+        return value, before
 
 
 def values_of(project: Project) -> ValueFlow:
@@ -571,11 +630,21 @@ def values_of(project: Project) -> ValueFlow:
     return project.once("values", build)
 
 
-def _place(value: Value, came: Mapping[Value, Value]) -> str:
-    """The file and the line where something is named: of what is out of the project that of the name for it."""
-    while not (isinstance(value.head, ast.AST) and hasattr(value.head, "lineno")) and came[value] is not value:
-        value = came[value]
+def _has_line(value: Value) -> bool:
+    return isinstance(value.head, ast.AST) and hasattr(value.head, "lineno")
+
+
+def _line(value: Value) -> str:
     return f"{value.module.facts.path}:{value.line}"
+
+
+def _place(value: Value, came: Mapping[Value, Value]) -> str:
+    """The file and the line where something is named: of what is out of the project that of the name for it, or ""."""
+    while not _has_line(value):
+        if came[value] is value:
+            return ""
+        value = came[value]
+    return _line(value)
 
 
 def _text(value: Value) -> str | None:

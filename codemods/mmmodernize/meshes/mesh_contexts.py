@@ -14,6 +14,7 @@ from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.branches import sides
 
 _ENTERED = frozenset((*SET_A_MESH, "mmruntime.compat.mesh_context"))
+_ENTERED_WORDS = frozenset(name.rpartition(".")[2] for name in _ENTERED)
 _HAVE_MULTIMESH = frozenset(("mmruntime", "multimesh", "legate"))
 
 WITH, ENTERED, DECORATOR, ENVIRONMENT = "with", "entered", "decorator", "environment"
@@ -108,7 +109,9 @@ class MeshContexts:
 
     def of_today(self, module: ModuleUses) -> Iterator[MeshContext]:
         """Every place in a module where one is entered as today's JAX has it, or as `modernize` writes it."""
-        return _find_contexts(module, self._todays)
+        text = module.facts.source.text
+        if module.uses_any(_ENTERED) or any(word in text for word in _ENTERED_WORDS):
+            yield from _find_contexts(module, self._todays)
 
 
 class _TodaysContexts(MeshValues):

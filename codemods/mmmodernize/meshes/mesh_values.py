@@ -85,10 +85,7 @@ class MeshValues:
 
     def is_certain(self, module: ModuleUses, node: ast.expr) -> bool:
         """Whether an expression certainly is a mesh; a name like `make_mesh` proves nothing."""
-        return (
-            not self._is_another(module, node)
-            and self._flow.must(Value(module, node), lambda value: value.outside in _MADE or None) is True
-        )
+        return not self._is_another(module, node) and self._flow.must(Value(module, node), _is_made) is True
 
     def _is_another(self, module: ModuleUses, node: ast.expr) -> bool:
         """Whether something is seen to be no certain mesh by its name alone, as most that is called is."""
@@ -194,6 +191,11 @@ def _takes_a_file(module: ModuleUses, call: ast.Call, argument: ast.expr) -> boo
     """Whether an argument of a call must be a file."""
     place = _TAKE_FILES.get(library_name(module, call.func) or "")
     return place is not None and call.args[place : place + 1] == [argument]
+
+
+def _is_made(value: Value) -> bool | None:
+    """Whether a value is what makes a mesh gives."""
+    return value.outside in _MADE or None
 
 
 def _by_name(value: Value | None) -> bool | None:

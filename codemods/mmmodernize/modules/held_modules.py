@@ -28,7 +28,6 @@ class HeldModules:
     def __init__(self, context: ModernizeContext) -> None:
         self._context, self._flow = context, context.analysis(SharedFlow)
         self._homes = self._asked_for(context.analysis(PassedModules))
-        self._found: dict[Value, Mapping[str, str]] = {}
 
     def _asked_for(self, passed: PassedModules) -> Set[str]:
         """The full names to which values are followed."""
@@ -36,10 +35,7 @@ class HeldModules:
 
     def of(self, module: ModuleUses, node: ast.expr) -> Mapping[str, str]:
         """The modules that an expression may be, each with the nearest file and line where it is named."""
-        start = Value(module, node)
-        if start not in self._found:
-            self._found[start] = self._flow.may(start, self._test, by_name=True, also=self._also).places
-        return self._found[start]
+        return self._flow.may(Value(module, node), self._test, by_name=True, also=self._also).places
 
     def look_ahead(self) -> None:
         """Find what every process would find for itself otherwise, if anything is to be asked."""

@@ -164,9 +164,10 @@ class NnxVariables:
 
     def is_certain(self, module: ModuleUses, node: ast.expr) -> bool:
         """Whether a value is a variable for certain: of most, that is seen to be wrong sooner than what else it is."""
-        value = Value(module, node)
-        is_one = self._classes.of_value(value) in VARIABLES or self._flow.must(value, self._is_annotated_one)
-        return bool(is_one) and self.has(module, node) is True
+        return bool(self._flow.must(Value(module, node), self._may_be_certain)) and self.has(module, node) is True
+
+    def _may_be_certain(self, value: Value) -> bool | None:
+        return True if self._is_annotated_one(value) or self._classes.class_of(value) in VARIABLES else None
 
     def are_metadata(self, module: ModuleUses, node: ast.expr) -> bool | None:
         """Whether a value is the dictionary, or a part of one, that `get_metadata()` of an annotated variable gives.

@@ -52,7 +52,6 @@ class ValueClasses:
 
     def __init__(self, context: ModernizeContext) -> None:
         self._flow = context.analysis(SharedFlow)
-        self._known: dict[Value, str | None] = {}
 
     def of(self, module: ModuleUses, node: ast.expr) -> str | None:
         """The full name of the class of an expression, None if the source does not show it.
@@ -63,9 +62,7 @@ class ValueClasses:
 
     def of_value(self, value: Value) -> str | None:
         """The full name of the class of a value."""
-        if value not in self._known:
-            self._known[value] = self._flow.must(value, self._class)
-        return self._known[value]
+        return self._flow.must(value, self.class_of)
 
     def are_given(self, module: ModuleUses, call: ast.Call, package: str) -> bool:
         """Whether the first argument of a call is an object of a class of a package, or of the project."""
@@ -77,8 +74,8 @@ class ValueClasses:
         is_made = self._flow.must(Value(module, first), lambda value: value.is_made or None)
         return bool(is_made) or (self.of(module, first) or "").startswith(f"{package}.")
 
-    def _class(self, value: Value) -> str | None:
-        """The class of a value where it ends."""
+    def class_of(self, value: Value) -> str | None:
+        """The class of a value where it ends, or where an annotation says so."""
         head, path = value.head, value.path
         found = {_after(self._annotated(module, node), rest) for module, node, rest in self._declared(value)}
         if len(found) == 1 and None not in found:

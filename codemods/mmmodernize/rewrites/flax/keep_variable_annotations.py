@@ -213,8 +213,12 @@ class _AnnotationNames:
     def _find(self, module: ModuleUses) -> Iterator[ast.AST]:
         yield from (each for each in module.nodes_of(ast.Constant, ast.keyword) if _word(each) == "sharding")
         for node in module.nodes_of(ast.Name, ast.Attribute) if self._is_text else ():
-            if _place(module, node) is not None and self._flow.text(Value(module, node)) == "sharding":
+            if _place(module, node) is not None and self._flow.must(Value(module, node), _is_sharding):
                 yield node
+
+
+def _is_sharding(value: Value) -> bool | None:
+    return (isinstance(value.head, ast.Constant) and not value.path and value.head.value == "sharding") or None
 
 
 def _word(node: ast.AST) -> object:
