@@ -92,6 +92,8 @@ def plain_steps(project: Project, facts: Facts, hinted: set[ast.stmt], codemod: 
         hinted: Statements that are passed over.
         codemod: Where `ignore` names this codemod, or hints are switched off, statements are passed over too.
     """
+    if not project.once("compilers are named", lambda: _names_compilers(project)):
+        return
     names = facts.names
     functions: dict[ast.FunctionDef, ast.stmt] = {}
     expressions: list[PlainStep] = []
@@ -141,6 +143,11 @@ def _compiles(project: Project, facts: Facts, node: ast.expr, scope: Scope) -> b
     flow = values_of(project)
     found = flow.may(flow.value_in(facts, node), lambda value: value.outside in JIT_KINDS or None, also=bound)
     return bool(found.answers)
+
+
+def _names_compilers(project: Project) -> bool:
+    """Whether some module of the project has a word that stands in the name of each function that compiles."""
+    return any(word in module.facts.source.text for module in values_of(project).modules for word in ("jit", "pmap"))
 
 
 def _compilers_are_values(project: Project) -> bool:
