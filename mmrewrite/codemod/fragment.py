@@ -174,9 +174,8 @@ class Fragment:
             # `return[f][0](x)` needs no space after `return`, but the name that replaces the list does.
             changed = self.node.visit(_InTurn(self.codemods, parenthesize=True))
         assert isinstance(changed, cst.BaseStatement)
-        self.meant = plain_code(changed)
         width = max(width, self.longest)
-        code = _code(_replace(self.tree, changed), "" if self.is_inner else self.indent)
+        code, self.meant = _two_codes(_replace(self.tree, changed), changed, "" if self.is_inner else self.indent)
         self.tree, self.calls, self.codemods = cst.Module([]), None, []
         # Its last line ends, and so does the `if` around it.
         if self.code.count("\n") > 1 + self.is_inner:
@@ -356,21 +355,21 @@ def _word_ends(node: cst.CSTNode) -> tuple[bool, bool]:
     return f"a{code[0]}".isidentifier(), f"a{code[-1]}".isidentifier()
 
 
-def plain_code(statement: cst.BaseStatement) -> str:
-    """The code of a statement with a space wherever one may be, no line breaks, and parentheses around operations."""
-    return _printed(statement, _PlainCode())
-
-
-def _code(tree: cst.Module, indent: str = "") -> str:
-    """The code of a module, as LibCST prints it, with an indentation before each statement."""
+def _code(tree: cst.Module) -> str:
+    """The code of a module, as LibCST prints it."""
     state = _CodeState(tree.default_indent, tree.default_newline)
-    state.increase_indent(indent)
-    return _printed(tree, state)
-
-
-def _printed(node: cst.CSTNode, state: CodegenState) -> str:
-    node._codegen(state)
+    tree._codegen(state)
     return "".join(state.tokens)
+
+
+def _two_codes(tree: cst.Module, statement: cst.BaseStatement, indent: str) -> tuple[str, str]:
+    """The code of a module with an indentation before each statement, and the plain code of its only one.
+
+    Plain code has a space wherever one may be, no line breaks, and parentheses around operations.
+    """
+    state = _TwoCodes(tree, statement, indent)
+    tree._codegen(state)
+    return "".join(state.tokens), "".join(state.plain)
 
 
 _NOTHING = nullcontext()
@@ -386,23 +385,29 @@ class _CodeState(CodegenState):
         return _NOTHING
 
 
-class _PlainCode(_CodeState):
-    """Ignores how the nodes are laid out."""
+class _TwoCodes(_CodeState):
+    """Prints a module, and its statement once more, without how the nodes are laid out."""
 
-    def __init__(self) -> None:
-        super().__init__("    ", "\n")
+    def __init__(self, tree: cst.Module, statement: cst.BaseStatement, indent: str) -> None:
+        super().__init__(tree.default_indent, tree.default_newline)
+        self.increase_indent(indent)
+        self.plain: list[str] = []
         self.around: list[cst.CSTNode] = []
-        self.muted = self.as_written = 0
+        self.statement, self.levels = statement, 0
+        # What is around the statement is not printed.
+        self.muted, self.as_written = 1, 0
 
     def before_codegen(self, node: cst.CSTNode) -> None:
         """Write a space for all of a node that is one."""
         kind = type(node)
-        if kind not in _MATTERS:
+        if node is self.statement:
+            self.muted, self.levels = 0, len(self.indent_tokens)
+        elif kind not in _MATTERS:
             return
-        if kind in _AS_WRITTEN:
+        elif kind in _AS_WRITTEN:
             self.as_written += 1
         elif kind in _SPACE and not self.as_written:
-            self.add_token(" ")
+            self._add_plain(" ")
             self.muted += 1
         elif kind is cst.BooleanOperation:
             self.around.append(node)
@@ -410,9 +415,11 @@ class _PlainCode(_CodeState):
     def after_codegen(self, node: cst.CSTNode) -> None:
         """Write again what comes behind a space."""
         kind = type(node)
-        if kind not in _MATTERS:
+        if node is self.statement:
+            self.muted = 1
+        elif kind not in _MATTERS:
             return
-        if kind in _AS_WRITTEN:
+        elif kind in _AS_WRITTEN:
             self.as_written -= 1
         elif kind in _SPACE and not self.as_written:
             self.muted -= 1
@@ -420,14 +427,19 @@ class _PlainCode(_CodeState):
             self.around.pop()
 
     def add_token(self, value: str) -> None:
-        """Write something that is not within a space."""
+        """Write something, in plain code if it is not within a space."""
+        self.tokens.append(value)
+        self._add_plain(value)
+
+    def _add_plain(self, value: str) -> None:
         if not self.muted:
-            self.tokens.append(value)
+            self.plain.append(value)
 
     def add_indent_tokens(self) -> None:
-        """Write indentation, which the lines within a statement do not have."""
+        """Write indentation: in plain code that within the statement, and none where its lines are broken."""
+        super().add_indent_tokens()
         if not self.muted:
-            super().add_indent_tokens()
+            self.plain += self.indent_tokens[self.levels :]
 
     def record_syntactic_position(  # type: ignore[override]
         self, node: cst.CSTNode, *, start_node: cst.CSTNode | None = None, end_node: cst.CSTNode | None = None
@@ -438,9 +450,9 @@ class _PlainCode(_CodeState):
 
     @contextmanager
     def _parentheses(self) -> Iterator[None]:
-        self.add_token("(")
+        self._add_plain("(")
         yield
-        self.add_token(")")
+        self._add_plain(")")
 
     def _is_continued(self, node: cst.CSTNode) -> bool:
         """Whether a node is the beginning of `a and b and c`, which is one operation."""
