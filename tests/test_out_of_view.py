@@ -208,3 +208,40 @@ def test_what_is_set_for_want_of_a_name_does_not_count(set_it: str) -> None:
     data = f"import jax\nif not hasattr(jax, 'tree_map'):\n    {set_it}\njax.tree_map(f, x)\n".encode()
     (result,) = modernize_project(source_files({"a.py": data}), REGISTRY, load=lambda _: None)
     assert b"jax.tree.map(f, x)" in result.result
+
+
+# Lists of a class that may be a module of nnx, and optimizers that an update without a model may be of: whether each
+# is rewritten, told, or neither.
+NNX = "from flax import nnx\nimport jax.numpy as jnp, optax, plugin\n"
+LISTS = "    def __init__(self, rngs, make, names):\n        self.layers = [{} for n in names]\n"
+LINEAR = "nnx.Linear(2, 2, rngs=rngs)"
+NONE = "class A(nnx.Module):\n    def __init__(self):\n        self.cache = None\n"
+STEP_OF_NNX = "def step(model, opt, metrics, b):\n    loss, grads = nnx.value_and_grad(f)(model)\n    {}\n"
+OPTIMIZER = "o = nnx.Optimizer(m, optax.adam(1), wrt=nnx.Param)\n"
+OF_NNX = {
+    f"class A(plugin.Base):\n{LISTS.format(LINEAR)}": "told",
+    f"from plugin import Base\nclass B(Base): ...\nclass A(B):\n{LISTS.format(LINEAR)}": "told",
+    f"class A(optax.Base):\n{LISTS.format(LINEAR)}": "",
+    f"class A(nnx.Module):\n{LISTS.format('plugin.Block(rngs=rngs)')}": "told",
+    f"class A(nnx.Module):\n{LISTS.format('make(n)')}": "told",
+    f"R = {{}}\nclass A(nnx.Module):\n{LISTS.format('R[n](rngs=rngs)')}": "told",
+    f"class A(nnx.Module):\n{LISTS.format('str(n)')}": "",
+    f"class A(nnx.Module): ...\ndef fill(a: A, rngs):\n    a.layers = [{LINEAR}]\n": "rewritten",
+    f"class A: ...\ndef fill(a: A, rngs):\n    a.layers = [{LINEAR}]\n": "",
+    f"{NONE}class B(A):\n    def fill(self):\n        self.cache = jnp.ones(3)\n": "rewritten",
+    f"{NONE}def fill(a: A):\n    a.cache = jnp.ones(3)\n": "rewritten",
+    f"{NONE}class C: ...\ndef fill(a: C):\n    a.cache = jnp.ones(3)\n": "",
+    f"{NONE}def fill(a):\n    a.cache = jnp.ones(3)\n": "",
+    STEP_OF_NNX.format("opt.update(grads)"): "told",
+    f"{OPTIMIZER}{STEP_OF_NNX.format('opt.update(grads)')}": "rewritten",
+    f"{OPTIMIZER}{STEP_OF_NNX.format('metrics.update(loss)')}": "",
+    f"{OPTIMIZER}{STEP_OF_NNX.format('opt.update(model, grads)')}": "",
+}
+
+
+@pytest.mark.parametrize("program", OF_NNX)
+def test_what_may_be_of_nnx_is_told(program: str) -> None:
+    (result,) = modernize_project(source_files({"a.py": f"{NNX}{program}".encode()}), REGISTRY, load=lambda _: None)
+    assert result.failure is None
+    found = "rewritten" if result.changed else "told" if result.refusals or result.left else ""
+    assert found == OF_NNX[program]

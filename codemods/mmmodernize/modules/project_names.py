@@ -141,7 +141,7 @@ class PatchedNames:
         for each in self._flow.set_elsewhere(module, own, name):
             is_package = isinstance(each, Store) and each.owner() == ""
             is_meant = each.module is module if is_package else not _is_for_a_while(each.node)
-            if is_meant and guard_of(each.module, each.node) is None:
+            if is_meant and not is_chosen(each.module, each.node):
                 return f"{each.module.facts.path}:{each.node.lineno}"
         return None
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from mmmodernize.calls.call_forms import form_of
 from mmmodernize.sites.site import ModernizeContext, SharedFlow
+from mmmodernize.types.libraries import is_known
 from mmmodernize.types.value_classes import ValueClasses
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.branches import branches
@@ -21,8 +22,8 @@ _MODULES = frozenset(f"flax.nnx.{name}" for name in ("Module", "Object", "Pytree
 _DEEPEST = 6
 
 
-def is_nnx_module(flow: ValueFlow, module: ModuleUses, node: ast.ClassDef, depth: int = 0) -> bool:
-    """Whether a class may be a module of nnx whose attributes Flax sorts into data and static ones.
+def is_nnx_module(flow: ValueFlow, module: ModuleUses, node: ast.ClassDef, depth: int = 0) -> bool | None:
+    """Whether a class is a module of nnx whose attributes Flax sorts into data and static ones; None if it may be one.
 
     Args:
         flow: The values of the project.
@@ -32,11 +33,18 @@ def is_nnx_module(flow: ValueFlow, module: ModuleUses, node: ast.ClassDef, depth
     """
     if depth > _DEEPEST or any(keyword.arg in (None, "pytree") for keyword in node.keywords):
         return False
-    bases = [value for base in node.bases for value in flow.may(Value(module, base), _class_at).answers]
-    return any(
+    found = [flow.may(Value(module, base), _class_at) for base in node.bases]
+    kinds = {
         not isinstance(base.head, ast.ClassDef) or is_nnx_module(flow, base.module, base.head, depth + 1)
-        for base in bases
-    )
+        for each in found
+        for base in each.answers
+    }
+    is_hidden = any(each.unknown or any(map(_is_out_of_view, each.others)) for each in found)
+    return True in kinds or (None if None in kinds or is_hidden else False)
+
+
+def _is_out_of_view(value: Value) -> bool:
+    return isinstance(value.head, str) and not is_known(value.head)
 
 
 def _class_at(value: Value) -> Value | None:

@@ -31,9 +31,11 @@ from typing import ClassVar
 
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
+from mmmodernize.types.libraries import is_known
 from mmmodernize.types.nnx import NnxVariables, is_nnx_module
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.annotations import parsed_annotation
+from mmrewrite.values.annotations import annotations_of, class_of_annotation
 from mmrewrite.values.flow import FoundValues, ValueFlow
 from mmrewrite.values.stores import Store
 from mmrewrite.values.targets import of_target
@@ -78,7 +80,9 @@ class KeepDataAttributes(ModernizeCodemod):
             if constant is not None:
                 yield Location(module, constant)
             place = _assigned(context, name, store)
-            if place is not None and _holds(context, name, store) is not False:
+            holds = _holds(context, name, store) if place is not None else False
+            # Of what only may be a module, many attributes are other lists.
+            if place is not None and (holds or (holds is None and _is_of_module(context, name, store))):
                 yield Location(module, place)
 
     def rewrite(self) -> None:
@@ -95,7 +99,7 @@ class KeepDataAttributes(ModernizeCodemod):
             self._mark()
             return
         kinds = [
-            _holds(site.context, name, store)
+            _is_of_module(site.context, name, store) and _holds(site.context, name, store)
             for name, store in site.context.analysis(SharedFlow).stores.in_module(site.module)
             if _assigned(site.context, name, store) is site.node
         ]
@@ -125,7 +129,7 @@ def _assigned(context: ModernizeContext, name: str, store: Store) -> ast.expr | 
     Of a part of something, as in `self.count, self.layers = make()`, it is the attribute.
     """
     value = _assigned_to(context, name, store)
-    if value is None and isinstance(store.node, ast.Attribute) and _is_of_module(context, name, store):
+    if value is None and isinstance(store.node, ast.Attribute) and _is_of_module(context, name, store) is not False:
         taken = of_target(store.module, store.node)
         return store.node if taken is not None and taken.path else None
     return None if isinstance(value, ast.Constant) else value
@@ -133,13 +137,15 @@ def _assigned(context: ModernizeContext, name: str, store: Store) -> ast.expr | 
 
 def _assigned_to(context: ModernizeContext, name: str, store: Store) -> ast.expr | None:
     """What a method of a module assigns to an attribute of `self`, also a constant; None if that is declared."""
-    return context.analysis(SharedFlow).source_of(store) if _is_of_module(context, name, store) else None
+    is_one = _is_of_module(context, name, store)
+    return context.analysis(SharedFlow).source_of(store) if is_one is not False else None
 
 
-def _is_of_module(context: ModernizeContext, name: str, store: Store) -> bool:
-    """Whether a place sets an attribute of a module that is not declared as data or static."""
+def _is_of_module(context: ModernizeContext, name: str, store: Store) -> bool | None:
+    """Whether a place sets an attribute of a module that is not declared as data or static; None if it may."""
     owner, module = _owner(context, store)
-    if owner is None or not is_nnx_module(context.analysis(SharedFlow), module, owner):
+    is_one = owner is not None and is_nnx_module(context.analysis(SharedFlow), module, owner)
+    if owner is None or is_one is False:
         return False
     for part in owner.body:
         if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name) and part.target.id == name:
@@ -147,31 +153,38 @@ def _is_of_module(context: ModernizeContext, name: str, store: Store) -> bool:
             # As in `layers: nnx.Data[list]`.
             if (context.analysis(SharedFlow).full_name(module, declared) or "").startswith(_NNX):
                 return False
-    return True
+    return is_one
 
 
 def _owner(context: ModernizeContext, store: Store) -> tuple[ast.ClassDef | None, ModuleUses]:
     """The class whose attribute a place sets: that around the method, or that of the object."""
     if store.holder is not None or (isinstance(store.target, ast.Name) and store.target.id in ("self", "cls")):
         return store.holder, store.module
-    made = context.analysis(SharedFlow).must(Value(store.module, store.target), _class_of)
+    flow = context.analysis(SharedFlow)
+    made = flow.must(Value(store.module, store.target), lambda value: _class_of(flow, value))
     return made or (None, store.module)
 
 
-def _class_of(value: Value) -> tuple[ast.ClassDef, ModuleUses] | None:
-    return (value.head, value.module) if value.is_made and isinstance(value.head, ast.ClassDef) else None
+def _class_of(flow: ValueFlow, value: Value) -> tuple[ast.ClassDef, ModuleUses] | None:
+    if value.is_made and isinstance(value.head, ast.ClassDef):
+        return value.head, value.module
+    said = annotations_of(flow, value) if isinstance(value.head, ast.arg) and not value.path else ()
+    found = next((class_of_annotation(flow, each.module, each.node) for each in said), None)
+    return (found[1], found[0]) if found is not None else None
 
 
 def _constant_at_first(context: ModernizeContext, name: str, store: Store) -> ast.Constant | None:
     """What an attribute of a module is at first, if that is a constant, and it is data later."""
     flow, module, value = context.analysis(SharedFlow), store.module, _assigned_to(context, name, store)
-    if not isinstance(value, ast.Constant) or store.holder is None:
+    if not isinstance(value, ast.Constant) or store.holder is None or not _is_of_module(context, name, store):
         return None
+    family = [*flow.bases(module, store.holder).classes, *flow.below(store.holder)]
     for other in flow.stores.of(name):
-        data = (other.value or flow.source_of(other)) if other.holder is store.holder else None
-        if data is None or isinstance(data, ast.Constant) or not _may_follow(module, store.node, other.node):
+        is_own = _owner(context, other)[0] in [each for _, each in family]
+        data = (other.value or flow.source_of(other)) if is_own else None
+        if data is None or isinstance(data, ast.Constant) or not _may_follow(module, store.node, other):
             continue
-        if True in _data_kinds(context, Value(module, data)):
+        if True in _data_kinds(context, Value(other.module, data)):
             return value
     return None
 
@@ -183,9 +196,10 @@ def _data_kinds(context: ModernizeContext, value: Value) -> set[bool | None]:
     return {*_kinds(context, value, _DEEPEST), *(True for each in made if each.path)}
 
 
-def _may_follow(module: ModuleUses, first: ast.AST, second: ast.AST) -> bool:
-    """Whether one statement may run after another on the same object: not in the other branch of a choice."""
-    above, others = [first, *module.above(first)], [second, *module.above(second)]
+def _may_follow(module: ModuleUses, first: ast.AST, store: Store) -> bool:
+    """Whether a place may set something after another on the same object: not in the other branch of a choice."""
+    second = store.node
+    above, others = [first, *module.above(first)], [second, *store.module.above(second)]
     function, other = next(filter(_is_function, above)), next(filter(_is_function, others))
     if function is not other:
         # An object is made before anything else is done to it.
@@ -263,12 +277,15 @@ def _kinds(context: ModernizeContext, items: Value, depth: int) -> Iterator[bool
     for inner in found.answers if depth < _DEEPEST else ():
         yield from _kinds(context, inner.done(ANY_ITEM), depth + 1)
     for value in found.others:
-        head = value.head
-        is_call = [step.kind for step in value.path] == [By.CALL]
-        if isinstance(head, str) and is_call:
-            yield True if _is_class_of_nnx(head) else None if _makes_arrays(head) else False
-        elif isinstance(head, ast.ClassDef) and is_call:
+        head, kinds = value.head, [step.kind for step in value.path]
+        if isinstance(head, str) and By.CALL in kinds:
+            is_one = kinds == [By.CALL] and _is_class_of_nnx(head)
+            yield True if is_one else None if _makes_arrays(head) or not is_known(head) else False
+        elif isinstance(head, ast.ClassDef) and kinds == [By.CALL]:
             yield is_nnx_module(flow, value.module, head)
+        elif By.CALL in kinds:
+            # Of a table that is filled elsewhere.
+            yield None
     for each in found.unknown:
         if each.value is not None and any(step.kind is By.CALL for step in each.value.path) and not each.is_open:
             yield None

@@ -27,7 +27,7 @@ from mmmodernize.types.nnx import NnxVariables
 from mmmodernize.types.value_classes import ValueClasses
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.calls import stars_of
-from mmrewrite.values.value import Value
+from mmrewrite.values.value import By, Value, item
 
 _OPTIMIZERS = frozenset(f"flax.nnx.{home}Optimizer" for home in ("", "optimizer.", "training.optimizer."))
 _MADE = frozenset(f"{name}()" for name in _OPTIMIZERS)
@@ -62,8 +62,9 @@ class KeepNnxOptimizers(ModernizeCodemod):
         for node in module.nodes_of(ast.Call, ast.Attribute):
             owner, by_name = _asked_as_before(node), isinstance(node, ast.Call) and bool(node.keywords)
             if owner is not None and (by_name or not updates.are_made):
-                is_one = updates.may_be_optimizer(module, owner)
-                if is_one and (by_name or updates.is_annotated(module, owner)):
+                is_one = updates.may_be_optimizer(module, owner, node)
+                is_told = by_name or updates.is_annotated(module, owner) or updates.takes_gradients(module, node)
+                if is_one and is_told:
                     yield Location(module, node)
 
     def rewrite(self) -> None:
@@ -100,10 +101,13 @@ class KeepNnxOptimizers(ModernizeCodemod):
         assert isinstance(call.func, ast.Attribute)
         text = site.text(call.func)
         if not updates.are_made:
-            self.refuse(
+            told = (
                 f"since Flax 0.11 `update` of `nnx.Optimizer` takes the model before the gradients, both by position; "
                 f"write `{text}(model, ...)`, or `nnx.ModelAndOptimizer` where it is made"
             )
+            if not updates.is_optimizer(site.module, call.func.value):
+                site.leave(f"{told}, if this is one")
+            self.refuse(told)
         if call.keywords[0].arg != "grads" or not updates.is_optimizer(site.module, call.func.value):
             site.leave(
                 f"since Flax 0.11 an optimizer takes gradients by position alone; write `{text}(...)` without "
@@ -141,16 +145,22 @@ class _OldUpdates:
     def is_seen(self) -> bool:
         """Whether the program updates an optimizer so, or asks one for its model."""
         return any(
-            owner is not None and self.may_be_optimizer(module, owner)
+            (owner := _asked_as_before(node)) is not None and self.may_be_optimizer(module, owner, node)
             for module in self._modules
-            for owner in (_asked_as_before(node) for node in module.nodes_of(ast.Call, ast.Attribute))
+            for node in module.nodes_of(ast.Call, ast.Attribute)
         )
 
-    def may_be_optimizer(self, module: ModuleUses, owner: ast.expr) -> bool:
-        """Whether a value may be an optimizer."""
+    def may_be_optimizer(self, module: ModuleUses, owner: ast.expr, node: ast.AST) -> bool:
+        """Whether a value may be an optimizer: one out of view is, where `node` updates it by gradients alone."""
         if self.is_optimizer(module, owner):
             return True
-        return bool(self._flow.may(Value(module, owner), self._is_made).answers)
+        found = self._flow.may(Value(module, owner), self._is_made)
+        return bool(found.answers) or (bool(found.unknown) and self.takes_gradients(module, node))
+
+    def takes_gradients(self, module: ModuleUses, node: ast.AST) -> bool:
+        """Whether a node is a call that is given what a function of Flax for gradients gives."""
+        given = [*node.args, *(each.value for each in node.keywords)] if isinstance(node, ast.Call) else ()
+        return any(self._flow.may(Value(module, each), _is_gradient).answers for each in given)
 
     def is_optimizer(self, module: ModuleUses, owner: ast.expr) -> bool:
         """Whether a value is one for certain."""
@@ -170,6 +180,12 @@ class _OldUpdates:
             is_own = any(isinstance(part, ast.FunctionDef) and part.name == "update" for part in parts)
             return (not is_own and not _OPTIMIZERS.isdisjoint(found.outside)) or None
         return value.outside in _MADE or None
+
+
+def _is_gradient(value: Value) -> bool | None:
+    is_made = [step.kind for step in value.path[:2]] == [By.CALL, By.CALL]
+    is_part = value.head == "flax.nnx.value_and_grad" and value.path[2:3] == (item(1),)
+    return (is_made and (is_part or value.head == "flax.nnx.grad")) or None
 
 
 def _asked_as_before(node: ast.AST) -> ast.expr | None:
