@@ -235,6 +235,8 @@ OF_NNX = {
     STEP_OF_NNX.format("opt.update(grads)"): "told",
     f"{OPTIMIZER}{STEP_OF_NNX.format('opt.update(grads)')}": "rewritten",
     f"{OPTIMIZER}{STEP_OF_NNX.format('metrics.update(loss)')}": "",
+    STEP_OF_NNX.format("opt.update(grads)").replace("opt,", "opt: nnx.ModelAndOptimizer,"): "",
+    f"{STEP_OF_NNX.format('opt.update(grads)')}step(m, nnx.ModelAndOptimizer(m, optax.adam(1)), 1, 2)\n": "",
     f"{OPTIMIZER}{STEP_OF_NNX.format('opt.update(model, grads)')}": "",
 }
 

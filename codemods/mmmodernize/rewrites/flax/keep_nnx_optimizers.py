@@ -151,11 +151,12 @@ class _OldUpdates:
         )
 
     def may_be_optimizer(self, module: ModuleUses, owner: ast.expr, node: ast.AST) -> bool:
-        """Whether a value may be an optimizer: one out of view is, where `node` updates it by gradients alone."""
+        """Whether a value may be an optimizer, as what is not seen at all, where `node` updates it by gradients alone."""
         if self.is_optimizer(module, owner):
             return True
         found = self._flow.may(Value(module, owner), self._is_made)
-        return bool(found.answers) or (bool(found.unknown) and self.takes_gradients(module, node))
+        is_unseen = bool(found.unknown) and not found.others and self._classes.of(module, owner) is None
+        return bool(found.answers) or (is_unseen and self.takes_gradients(module, node))
 
     def takes_gradients(self, module: ModuleUses, node: ast.AST) -> bool:
         """Whether a node is a call that is given what a function of Flax for gradients gives."""
