@@ -151,7 +151,7 @@ class _OldUpdates:
         )
 
     def may_be_optimizer(self, module: ModuleUses, owner: ast.expr, node: ast.AST) -> bool:
-        """Whether a value may be an optimizer, as what is not seen at all, where `node` updates it by gradients alone."""
+        """Whether a value may be an optimizer: also one out of view that `node` updates by gradients alone."""
         if self.is_optimizer(module, owner):
             return True
         found = self._flow.may(Value(module, owner), self._is_made)
