@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,10 @@ from mmrewrite.results import Edit
 from mmrewrite.source.alignment import Change, aligned
 from mmrewrite.source.line_breaking import longest_line
 from mmrewrite.source.spans import begins_its_line
-from mmrewrite.source.text import SourceText
+from mmrewrite.source.text import SourceText, has_lines
+
+# Comments that linters take for no part of a line.
+_UNCOUNTED = re.compile(r" *#\s*(noqa|(type|pylint|pyright|ruff|isort|flake8):|nosec)[^\r\n]*")
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ def break_grown_calls(edits: Sequence[Edit], module: ModuleUses, width: int) -> 
         old = source.text[grown.start : grown.end]
         new = apply_edits(source.text, inside, grown.start, grown.end)
         own = indentation(source, grown.statement)
-        limit = max(width, longest_line(own + old))
+        limit = max(width, _longest(own + old))
         indent = _indent(source, edits, grown)
         broken = new
         if indent == own and source.newline in new:
@@ -52,12 +56,23 @@ def break_grown_calls(edits: Sequence[Edit], module: ModuleUses, width: int) -> 
             before = len(wrap("", own, source.newline, header=False)) - len(source.newline)
             changes = _changes(inside, before - grown.start)
             broken = unwrap(aligned(was, now, changes), own, grown.is_header)
-        if longest_line(indent + broken) > limit:
-            broken = fit_statement(broken, indent, None, limit, unit, source.newline, header=grown.is_header)
+        room = limit
+        if not has_lines(broken):
+            # What is behind it, of what linters count.
+            behind = source.text[grown.end : source.line_end(source.position(grown.end)[0])]
+            behind = _UNCOUNTED.sub("", behind).rstrip()
+            room = max(limit, _longest(own + old + behind)) - len(behind)
+        if _longest(indent + broken) > room:
+            broken = fit_statement(broken, indent, None, room, unit, source.newline, header=grown.is_header)
         if broken != new:
             found += [*edits[position : grown.first], _merged(inside, grown.start, old, broken)]
             position = grown.last
     return (*found, *edits[position:])
+
+
+def _longest(text: str) -> int:
+    """The columns of the longest line, as linters count them."""
+    return longest_line(_UNCOUNTED.sub("", text))
 
 
 def _changes(edits: Sequence[Edit], shift: int) -> list[Change]:

@@ -32,6 +32,9 @@ _EMPTIED = frozenset(("jax.experimental.pjit",))
 # The offsets of a range of characters, and the text that replaces it.
 _Change = tuple[int, int, str]
 
+# What keeps linters from telling of an import that nothing uses.
+_KEPT_UNUSED = re.compile(r"#\s*noqa\b(?!\s*:)|#\s*noqa\s*:[^#]*\bF401\b", re.IGNORECASE)
+
 
 @dataclass(eq=False)
 class ImportEdits:
@@ -142,13 +145,24 @@ class ImportEdits:
         elif not is_alone:
             yield self._without_semicolon(statement)
         elif behind and not tail:
-            yield start, stop - len(behind), ""
+            yield start, stop - len(behind), separator if self._ends_imports(statement) else ""
         else:
             line = (statement.end_lineno or statement.lineno) + 1
             while self._is_head_of_body(statement) and not source.line(line).strip():
                 # A block begins with no blank line.
                 line_end, line = source.line_end(line), line + 1
             yield source.line_starts[statement.lineno - 1], line_end, ""
+
+    def _ends_imports(self, statement: ast.Import | ast.ImportFrom) -> bool:
+        """Whether a statement is the last of a group of imports of which the one above it stays."""
+        block = block_around(self.module.parents[statement], statement)
+        place, kinds = block.index(statement), (ast.Import, ast.ImportFrom)
+        above = block[place - 1] if place else None
+        if not isinstance(above, kinds) or above.end_lineno != statement.lineno - 1:
+            return False
+        is_last = not any(isinstance(each, kinds) for each in block[place + 1 : place + 2])
+        items = self._of_statements.get(above, ())
+        return is_last and (not items or any(self._instead(item) != () for item in items))
 
     def _is_alone(self, statement: ast.Import | ast.ImportFrom) -> bool:
         """Whether nothing but a comment shares the lines of a statement."""
@@ -172,10 +186,7 @@ class ImportEdits:
         return begin, end, ""
 
     def _separator_before(self, statement: ast.Import | ast.ImportFrom) -> int | None:
-        """Offset of the `;` before a statement that goes away, None if the import before it changes as well.
-
-        The edit of that import may end at the `;`, and edits must not overlap.
-        """
+        """Offset of the `;` before a statement that goes away, None if the import before it goes with that."""
         source = self.module.facts.source
         begin = source.line_starts[statement.lineno - 1]
         start, _ = span(source, statement)
@@ -186,8 +197,8 @@ class ImportEdits:
             if other is not statement and other.end_lineno == statement.lineno and span(source, other)[1] <= start
         ]
         beside = (item for other in before[-1:] for item in self._of_statements[other])
-        is_beside_a_change = any(self._instead(item) is not None for item in beside)
-        return begin + len(text[:-1].rstrip(" \t")) if text.endswith(";") and not is_beside_a_change else None
+        goes = bool(before) and all(self._instead(item) == () for item in beside)
+        return begin + len(text[:-1].rstrip(" \t")) if text.endswith(";") and not goes else None
 
     def _instead(self, item: ImportedName) -> tuple[str, ...] | None:
         """Import lines that replace an imported name, None if it stays."""
@@ -324,7 +335,10 @@ class ImportEdits:
         """Whether another module, or a string such as one in `__all__`, may need a name of the module."""
         facts = self.module.facts
         # The names of an `__init__.py` are there to be imported, also by code that is not in view.
-        if facts.names.is_package or any(map(_is_reexport, self._by_local.get(local, ()))):
+        items = self._by_local.get(local, ())
+        if facts.names.is_package or any(map(_is_reexport, items)):
+            return True
+        if any(map(self._is_kept_unused, items)):
             return True
         word = re.compile(rf"\b{re.escape(local)}\b")
         hidden = self.context.hidden.get(facts.path, ())
@@ -336,6 +350,13 @@ class ImportEdits:
             if not isinstance(self.module.parents.get(node), ast.Expr | ast.JoinedStr) and not self._is_key(node):
                 return True
         return self._is_taken(local)
+
+    def _is_kept_unused(self, item: ImportedName) -> bool:
+        """Whether a comment says that an import is right though nothing uses it; one of an old name is so no more."""
+        if item.name in self.context.owners or self._is_gone(item):
+            return False
+        source, lines = self.module.facts.source, {item.alias.lineno, item.statement.lineno, item.statement.end_lineno}
+        return any(_KEPT_UNUSED.search(source.line(line)) for line in lines if line is not None)
 
     def _is_taken(self, local: str) -> bool:
         """Whether another module takes a name from this one: imports it, reads it as an attribute, or by its text.
