@@ -18,10 +18,12 @@ from mmrewrite.results import Rewrite
 REGISTRY = ModernizeRegistry()
 HEAD = "import jax\nimport jax.numpy as jnp\nimport optax\nfrom flax import nnx\nrngs = nnx.Rngs(0)\n"
 MODULE = "class M(nnx.Module):\n    def __init__(self):\n        {}\n    def f(self, x):\n        {}\n"
+CACHED = "import functools\n{}\ndef f(v):\n    return 1\ng = {}\np = nnx.Param(1.0)\n"
 LAYER = "m = nnx.Linear(2, 2, rngs=rngs)\n"
 
 # Programs that raise today, or mean something else, and become others that do what they did.
 REWRITTEN = {
+    "0.11.1: Object of its module": "from flax.nnx.object import Object\nclass O(Object):\n    pass\nO()\n",
     "0.11: Optimizer needs wrt": LAYER + "o = nnx.Optimizer(m, optax.sgd(1.0))\n",
     "0.11: update takes the model": LAYER
     + "o = nnx.Optimizer(m, optax.sgd(1.0), wrt=nnx.Param)\no.update(nnx.state(m))\n",
@@ -40,6 +42,13 @@ REWRITTEN = {
 # Those that are refused, or left alone with a sentence.
 TOLD = {
     "0.10.4: register_variable_name_type_pair": "nnx.register_variable_name_type_pair('a', nnx.Param)\n",
+    "0.10.7: RngStream takes the key": "nnx.RngStream('params', jax.random.key(0), jnp.uint32(0))\n",
+    "0.11: variables of states": LAYER + "[v.to_variable() for _, v in nnx.state(m).flat_state()]\n",
+    "0.11: states of variables": "nnx.Param.state(1.0)\n",
+    "0.11: state of a variable": "nnx.Param(1.0).mutable\n",
+    "0.11: definitions of graphs": LAYER + "g, _ = nnx.split(m)\ng.index_mapping\n",
+    "0.11.1: a module of before": "from flax.nnx.object import ObjectMeta\n",
+    "0.12.1: what a module imported": "from flax.nnx.variablelib import MutableArray\nMutableArray\n",
     "0.11: VariableState is Variable": LAYER + "isinstance(nnx.state(m)['kernel'], nnx.VariableState)\n",
     "0.11: modules are trees": LAYER + "jax.tree.map(type, [m])\n",
     "0.11: variables are trees": "jax.tree.leaves({'a': nnx.Param(1.0)})\n",
@@ -47,6 +56,12 @@ TOLD = {
     "0.12: variables in a set": "p = nnx.Param(1.0)\ns = set()\ns.add(p)\n",
     "0.12: a set of variables": "set([nnx.Param(1.0)])\n",
     "0.12: variables as keys": "p = nnx.Param(1.0)\nd = {}\nd[p] = p in d\n",
+    "0.12: keys of pairs": "p = nnx.Param(1.0)\ndict(zip([p], [1]))\n",
+    "0.12: keys of a list": "ps = [nnx.Param(1.0)]\ndict.fromkeys(ps)\n",
+    "0.12: more for a set": "p = nnx.Param(1.0)\ns = set()\ns.update(q for q in [p])\n",
+    "0.12: cached by a decorator": CACHED.format("@functools.lru_cache(maxsize=8)", "f") + "f(v=p)\n",
+    "0.12: cached by a call": CACHED.format("", "functools.cache(f)") + "g(p)\n",
+    "0.12: cached lambdas": "import functools\nf = functools.cache(lambda v: v)\nf(nnx.Param(1.0))\n",
     "0.12: sharding= unseen": "import lib\nlib.f({'sharding': 1})\ndef run(f, words):\n    f(**words)\nlib.f(run)\n",
     "0.12: == of variables": "p = nnx.Param(1.0)\np == nnx.Param(1.0)\n",
     "0.11.2: with_sharding_constraint": "nnx.with_sharding_constraint(x, None)\n",
@@ -75,6 +90,8 @@ NOTHING = {
     "0.12: data before None": MODULE.format("self.a = nnx.Param(1.0)", "self.a = None") + "M().f(1)\n",
     "0.12: eval_shape": "nnx.eval_shape(lambda: nnx.Linear(2, 2, rngs=nnx.Rngs(0)))\n",
     "0.12: variables in what is no set": "class Q:\n    add = staticmethod(id)\nq = Q()\nq.add(nnx.Param(1.0))\n",
+    "0.12: variables as values": "p = nnx.Param(1.0)\nset({'a': p})\ndict([('a', p)])\n{}.update(a=p)\n",
+    "0.12: cached for a value": CACHED.format("@functools.cache", "id") + "f(p.value), g(p)\n",
     "0.12: list of numbers": "import numpy as np\n" + MODULE.format("self.ls = [np.float32(1)]", "pass") + "M()\n",
     "0.12: truth of a variable": "if nnx.Param(jnp.ones(2)): pass\n",
     "0.12: trees of states": LAYER + "jax.tree.map(jnp.zeros_like, nnx.state(m))\n",

@@ -55,6 +55,7 @@ RELEASES = (
     ("orbax-checkpoint", "orbax.checkpoint", "0.2.0"),
 )
 _SAMPLED = frozenset(("orbax-checkpoint",))
+_ROOTS = tuple(f"{package.partition('.')[0]}." for _, package, _ in RELEASES)
 # Wheels of new releases refuse older Pythons, but they are only read here.
 _PYTHON = "3.13"
 
@@ -75,12 +76,14 @@ class Named:
     """A name in one release.
 
     `state` is "there", "warns", "raises", or "hidden" for a name that is bound but not offered, such as the import of a
-    helper. `message` is that of the warning or error, `origin` the place of what is named.
+    helper. `message` is that of the warning or error, `origin` the place of what is named: of a hidden name only if
+    that is in one of the packages that are read. `is_module` says that the name is a module.
     """
 
     state: str
     message: str = ""
     origin: str = ""
+    is_module: bool = False
 
 
 @dataclass
@@ -122,15 +125,20 @@ class Release:
         for name in filter(_is_public, self.paths):
             module = self.module(name)
             assert module is not None
-            found[name] = Named("there", "", name)
+            found[name] = Named("there", "", name, is_module=True)
             for local in self._bound(name, module):
                 full = f"{name}.{local}"
                 if full not in self.paths:
                     found[full] = module.deprecated.get(local) or self._state(name, local)
             for local in self._hidden(name, 0):
-                if local.isidentifier() and not local.startswith("_"):
-                    found.setdefault(f"{name}.{local}", Named("hidden"))
+                if local.isidentifier() and not local.startswith("_") and f"{name}.{local}" not in found:
+                    found[f"{name}.{local}"] = Named("hidden", "", self._origin(name, local))
         return found
+
+    def _origin(self, module: str, local: str) -> str:
+        """The place of what a hidden name names, if that is in one of the packages that are read."""
+        place = ".".join(filter(None, self.resolve(module, local)))
+        return place if place.startswith(_ROOTS) and not _TYPE_VARIABLE.match(local) else ""
 
     def _hidden(self, name: str, depth: int) -> Iterator[str]:
         """Every name that a module binds, also by `import *`."""
@@ -360,9 +368,39 @@ def rows(releases: Mapping[str, Mapping[str, Named]]) -> Iterator[dict[str, obje
         if message:
             row["message"] = " ".join(message.split())
         instead = _home_today(name, message, origin, homes.get(origin, ()) if origin else (), last)
+        like = _like_today(name, origin, last)
         if instead is not None:
-            row["instead"] = [instead, next(version for version, names in releases.items() if instead in names)]
+            row["instead"] = [instead, _there_since(instead, releases)]
+        elif like is not None and since[-1][1] == "gone":
+            row["like"] = like
         yield row
+
+
+def _there_since(name: str, releases: Mapping[str, Mapping[str, Named]]) -> str:
+    """The release from which on a name of the last one is there."""
+    lacking = [place for place, names in enumerate(releases.values()) if name not in names]
+    return list(releases)[max(lacking, default=-1) + 1]
+
+
+def _like_today(name: str, origin: str, last: Mapping[str, Named]) -> str | None:
+    """What a module around has under the same last name in the last release, or what came from another package."""
+    home, _, own = name.rpartition(".")
+    if origin and origin.partition(".")[0] != name.partition(".")[0]:
+        return origin if _is_public(origin) else None
+    around = (".".join(home.split(".")[:count]) for count in range(home.count("."), 0, -1))
+    found = ((each, last[each]) for place in around if (each := f"{place}.{own}") in last)
+    return next((each for each, named in found if named.state == "there" and not named.is_module), None)
+
+
+def once_modules(releases: Mapping[str, Mapping[str, Named]]) -> Iterator[dict[str, object]]:
+    """A row for each module of before that is an attribute of the module around it today, and no module any more."""
+    versions = list(releases)
+    last_with = {
+        name: place for place, names in enumerate(releases.values()) for name, named in names.items() if named.is_module
+    }
+    for name, place in sorted(last_with.items()):
+        if place + 1 < len(versions):
+            yield {"module": name, "since": [[versions[place + 1], "gone"]]}
 
 
 def _home_today(name: str, message: str, origin: str, same: Sequence[str], last: Mapping[str, Named]) -> str | None:
@@ -388,7 +426,7 @@ def _changes(name: str, releases: Mapping[str, Mapping[str, Named]]) -> tuple[li
         if state == "hidden":
             state = "there"
         if before is None:
-            if named is None or named.state == "hidden":
+            if named is None or (named.state == "hidden" and not named.origin):
                 continue
             if state == "there":
                 before = state
@@ -469,7 +507,7 @@ def _index(folder: Path) -> Iterator[tuple[dict[str, Any], Path]]:
         names = {version: names for version, (names, _, _) in zip(wheels, read, strict=True)}
         head = {"package": package, "releases": list(wheels)}
         yield from ((head, path) for path in (INDEX, PARTS))
-        yield from ((row, INDEX) for row in rows(names))
+        yield from ((row, INDEX) for row in (*rows(names), *once_modules(names)))
         parts = {version: parts for version, (_, parts, _) in zip(wheels, read, strict=True)}
         yield from ((row, PARTS) for row in part_rows(parts))
         yield from ((row, PARTS) for row in moved_rows(parts, _moves(package)))
@@ -553,19 +591,23 @@ for name in json.load(sys.stdin):
 def corrected(found: Sequence[dict[str, object]], python: str) -> Iterator[dict[str, object]]:
     """The rows, without names that an interpreter with the last releases has although their source does not show it.
 
-    Modules made at import, and `import *` of what is made so, cannot be read. Names that are silently gone after a
-    warning are marked so.
+    Of modules of before, those stay that it has under their name. Modules made at import, and `import *` of what is
+    made so, cannot be read. Names that are silently gone after a warning are marked so.
     """
-    names = [row["name"] for row in found if "name" in row]
+    names = [row.get("name", row.get("module")) for row in found if "releases" not in row]
     looked = subprocess.run(
         [python, "-c", _LOOK], input=json.dumps(names), capture_output=True, text=True, check=True
     ).stdout
     exists = dict(zip(names, map(json.loads, looked.splitlines()), strict=True))
     releases: list[str] = []
     for row in found:
-        if "name" not in row:
+        if "releases" in row:
             releases = list(map(str, row["releases"]))  # type: ignore[call-overload]
             yield row
+            continue
+        if "module" in row:
+            if exists[row["module"]]:
+                yield row
             continue
         since: list[list[str]] = row["since"]  # type: ignore[assignment]
         there = exists[row["name"]]

@@ -38,6 +38,7 @@ class Shape:
         required: The parameters without a default.
         takes_more: Whether any number of arguments by position may follow.
         is_of_class: Whether it is a method that is given no object where it is called by its class.
+        own: The name of a class where it is defined.
     """
 
     keywords: Mapping[str, str] | None = None
@@ -47,6 +48,7 @@ class Shape:
     required: frozenset[str] = frozenset()
     takes_more: bool = False
     is_of_class: bool = False
+    own: str = ""
 
 
 @dataclass
@@ -113,7 +115,8 @@ def _shape(release: Release, definer: str, statement: Statement) -> Shape:
     if isinstance(statement, ast.FunctionDef):
         return _of_function(statement, 0)
     seen, is_all = _members(release, definer, statement, 0)
-    return replace(_of_constructor(release, definer, statement, 0), members=seen if is_all else None, seen=seen)
+    made = _of_constructor(release, definer, statement, 0)
+    return replace(made, members=seen if is_all else None, seen=seen, own=statement.name)
 
 
 # Decorators whose functions are called otherwise than they are written.
@@ -174,7 +177,7 @@ def _bases(release: Release, definer: str, statement: ast.ClassDef) -> Iterator[
     """The base classes of a class, None for one that is out of view."""
     for base in statement.bases:
         dotted = _dotted(base.value if isinstance(base, ast.Subscript) else base)
-        if dotted in ("object", "Generic", "typing.Generic", "abc.ABC", "ABC", "Protocol", "Protocol"):
+        if (dotted or "").rpartition(".")[2] in ("object", "Generic", "ABC", "Protocol"):
             continue
         found = _followed(release, definer, dotted) if dotted is not None else None
         yield found
@@ -376,7 +379,7 @@ def part_rows(releases: Mapping[str, Parts]) -> Iterator[Row]:
     members = [shape.seen for shape in last.shapes.values()]
     found: dict[tuple[str, str], Row] = {}
     for name in sorted(homes, key=lambda name: (name.count("."), len(name), name)):
-        history = [(version, parts.shapes[name]) for version, parts in releases.items() if name in parts.shapes]
+        history = _history(name, releases)
         gone = (*_gone_keywords(history), *_gone_members(history, members))
         of_class = {"of_class": True} if last.shapes[name].is_of_class else {}
         changed = (*_changed_places(history), *_new_requirements(history), *_changed_defaults(history))
@@ -390,16 +393,28 @@ def part_rows(releases: Mapping[str, Parts]) -> Iterator[Row]:
 History = Sequence[tuple[str, Shape]]
 
 
+def _history(name: str, releases: Mapping[str, Parts]) -> History:
+    return [(version, parts.shapes[name]) for version, parts in releases.items() if name in parts.shapes]
+
+
 def _gone_keywords(history: History) -> Iterator[Row]:
     for part, since in _gone([(version, shape.keywords) for version, shape in history]):
         yield {"keyword": part, "since": since}
 
 
 def _gone_members(history: History, others: Sequence[frozenset[str]]) -> Iterator[Row]:
-    """Members that went. An `only` one is a member of nothing else today, so its name alone tells what it was."""
-    for part, since in _gone([(version, shape.members) for version, shape in history]):
+    """Members that went. An `only` one is a member of nothing else today, so its name alone tells what it was.
+
+    Of a class that may have others today, they are those of the class itself: its objects `may` have them still, and
+    they are told by their names alone if the name is that of another class today.
+    """
+    last = history[-1][1]
+    is_open, is_another = last.members is None, any(shape.own not in ("", last.own) for _, shape in history)
+    known = [(version, shape.seen if is_open or shape.members is None else shape.members) for version, shape in history]
+    for part, since in _gone(known):
         is_only = "_" in part and len(part) > 8 and not any(part in members for members in others)
-        yield {"member": part, "since": since, **({"only": True} if is_only else {})}
+        marks = {"only": is_only and (is_another or not is_open), "may": is_open}
+        yield {"member": part, "since": since, **{mark: True for mark, is_so in marks.items() if is_so}}
 
 
 def _gone(values: Sequence[tuple[str, Collection[str] | None]]) -> Iterator[tuple[str, str]]:
@@ -425,7 +440,8 @@ def _changed_places(history: History) -> Iterator[Row]:
         place, row = _first_moved(order, final), Row()
         if place is not None and place < len(order):
             since = next(version for version, shape in later if _at(shape, place) != order[place])
-            row = {"place": place, "since": since, "was": list(order), "is": list(final)}
+            more = {"more": True} if history[-1][1].takes_more else {}
+            row = {"place": place, "since": since, "was": list(order), "is": list(final), **more}
         elif place is None and len(final) < len(order) and not later[-1][1].takes_more:
             ends = (version for version, shape in later if _at(shape, len(final)) is None and not shape.takes_more)
             row = {"named": len(final), "since": next(ends), "was": list(order)}

@@ -11,7 +11,8 @@ from functools import cached_property
 from itertools import accumulate
 
 from mmmodernize.edits.import_names import one_line, parts_that_go
-from mmmodernize.names.name_index import ONCE_MODULES, ONCE_MODULES_OF_THEMSELVES, old_names, row_around
+from mmmodernize.names.advice import ADVICE
+from mmmodernize.names.name_index import ONCE_MODULES_OF_THEMSELVES, old_names, once_modules, row_around
 from mmmodernize.names.shared_names import PJIT, STILL_THERE
 from mmmodernize.sites.site import ModernizeContext, ModuleDraft
 from mmmodernize.sites.version_guards import guard_of
@@ -229,7 +230,9 @@ class ImportEdits:
         home, _, name = item.alias.name.rpartition(".")
         if item.alias.asname is not None:
             return (f"from {home} import {name} as {item.alias.asname}",)
-        others = any(other is not item and other.alias.name not in ONCE_MODULES for other in self._by_local[item.local])
+        others = any(
+            other is not item and other.alias.name not in once_modules() for other in self._by_local[item.local]
+        )
         return () if others else (f"import {home}",)
 
     def _is_imported_twice(self, item: ImportedName) -> bool:
@@ -267,14 +270,16 @@ class ImportEdits:
         is_refused = any(f"{name}.".startswith(f"{item.name}.") for name in self.kept)
         is_active = any(owners[name] in active for name in self.context.old_names_below(item.name))
         home, _, own = module.rpartition(".")
-        if module in ONCE_MODULES:
-            yield f"`{module}` is no module any more, so this import fails; write `from {home} import {own}`", True
+        if module in once_modules():
+            again = ADVICE.get(module) if module not in ONCE_MODULES_OF_THEMSELVES else None
+            again = again or f"write `from {home} import {own}`"
+            yield f"`{module}` is no module any more, so this import fails; {again}", True
         elif is_active and not is_refused and self._is_gone(item):
             reason = "is gone, and the name is exported or used in a way that is not replaced; remove it"
             yield f"`{item.name}` {reason}", True
         # What the index does not know may have been in a module that it knows to be gone.
         around = row_around(item.name.rpartition(".")[0]) if item.name not in owners else None
-        if around and around.is_gone and around.name not in ONCE_MODULES and owners.get(around.name) in active:
+        if around and around.is_gone and around.name not in once_modules() and owners.get(around.name) in active:
             yield f"`{around.name}` {around.history}, so this import fails; {around.advice}", True
         known = old_names().get(item.name)
         is_idle = item.local not in self.module.heads and owners.get(item.name) in active

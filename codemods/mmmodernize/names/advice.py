@@ -104,6 +104,7 @@ ADVICE = {
     "flax.experimental.nnx": "write `flax.nnx`",
     "flax.optim": "write optax, by https://flax.readthedocs.io/en/latest/guides/converting_and_upgrading/optax_update_guide.html",
     "flax.nnx.graph": "write `flax.nnx`, which has what is public of it",
+    "flax.nnx.object": "write `flax.nnx.pytreelib`, which it is today",
     "flax.config": "import `flax`, and write `flax.config`",
     "flax.linen.ConvLSTM": "write `flax.linen.ConvLSTMCell`",
     **dict.fromkeys(
@@ -161,6 +162,12 @@ PART_ADVICE = {
     "flax.nnx.value_and_grad.wrt": "write `argnums=nnx.DiffState(0, ...)`",
     "flax.nnx.jit.donate_state": "write `donate_argnums=`",
     "flax.nnx.jit.constrain_state": "write `jax.lax.with_sharding_constraint` in the function",
+    "flax.nnx.RngStream.count": "write `stream.count[...] = count` below; it begins with 0",
+    **{
+        f"flax.nnx.{home}{name}.state": f"write `nnx.{name}` itself, since states hold variables"
+        for home in ("", "variablelib.")
+        for name in ("Variable", "Param", "BatchStat", "Cache", "Intermediate", "Perturbation")
+    },
     "flax.nnx.LoRA.kernel_init": "write `a_initializer=` and `b_initializer=`",
     "flax.nnx.bridge.ToLinen.metadata_type": "write `metadata_fn=`",
     **{f"chex.assert_{name}.ignore_nones": "it did nothing in chex 0.1.82; leave it out" for name in _OF_TREES},
@@ -188,6 +195,7 @@ OLDER_MEMBERS = {
 
 # Members of arrays and other objects that go by another name today, or are written as a call.
 SUCCESSORS = {
+    "flax.nnx.VariableState.to_variable": "copy",
     "jax.Array.block_host_until_ready": "block_until_ready",
     "jax.Array.device_buffer": "addressable_data(0)",
     "jax.Array.layout": "format",

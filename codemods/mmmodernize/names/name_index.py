@@ -24,15 +24,8 @@ INDEX_FILE = files("mmmodernize.names") / "old_names.jsonl"
 OLDER_FILE = files("mmmodernize.names") / "older_names.jsonl"
 TITLES = {"jax": "JAX", "flax": "Flax", "optax": "optax", "chex": "chex", "orbax.checkpoint": "Orbax"}
 ROOTS = frozenset(package.partition(".")[0] for package in TITLES)
-# Modules once, and objects of that name today: an import of one raises, or of something in one. Those of the first set
-# are the objects that the modules stood for.
+# The modules once, and objects today, that the modules stood for.
 ONCE_MODULES_OF_THEMSELVES = frozenset(("jax.config", "flax.config"))
-ONCE_MODULES = ONCE_MODULES_OF_THEMSELVES | frozenset(
-    (
-        "jax.memory",
-        *(f"optax.contrib.{name}" for name in ("cocob", "dadapt_adamw", "prodigy", "reduce_on_plateau", "sam")),
-    )
-)
 _VERBS = {"warns": "warns", "raises": "raises", "gone": "is gone", "there": "is there again"}
 
 
@@ -48,6 +41,7 @@ class OldName:
         instead: Where the last release has the same thing, and the first release that has it there.
         last_release: The last release without any of these changes, as far as one was read.
         by_hand: What to write, for names that are kept by hand.
+        like: What a module around it has under the same last name today, or where it came from.
     """
 
     name: str
@@ -57,6 +51,7 @@ class OldName:
     instead: tuple[str, str] | None = None
     last_release: str | None = None
     by_hand: str | None = None
+    like: str | None = None
 
     @property
     def is_gone(self) -> bool:
@@ -106,6 +101,11 @@ class OldName:
         around = next((ADVICE[place] for place in prefixes(self.name) if place in ADVICE), None)
         if around is not None:
             return around
+        if self.like is not None:
+            gone = row_around(self.like)
+            if gone is not None and gone.is_gone:
+                return gone.advice
+            return f"`{self.like}` is what has that name today; see whether it does the same"
         before = f", and {title} {self.last_release} shows what it was" if self.last_release else ""
         return f"no successor is named{before}: do without it, or keep a copy in your project"
 
@@ -141,6 +141,8 @@ def old_names() -> Mapping[str, OldName]:
     """The index, by full name."""
     found: dict[str, OldName] = {}
     for package, releases, row in (*rows_of(OLDER_FILE), *rows_of(INDEX_FILE)):
+        if "module" in row:
+            continue
         position = releases.index(row["since"][0][0])
         found[row["name"]] = OldName(
             row["name"],
@@ -150,8 +152,15 @@ def old_names() -> Mapping[str, OldName]:
             tuple(row["instead"]) if "instead" in row else None,
             releases[position - 1] if position else None,
             row.get("advice"),
+            row.get("like"),
         )
     return found
+
+
+@functools.cache
+def once_modules() -> frozenset[str]:
+    """Modules once, and objects or other names for a module today: an import of one raises, or of something in one."""
+    return ONCE_MODULES_OF_THEMSELVES | {row["module"] for _, _, row in rows_of(INDEX_FILE) if "module" in row}
 
 
 def row_around(name: str) -> OldName | None:
@@ -184,7 +193,7 @@ PACKAGES = (b"jax", b"flax", b"optax", b"chex", b"orbax", b"jnp", b"nnx", b"line
 @functools.cache
 def ends() -> Mapping[bytes, frozenset[bytes]]:
     """The last parts of all names that a file may be reported for, and for each what else such a file holds."""
-    return words_beside((*old_names(), *ONCE_MODULES))
+    return words_beside((*old_names(), *once_modules()))
 
 
 def words_beside(names: Iterable[str]) -> Mapping[bytes, frozenset[bytes]]:

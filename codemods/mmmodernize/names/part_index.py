@@ -30,6 +30,7 @@ class OldPart:
         since: The release without it.
         last_release: The last release with it.
         is_only: Of a member: whether nothing else in these packages has one of that name.
+        may_be_there: Of a member: whether objects of the class may have it still, as that answers for others.
         default: Of a flag: its default in the last release that had it, which is what later releases do.
     """
 
@@ -38,6 +39,7 @@ class OldPart:
     since: str
     last_release: str
     is_only: bool = False
+    may_be_there: bool = False
     default: str = ""
 
     def told(self, owner: str) -> str:
@@ -59,6 +61,7 @@ class ChangedPlaces:
         first: How many arguments are as they were.
         was: The parameters in their order before.
         now: The parameters in their order since then; None if the rest is passed by name alone.
+        takes_more: Whether any number of arguments may follow since then.
     """
 
     package: str
@@ -66,6 +69,11 @@ class ChangedPlaces:
     first: int
     was: tuple[str, ...]
     now: tuple[str, ...] | None
+    takes_more: bool = False
+
+    def raises(self, count: int) -> bool:
+        """Whether a call with so many arguments by position raises, whatever they are."""
+        return self.now is None or (count > len(self.now) and not self.takes_more)
 
 
 @dataclass(frozen=True)
@@ -134,7 +142,8 @@ def _by_owner(kind: str) -> Mapping[str, Mapping[str, OldPart]]:
     for package, releases, row in _rows():
         if kind in row:
             before = releases[releases.index(row["since"]) - 1]
-            part = OldPart(row[kind], package, row["since"], before, row.get("only", False), row.get("default", ""))
+            marks = (row.get("only", False), row.get("may", False), row.get("default", ""))
+            part = OldPart(row[kind], package, row["since"], before, *marks)
             for owner in row.get("of", ("",)):
                 found.setdefault(owner, {})[part.name] = part
     return found
@@ -181,9 +190,8 @@ def changed_places() -> Mapping[str, tuple[ChangedPlaces, ...]]:
             first = row["place"] if "place" in row else row["named"]
             now = tuple(row["is"]) if "is" in row else None
             for owner in row["of"]:
-                found.setdefault(owner, []).insert(
-                    0, ChangedPlaces(package, row["since"], first, tuple(row["was"]), now)
-                )
+                change = ChangedPlaces(package, row["since"], first, tuple(row["was"]), now, row.get("more", False))
+                found.setdefault(owner, []).insert(0, change)
     return {owner: tuple(changes) for owner, changes in found.items()}
 
 

@@ -170,9 +170,9 @@ class NnxVariables:
         """Whether a value is a variable, or one with an annotation; None if it may be one."""
         return self._has(Value(module, node), annotated=annotated)
 
-    def is_certain(self, module: ModuleUses, node: ast.expr) -> bool:
+    def is_certain(self, value: Value) -> bool:
         """Whether a value is a variable for certain: of most, that is seen to be wrong sooner than what else it is."""
-        return bool(self._flow.must(Value(module, node), self._may_be_certain)) and self.has(module, node) is True
+        return bool(self._flow.must(value, self._may_be_certain)) and self._has(value, annotated=False) is True
 
     def _may_be_certain(self, value: Value) -> bool | None:
         return True if self._is_annotated_one(value) or self._classes.class_of(value) in VARIABLES else None

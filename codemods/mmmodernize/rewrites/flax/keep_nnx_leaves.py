@@ -8,15 +8,16 @@ arrays in them. Since Flax 0.12 variables have no hash, and `==` compares their 
 
 To check: the program was written for a Flax before that.
 
-Refused: variables as keys of dictionaries and in sets, which raise. Reported, not edited: trees with modules or
-variables where nothing shows that the program is of an older Flax, or with `is_leaf` already; `==` of two variables.
+Refused: variables as keys of dictionaries, in sets, and as arguments of functions that `functools.lru_cache` wraps,
+which raise. Reported, not edited: trees with modules or variables where nothing shows that the program is of an older
+Flax, or with `is_leaf` already; `==` of two variables.
 See https://flax.readthedocs.io/en/latest/guides/pytree.html
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from mmmodernize.codemod import ModernizeCodemod
@@ -28,7 +29,8 @@ from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.calls import stars_of
 from mmrewrite.values.annotations import annotations_of, class_of_annotation
 from mmrewrite.values.containers import parts_of
-from mmrewrite.values.value import By, Own, Value
+from mmrewrite.values.flow import ValueFlow
+from mmrewrite.values.value import ELEMENT, By, Function, Own, Path, Value, item
 
 # Functions of trees, each with the place of its tree.
 _OF_TREES = {
@@ -45,7 +47,19 @@ _OF_TREES = {
 _STATES = frozenset(f"flax.nnx.{name}" for name in ("GraphDef", "State", "VariableState"))
 _CLASSES = {"module": "flax.nnx.Pytree", "variable": "flax.nnx.Variable"}
 _MAY_HASH = (ast.Dict, ast.DictComp, ast.Set, ast.SetComp, ast.Call, ast.Compare, ast.Subscript)
-_HASHING_METHODS = frozenset(("add", "discard", "get", "pop", "remove", "setdefault"))
+# What is hashed of the first argument of a method of dictionaries and sets, and of a function: all, its elements, or
+# the keys of its pairs.
+_OF_METHODS: Mapping[str, Path] = {
+    **dict.fromkeys(("add", "discard", "get", "pop", "remove", "setdefault"), ()),
+    **dict.fromkeys(("difference", "intersection", "symmetric_difference", "union", "update"), (ELEMENT,)),
+}
+_OF_FUNCTIONS: Mapping[str, Path] = {
+    "builtins.hash": (),
+    **dict.fromkeys((f"builtins.{name}" for name in ("dict.fromkeys", "frozenset", "set")), (ELEMENT,)),
+    **dict.fromkeys(("collections.Counter", "collections.OrderedDict.fromkeys"), (ELEMENT,)),
+    **dict.fromkeys(("builtins.dict", "collections.OrderedDict"), (ELEMENT, item(0))),
+}
+_CACHES = ("functools.cache", "functools.lru_cache")
 _MAKE_HASHING = frozenset(
     ("builtins.dict()", "builtins.set()", "collections.defaultdict()", "collections.OrderedDict()")
 )
@@ -72,14 +86,17 @@ class KeepNnxLeaves(ModernizeCodemod):
                 yield Location(module, call, part=use.name)
         flow = context.analysis(SharedFlow)
         for node in module.nodes_of(*_MAY_HASH):
-            hashed = [each for each in _hashed(node) if variables.is_certain(module, each)]
-            holder = _hashing(node)
+            holder, given = _hashed(module, node)
+            hashed = [place for place, value in given if variables.is_certain(value)]
             if hashed and (holder is None or flow.may(flow.at(module, holder), _hashes).answers):
                 yield from (Location(module, each) for each in hashed)
             is_equal = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq)
             compared = (node.left, node.comparators[0]) if isinstance(node, ast.Compare) and is_equal else ()
-            if compared and all(variables.is_certain(module, each) for each in compared):
+            if compared and all(variables.is_certain(Value(module, each)) for each in compared):
                 yield Location(module, node)
+        for value in context.analysis(_CachedCalls).arguments:
+            if value.module is module and isinstance(value.head, ast.expr) and variables.is_certain(value):
+                yield Location(module, value.head)
 
     def rewrite(self) -> None:
         """Say what is a leaf, or report the place."""
@@ -140,33 +157,67 @@ def _hashes(value: Value) -> bool | None:
     return is_display or value.outside in _MAKE_HASHING or None
 
 
-def _hashing(node: ast.AST) -> ast.expr | None:
-    """What has to be a dictionary or a set for a node to hash something."""
-    match node:
-        case ast.Call(func=ast.Attribute(value=holder)) | ast.Subscript(value=holder):
-            return holder
-        case ast.Compare(comparators=[holder]):
-            return holder
-    return None
+_Hashed = tuple[ast.expr | None, Sequence[tuple[ast.expr, Value]]]
 
 
-def _hashed(node: ast.AST) -> Iterator[ast.expr]:
-    """What a node takes for keys, or puts into a set."""
+def _hashed(module: ModuleUses, node: ast.AST) -> _Hashed:
+    """What has to be a dictionary or a set for a node to hash something, and what that is, each with its value."""
+    holder: ast.expr | None = None
+    found: Sequence[ast.expr] = ()
+    path: Path | None = ()
     match node:
-        case ast.Call(func=ast.Attribute(attr=name), args=[key, *_]) if name in _HASHING_METHODS:
-            found = [key]
-        case ast.Subscript(slice=key) | ast.Compare(left=key, ops=[ast.In() | ast.NotIn()]):
-            found = [key]
+        case ast.Call(func=function, args=[key, *_]):
+            path = _OF_FUNCTIONS.get(module.full_name(function) or "")
+            if path is None and isinstance(function, ast.Attribute):
+                holder, path = function.value, _OF_METHODS.get(function.attr)
+            if isinstance(key, ast.List | ast.Tuple | ast.Set) and path == (ELEMENT,):
+                found, path = key.elts, ()
+            elif path is not None:
+                found = [key]
+        case (
+            ast.Subscript(value=asked, slice=key)
+            | ast.Compare(left=key, ops=[ast.In() | ast.NotIn()], comparators=[asked])
+        ):
+            holder, found = asked, [key]
         case ast.Dict(keys=keys):
             found = [key for key in keys if key is not None]
         case ast.Set(elts=found):
             pass
         case ast.DictComp(key=key) | ast.SetComp(elt=key):
             found = [key]
-        case ast.Call(func=ast.Name(id="hash"), args=[key]):
-            found = [key]
-        case ast.Call(func=ast.Name(id="set" | "frozenset"), args=[ast.List(elts=found) | ast.Tuple(elts=found)]):
-            pass
         case _:
-            found = []
-    yield from (each for each in found if isinstance(each, ast.Name | ast.Attribute | ast.Call))
+            pass
+    may_be_one = [each for each in found if path or isinstance(each, ast.Name | ast.Attribute | ast.Call)]
+    return holder, [(each, Value(module, each).done(*path or ())) for each in may_be_one]
+
+
+class _CachedCalls:
+    """The arguments of calls of functions that keep their results, and hash the arguments for that.
+
+    Attributes:
+        arguments: Those in view.
+    """
+
+    def __init__(self, context: ModernizeContext) -> None:
+        flow = context.analysis(SharedFlow)
+        calls = (call for each in _cached(flow, context) for call in flow.calls_of(*each)[0])
+        self.arguments = [
+            value
+            for call in calls
+            for value in (*(each.value for each in call.positional), *(value for _, value in call.keywords))
+        ]
+
+
+def _cached(flow: ValueFlow, context: ModernizeContext) -> Iterator[tuple[ModuleUses, ast.AST]]:
+    """The functions of a project that keep their results."""
+    for module in context.modules.values():
+        for use in module.uses(_CACHES):
+            call = module.call_at(use.node)
+            holder = module.parents[call or use.node]
+            if isinstance(holder, Function):
+                yield module, holder
+            # `lru_cache(f)`, or `lru_cache(maxsize=8)(f)`.
+            for given in (each.args[0] for each in (call, holder) if isinstance(each, ast.Call) and each.args):
+                found = (module, given) if isinstance(given, ast.Lambda) else flow.function_at(module, given)
+                if found is not None:
+                    yield found

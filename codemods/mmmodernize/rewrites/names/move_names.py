@@ -115,6 +115,9 @@ _MOVES = {
     ),
     ("jax.experimental.pallas.tpu", "jax.experimental.pallas", "0.4.34"): "ANY CostEstimate",
     ("jax.experimental.pallas.tpu.TPUMemorySpace", "jax.experimental.pallas", "0.4.34"): "ANY",
+    ("jax.experimental.pallas.tpu.MemorySpace", "jax.experimental.pallas", "0.4.34"): "ANY",
+    ("jax.experimental.pallas.tpu.MemorySpace", "jax.experimental.pallas", "0.7.0"): "HOST",
+    ("jax.experimental.pallas.MemorySpace", "jax.experimental.pallas", "0.7.0"): "HOST",
     ("jax.experimental.pallas.tpu", "jax.experimental.pallas", "0.7.0"): "HOST",
     ("jax.experimental.pallas.tpu", "jax.experimental.pallas", "0.8.1"): "delay",
     ("jax.experimental.pallas.tpu", "jax.experimental.pallas.tpu", "0.6.2"): (
@@ -122,6 +125,7 @@ _MOVES = {
     ),
     ("jax._src.core", "jax.extend.core", "0.4.27"): "ClosedJaxpr",
     ("jax.ops", "jax.numpy", "0.4.13"): "index:s_",
+    ("flax.nnx.object", "flax.nnx", "0.9.0"): "Object",
     ("flax.optim", "flax.training.dynamic_scale", "0.5.0"): "DynamicScale DynamicScaleResult",
     ("flax.optim.dynamic_scale", "flax.training.dynamic_scale", "0.5.0"): "DynamicScale DynamicScaleResult",
     ("optax", "optax", "0.1.8"): ("additive_weight_decay:add_decayed_weights AdditiveWeightDecayState:EmptyState"),

@@ -72,6 +72,7 @@ _OF_OTHERS = frozenset(
 # What took its arguments in another order in still older releases.
 _SEVERAL_ORDERS = frozenset(("jax.jit",))
 _MEMBERS_OF_OTHERS = frozenset(("is_compatible_aval", "input_layouts", "output_layouts", "device_local_layout"))
+_OF_OTHERS_OBJECTS = frozenset(("flax.nnx.Optimizer.model", "flax.nnx.training.optimizer.Optimizer.model"))
 
 
 class ReportOldParts(ModernizeCodemod):
@@ -149,8 +150,8 @@ class ReportOldParts(ModernizeCodemod):
             change = _change(name, found)
             if change is not None and change.now is None:
                 self._name_arguments(name, change, found)
-            elif change is not None and _is_told(site.module, change, age):
-                self._tell_place(name, change)
+            elif change is not None and _is_told(site.module, change, found, age):
+                self._tell_place(name, change, found)
         others = _other_defaults(site.module, node, name, age)
         if others:
             self._tell_defaults(name, others)
@@ -199,8 +200,15 @@ class ReportOldParts(ModernizeCodemod):
             title = TITLES[asked.package]
             self.refuse(f"since {title} {asked.since}, `{name}` needs `{asked.name}`; pass it", found.call)
 
-    def _tell_place(self, name: str, change: ChangedPlaces) -> None:
+    def _tell_place(self, name: str, change: ChangedPlaces, found: CallForm) -> None:
         assert change.now is not None
+        if change.raises(found.count):
+            title, names = TITLES[change.package], ", ".join(f"`{each}`" for each in change.now)
+            self.refuse(
+                f"since {title} {change.since}, `{name}` takes no arguments by position but {names}; write the names "
+                f"of those that it has besides",
+                found.call,
+            )
         title, was, now = TITLES[change.package], change.was[change.first], change.now[change.first]
         self.site.leave(
             f"since {title} {change.since}, argument {change.first + 1} of `{name}` is `{now}` and no more `{was}`; "
@@ -221,8 +229,10 @@ class ReportOldParts(ModernizeCodemod):
         assert found is not None
         owner, is_certain = found
         if not is_certain:
-            part = only_members()[node.attr][owner]
-            site.leave(f"if this is a `{owner}`: `{node.attr}` {part.told(owner)}")
+            part = old_members()[owner][node.attr]
+            if part.is_only:
+                site.leave(f"if this is a `{owner}`: `{node.attr}` {part.told(owner)}")
+            site.leave(f"`{node.attr}` of `{owner}` {part.told(owner)}; an object may have one from elsewhere")
         new = SUCCESSORS.get(f"{owner}.{node.attr}")
         if new is None:
             self.refuse(f"`{node.attr}` of `{owner}` {old_members()[owner][node.attr].told(owner)}")
@@ -302,9 +312,11 @@ class _Objects:
             home = full.rpartition(".")[0]
             return (home, True) if node.attr in old_members().get(home, {}) and full not in old_names() else None
         owner = self._classes.of(module, node.value)
-        if owner is not None:
-            is_old = node.attr in old_members().get(owner, {}) and not self._project.defines(owner, module.facts)
-            return (owner, True) if is_old else None
+        if f"{owner}.{node.attr}" in _OF_OTHERS_OBJECTS or self._project.defines(owner or "", module.facts):
+            return None
+        part = old_members().get(owner or "", {}).get(node.attr)
+        if owner is not None and part is not None:
+            return owner, not part.may_be_there
         others = only_members().get(node.attr, {})
         possible = (owner for owner, part in others.items() if part.package.partition(".")[0] in self._packages)
         first = min(possible, key=lambda owner: (owner.count("."), owner), default=None)
@@ -320,12 +332,12 @@ def _old_keywords(name: str, found: CallForm) -> Iterator[ast.keyword]:
 def _is_changed(module: ModuleUses, name: str, found: CallForm, age: ProjectAge) -> bool:
     """Whether a call lacks an argument, or gives one by position that is not taken so any more or means another."""
     change = _change(name, found)
-    return any(_missing(name, found)) or (change is not None and _is_told(module, change, age))
+    return any(_missing(name, found)) or (change is not None and _is_told(module, change, found, age))
 
 
-def _is_told(module: ModuleUses, change: ChangedPlaces, age: ProjectAge) -> bool:
+def _is_told(module: ModuleUses, change: ChangedPlaces, found: CallForm, age: ProjectAge) -> bool:
     """Whether a call is old for certain: those that raise are; others may be written for today."""
-    return change.now is None or age.is_before(change.package, change.since, module)
+    return change.raises(found.count) or age.is_before(change.package, change.since, module)
 
 
 def _other_defaults(module: ModuleUses, function: ast.expr, name: str, age: ProjectAge) -> Sequence[ChangedDefault]:
