@@ -126,10 +126,6 @@ def _lines(source: SourceText, start: int, end: int) -> range:
 NOTHING_TO_TELL = {
     # The program may enter a mesh of its own, in which a spec means what it meant.
     "spec": {"with", "__enter__", "__aenter__", "apply async", "pool starmap", "submit args"},
-    # A function of a class is given the object first, which has no layers: the loop over these is refused.
-    "gradient function": {
-        *("attr", "class attribute obj", "dataclass default", "getattr", "singleton new", "weakref"),
-    },
     # What is compiled gives no functions.
     "methods of a compiled step": {"jit"},
 }

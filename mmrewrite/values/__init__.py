@@ -7,7 +7,8 @@ what is unknown, each with the reason. An unknown is never "no".
   `may`, to report by, and `must`, to edit by, which stops at its first unknown.
 - One step back for the forms of Python, each written once: `names.py` with `targets.py` (bindings, loops, contexts,
   patterns), `functions.py` with `arguments.py` (calls, results, decorators, closures), `classes.py` (attributes, bases,
-  fields, properties), `containers.py`, `library.py` (functions of Python's library, Flax and Equinox).
+  fields, properties), `containers.py`, `library.py` (functions of Python's library, Flax and Equinox), `callbacks.py`
+  (those that call what they are given). Names that are computed: `texts.py`.
 - What a project stores, and where: `stores.py`. What becomes of a value: `uses.py`. What a call runs: `callees.py`.
   What annotations say of a value: `annotations.py`.
 

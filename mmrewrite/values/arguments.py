@@ -59,15 +59,17 @@ def _placed(call: CallArguments, place: int | None) -> Iterator[tuple[Value, boo
     """What a call passes by position, with whether that is certain."""
     if place is None:
         return
+    is_shifted = False
     for index, each in enumerate(call.positional[: place + 1]):
         if each.is_starred:
             is_last = all(not other.is_starred for other in call.positional[index + 1 : place + 1])
-            yield each.value.done(item(place - index) if is_last else ELEMENT), False
-            if not is_last:
-                continue
-            yield from ((other.value, False) for other in call.positional[index + 1 :] if not other.is_starred)
-            return
-        if index == place:
+            # How many places an earlier one takes is not seen.
+            yield each.value.done(item(place - index) if is_last and not is_shifted else ELEMENT), False
+            is_shifted = True
+            if is_last:
+                yield from ((other.value, False) for other in call.positional[index + 1 :] if not other.is_starred)
+                return
+        elif index == place:
             yield each.value, True
 
 
@@ -101,8 +103,7 @@ def joined(first: CallArguments, second: CallArguments) -> CallArguments:
 
 def without_first(call: CallArguments) -> CallArguments:
     """The arguments of a call but for the first, which `partial` takes."""
-    first = call.positional[0]
-    if first.is_starred:
+    if not call.positional or call.positional[0].is_starred:
         return call
     return CallArguments(call.positional[1:], call.keywords, call.node)
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from mmrewrite.values.flow import ValueFlow
 from mmrewrite.values.functions import results_of
-from mmrewrite.values.library import MAKE_TREES
+from mmrewrite.values.library import RUN_MORE
 from mmrewrite.values.value import By, CallArguments, Function, Unknown, Value
 
 # Texts and containers, which run nothing of the program where they are gone through.
@@ -75,7 +75,7 @@ def _kind_of(flow: ValueFlow, value: Value) -> str | None:
     if isinstance(head, str):
         # What `operator.add` gives may be anything, but it runs what `a + b` does; JAX runs code of its own besides.
         is_operator = head.startswith("operator.") and all(isinstance(each, Unknown) for each in flow.behind(value))
-        return None if flow.behind(value) and not (is_operator or head in MAKE_TREES) else "outside"
+        return None if flow.behind(value) and not (is_operator or head in RUN_MORE) else "outside"
     if isinstance(head, _PLAIN) and first in (By.ELEMENT, By.REST) and len(path) == 1:
         return "plain"
     if isinstance(head, _PLAIN) and first is By.ATTRIBUTE:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import Binding
-from mmrewrite.values.containers import put_into
+from mmrewrite.values.containers import paths_of_items, put_into
 from mmrewrite.values.names import of_bound
-from mmrewrite.values.stores import Store
+from mmrewrite.values.stores import Store, own_class
 from mmrewrite.values.value import (
     AWAITED,
     ELEMENT,
@@ -96,6 +96,8 @@ def of_class(flow: ValueFlow, value: Value) -> _Found:
     match path:
         case [Access(By.ATTRIBUTE, "__class__" | "__new__" | "__init__"), *_]:
             return
+        case [Access(By.ATTRIBUTE, "__subclasses__"), Access(By.CALL), Access(By.ITEM | By.ELEMENT), *rest]:
+            yield from (Value(*below, tuple(rest)) for below in flow.below(definition))
         case [Access(By.ATTRIBUTE, str(name)), *rest]:
             yield from _attribute(
                 flow, value, (module, definition), None, name, tuple(rest), is_class=True, is_exact=True
@@ -214,7 +216,7 @@ def _by_method(flow: ValueFlow, owner: Value, step: Access, rest: Path) -> _Foun
             is_found |= name != "__missing__"
             inner = (_INNER[name],) if name in _INNER else ()
             yield owner.done(attribute(name), Access(By.CALL, flow.no_arguments), *inner, *rest)
-    names = _match_args(bases) or [*(_fields(flow, owner.module, definition) or ())]
+    names = _match_args(bases) or [*(fields_of(flow, owner.module, definition) or ())]
     if step.kind in (By.ITEM, By.ELEMENT) and names and not is_found:
         # A tuple with names, or a pattern.
         key = step.what.text if step.kind is By.ITEM and step.what is not None else None
@@ -266,12 +268,17 @@ def _attribute(
             yield from (each.done(*rest) for values in members.values() for each in values)
             yield from _said_by_new(bases, definition, value)
             return
-        case "_replace" | "replace" | "_asdict" | "_make", [Access(By.CALL), *_] if not _first_with(
-            bases.classes, name
-        ) and _takes_fields(flow, module, definition):
+        case "_replace" | "replace" | "_asdict" | "_make", [Access(By.CALL), *_] if (
+            not _first_with(bases.classes, name) and fields_of(flow, module, definition) is not None
+        ):
             yield from of_record_method(flow, owner, (attribute(name), *rest))
             if bases.outside or not bases.is_whole:
                 yield Unknown(f"a base of `{definition.name}` may have `{name}`", value)
+            return
+        case _, [Access(By.CALL), *_] if not _first_with(bases.classes, name) and (
+            found := [*_of_library_method(flow, owner, bases.outside, (attribute(name), *rest))]
+        ):
+            yield from found
             return
         case _:
             pass
@@ -302,13 +309,23 @@ def _attribute(
         if any(_binds(home, each, word) for home, each in family):
             yield Unknown(f"`{definition.name}` has `{word}`", value, is_open=is_found)
     # `setattr(self, name, value)` and the like; of what other code sets, most is of another object.
-    given = [store for store in computed if store.holder is not None and (store.words or store.value)]
+    given = [
+        store
+        for store in computed
+        if (store.words or store.value)
+        and (store.holder is not None or (store.key and flow.texts(Value(store.module, store.key)).is_whole))
+    ]
     for store in given:
         if store.words is not None:
             yield Value(store.module, store.words, (item(name), *rest), frame)
         else:
             yield from flow.stored(store, rest, frame)
-    is_given = is_found or bool(given)
+    whole = [each for each in stores_of(flow, of, "__dict__", is_exact=is_exact)[0] if each.holder is not None]
+    for store in whole:
+        # `self.__dict__ = self` of a dictionary knows what the dictionary was made of.
+        is_itself = own_class(store.module, flow.source_of(store)) is not None
+        yield from [owner.done(item(name), *rest)] if is_itself else flow.stored(store, (item(name), *rest), frame)
+    is_given = is_found or bool(given) or bool(whole)
     looked = [(home, each) for home, each in bases.classes if _binds(home, each, "__getattr__")]
     for store in computed[:1]:
         line = getattr(store.node, "lineno", 1)
@@ -344,7 +361,12 @@ def stores_of(
     def may_set(store: Store) -> bool:
         return store.holder in holders or (store.holder is None and flow.may_be(store, of[1]))
 
-    return [*filter(may_set, flow.stores.of(name))], [*filter(may_set, flow.stores.computed)]
+    computed = (
+        each
+        for each in filter(may_set, flow.stores.computed)
+        if each.key is None or flow.texts(Value(each.module, each.key)).may_be(name)
+    )
+    return [*filter(may_set, flow.stores.of(name))], [*computed]
 
 
 def _may_have(base: str, name: str) -> bool:
@@ -363,6 +385,39 @@ def of_record_method(flow: ValueFlow, owner: Value, path: Path) -> _Found:
             yield owner.done(Access(By.CALL, flow.call_with(first, is_starred=True)), *rest)
         case _:
             pass
+
+
+def _of_library_method(flow: ValueFlow, owner: Value, outside: Sequence[str], path: Path) -> _Found:
+    """What methods give of an object that its class has of a base in a library."""
+    homes = {name.partition(".")[0] for name in outside}
+    match path:
+        case [Access(By.ATTRIBUTE, "clone" | "copy"), *rest] if "flax" in homes:
+            yield from of_record_method(flow, owner, (attribute("replace"), *rest))
+        case [Access(By.ATTRIBUTE, "bind" | "merge"), Access(By.CALL), *rest] if "flax" in homes:
+            yield owner.done(*rest)
+        case [Access(By.ATTRIBUTE, "create"), *rest] if _TRAIN_STATE in outside:
+            yield owner.done(*rest)
+        case [Access(By.ATTRIBUTE, "apply"), Access(By.CALL, call), *rest] if "flax.linen.Module" in outside:
+            method, inner = call.at(1 << 30, "method"), flow.rest_of(call)
+            text = "__call__" if method is None else flow.text(method)
+            steps = rest[1:] if call.at(1 << 30, "mutable") is not None else rest
+            if text is not None:
+                yield owner.done(attribute(text), Access(By.CALL, inner), *steps)
+            elif method is not None:
+                yield method.done(Access(By.CALL, flow.merged(owner, inner)), *steps)
+        case [Access(By.ATTRIBUTE, "get" | "items" | "keys" | "pop" | "setdefault" | "values"), *_] if not (
+            _MAPPINGS.isdisjoint(outside)
+        ):
+            yield from (owner.done(*steps) for steps, _ in paths_of_items(path))
+            yield from (default for _, default in paths_of_items(path) if default is not None)
+        case _:
+            pass
+
+
+_TRAIN_STATE = "flax.training.train_state.TrainState"
+_MAPPINGS = frozenset(
+    f"{home}.{name}" for home in ("collections.abc", "typing") for name in ("Mapping", "MutableMapping")
+)
 
 
 def _match_args(bases: Bases) -> list[str]:
@@ -409,10 +464,12 @@ def _of_class_level(
         steps = () if is_alone else (Access(By.BOUND, owner),)
         yield from of_bound(flow, module, binding, (*steps, *rest), None)
         return
-    is_declared = isinstance(binding.statement, ast.AnnAssign)
-    if is_declared and not is_class and _takes_fields(flow, module, definition):
+    is_declared = isinstance(binding.statement, ast.AnnAssign) or (
+        binding.value is not None and _makes_field(flow, module, binding.value)
+    )
+    if is_declared and not is_class and fields_of(flow, module, definition) is not None:
         name, value = binding.name, binding.value
-        fields = _fields(flow, module, definition) or {}
+        fields = fields_of(flow, module, definition) or {}
         place = [*fields].index(name) if name in fields else None
         calls, reason = ([call], None) if call is not None else flow.calls_of(module, definition)
         if call is None:
@@ -424,6 +481,11 @@ def _of_class_level(
             yield from _given(flow, each, place, name, rest)
         if value is not None:
             yield from _default(flow, module, value, rest)
+        for part in definition.body:
+            # `@name.default`, of attrs
+            decorators = part.decorator_list if isinstance(part, Function) else ()
+            if f"{name}.default" in map(ast.unparse, decorators):
+                yield Value(module, part, (Access(By.CALL, flow.call_with(owner)), *rest))
         return
     if binding.value is not None:
         may_bind = not is_class and isinstance(binding.value, ast.Name | ast.Attribute | ast.Lambda | ast.Call)
@@ -447,14 +509,7 @@ def _given(flow: ValueFlow, call: CallArguments, place: int | None, name: str, r
 
 def _default(flow: ValueFlow, module: ModuleUses, value: ast.expr, rest: Path) -> _Found:
     """The default of a field: as it is written, or of `field(default=..., default_factory=...)`."""
-    name = flow.full_name(module, value.func) if isinstance(value, ast.Call) else None
-    if isinstance(value, ast.Call) and (name or "").rpartition(".")[2] in (
-        "field",
-        "Field",
-        "ib",
-        "attrib",
-        "variable",
-    ):
+    if isinstance(value, ast.Call) and _makes_field(flow, module, value, ("Field", "field", "variable")):
         for keyword in value.keywords:
             if keyword.arg == "default":
                 yield Value(module, keyword.value, rest)
@@ -464,11 +519,20 @@ def _default(flow: ValueFlow, module: ModuleUses, value: ast.expr, rest: Path) -
     yield Value(module, value, rest)
 
 
-def _takes_fields(flow: ValueFlow, module: ModuleUses, definition: ast.ClassDef) -> bool:
-    return _fields(flow, module, definition) is not None
+def _makes_field(flow: ValueFlow, module: ModuleUses, value: ast.expr, words: Sequence[str] = ()) -> bool:
+    """Whether an expression is `attr.ib()`, which needs no annotation, or a call of one of some words."""
+    name = (flow.full_name(module, value.func) if isinstance(value, ast.Call) else None) or ""
+    return name in ("attr.attrib", "attr.ib", "attrs.field") or name.rpartition(".")[2] in words
 
 
-def _fields(flow: ValueFlow, module: ModuleUses, definition: ast.ClassDef) -> dict[str, None] | None:
+def definition_of(value: Value) -> Definition | None:
+    """The class of an object, or a class."""
+    is_made = value.is_made or not value.path
+    head = value.head.definition if isinstance(value.head, Own) else value.head
+    return (value.module, head) if is_made and isinstance(head, ast.ClassDef) else None
+
+
+def fields_of(flow: ValueFlow, module: ModuleUses, definition: ast.ClassDef) -> dict[str, None] | None:
     """The fields of a class by place, None if its objects take none: it has an `__init__`."""
     classes = flow.bases(module, definition).classes
     if any(_binds(home, each, "__init__") for home, each in classes):
@@ -476,6 +540,8 @@ def _fields(flow: ValueFlow, module: ModuleUses, definition: ast.ClassDef) -> di
     found: dict[str, None] = {}
     for home, each in reversed(classes):
         for part in each.body:
+            if isinstance(part, ast.Assign) and _makes_field(flow, home, part.value):
+                found.update(dict.fromkeys(each.id for each in part.targets if isinstance(each, ast.Name)))
             if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
                 annotation = flow.full_name(
                     home, part.annotation.value if isinstance(part.annotation, ast.Subscript) else part.annotation

@@ -41,6 +41,7 @@ _PUT_LAST = frozenset(("heapq.heappush", "heapq.heappushpop", "heapq.heapreplace
 _GIVE_PART = frozenset(("get", "setdefault"))
 _PUT_ALL = frozenset(("extend", "extendleft", "update"))
 _TAKE_OUT = frozenset(("pop", "popleft", "popitem"))
+_REORDERED = "a container is changed, so that its items may stand elsewhere"
 _REORDER = frozenset(("reverse", "rotate", "sort", "remove", "clear", *_TAKE_OUT))
 
 
@@ -217,10 +218,14 @@ def put_into(
         return
     step, rest = asked[0][0], asked[0][1:]
     # What a library gives may be no container at all.
+    values = [*values]
     is_container = any(_is_container(flow, *each) for each in values)
     for home, place in places:
-        found = _put_at(flow, home, place, step, rest)
-        yield from (each for each in found if is_container or isinstance(each, Value))
+        for each in _put_at(flow, home, place, step, rest):
+            if isinstance(each, Unknown) and each.reason == _REORDERED:
+                yield from (Value(module, value, (ANY_ITEM, *rest)) for module, value in values if value is not None)
+            if is_container or isinstance(each, Value):
+                yield each
 
 
 def _is_container(flow: ValueFlow, module: ModuleUses, value: ast.expr | None) -> bool:
@@ -328,7 +333,7 @@ def _by_method(flow: ValueFlow, module: ModuleUses, call: ast.Call, method: str,
             if keyword.arg is None or _may_be_same(Access(By.ITEM, Key(str, keyword.arg)), step):
                 yield Value(module, keyword.value, rest if keyword.arg is not None else (step, *rest))
     elif method in _REORDER and step.kind is By.ITEM:
-        yield Unknown("a container is changed, so that its items may stand elsewhere", Value(module, call))
+        yield Unknown(_REORDERED, Value(module, call))
 
 
 def _handed_on(flow: ValueFlow, module: ModuleUses, call: ast.Call) -> Sequence[Unknown]:

@@ -14,6 +14,7 @@ from mmrewrite.source.names import Binding, Scope
 from mmrewrite.values import arguments, classes, containers, functions, library, names, operators
 from mmrewrite.values.stores import Store, Stores, TextWrite
 from mmrewrite.values.targets import of_target, written
+from mmrewrite.values.texts import ANYTHING, Texts, texts_of
 from mmrewrite.values.value import (
     AWAITED,
     Access,
@@ -31,6 +32,7 @@ from mmrewrite.values.value import (
     Unknown,
     Value,
     attribute,
+    item,
 )
 
 Answer = TypeVar("Answer")
@@ -87,6 +89,7 @@ class ValueFlow:
         self._given: dict[ast.AST, tuple[Sequence[CallArguments], str | None]] = {}
         self._replacing: dict[str, Sequence[tuple[Store, Path]]] = {}
         self._owning: dict[Store, Collection[str]] = {}
+        self._texts: dict[Value, Texts] = {}
 
     # Modules and names
 
@@ -365,6 +368,14 @@ class ValueFlow:
         """The text that a value is, as written or by a name."""
         return self.must(value, _text)
 
+    def texts(self, value: Value) -> Texts:
+        """The texts that a value may be, for names that are computed."""
+        if value not in self._texts:
+            # What it is may lead here again.
+            self._texts[value] = Texts([ANYTHING], is_whole=False)
+            self._texts[value] = texts_of(self, value)
+        return self._texts[value]
+
     def key(self, value: Value) -> Access:
         """The step to the item of a key."""
         return containers.key_step(value)
@@ -415,6 +426,9 @@ class ValueFlow:
                 yield Value(module, inner, (attribute(name), *path), frame)
             case ast.Call(func=function):
                 yield Value(module, function, (Access(By.CALL, self.call_at(module, head, frame)), *path), frame)
+            case ast.Subscript(value=ast.Call(func=ast.Name(id="globals" | "vars")) as inner, slice=key):
+                for text in self.texts(Value(module, key, (), frame)).texts:
+                    yield Value(module, inner, (item(text), *path), frame)
             case ast.Subscript(value=inner, slice=key):
                 yield Value(module, inner, (self._subscript(module, key), *path), frame)
             case ast.IfExp(body=first, orelse=second):
@@ -462,6 +476,8 @@ class ValueFlow:
 
     def written(self, module: ModuleUses, node: ast.expr) -> ast.expr:
         """An expression, or the constant for which its name stands, if no other module sets the name."""
+        if isinstance(node, ast.Name) and node.id == "__name__" and module.scope_of(node).owner(node.id) is None:
+            return ast.Constant(module.facts.names.name)
         found = written(module, node)
         stores = self.stores.set_in(module, node.id) if isinstance(node, ast.Name) and found is not node else ()
         return node if any(True for _ in stores) else found

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from mmrewrite.values.arguments import default_of, of_parameter
+from mmrewrite.values.containers import put_into
 from mmrewrite.values.value import (
     AWAITED,
     ELEMENT,
@@ -94,6 +95,8 @@ def of_function(flow: ValueFlow, value: Value) -> _Found:
             stores = [each for each in flow.stores.of(name) if flow.may_be(each, function)]
             for store in stores:
                 yield from flow.stored(store, tuple(rest), None)
+            values = [(store.module, flow.source_of(store)) for store in stores]
+            yield from put_into(flow, values, flow.stores.reads(name) if stores else (), tuple(rest))
         case [Access(By.CALL, call), *rest]:
             yield from _called(flow, value, function, call, tuple(rest))
         case _:
@@ -160,11 +163,18 @@ def of_decorated(flow: ValueFlow, value: Value) -> _Found:
         return
     given = flow.call_with(Value(value.module, inner, (), value.frame))
     yield Value(value.module, decorator, (Access(By.CALL, given), *value.path), value.frame)
+    home = name.partition(".")[0]
+    if value.path and home and home not in _KNOWN and not flow.project.holds(name, value.module.facts):
+        # What a library does with it is not seen: most call it.
+        yield Value(value.module, inner, value.path, value.frame)
 
 
+# Libraries of which all decorators are known that give something else.
+_KNOWN = frozenset(("builtins", "contextlib", "equinox", "flax", "functools", "haiku", "jax", "optax"))
 # Decorators that give what they are given.
 _KEEP_IT = frozenset(
     (
+        *("attr.attrs", "attr.s"),
         "abc.abstractmethod",
         "atexit.register",
         "functools.total_ordering",

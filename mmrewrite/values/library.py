@@ -6,16 +6,19 @@ What is not listed here gives something of its own: then the full name, with wha
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from mmrewrite.source.calls import PARTIALS
 from mmrewrite.source.names import last_name
 from mmrewrite.values.arguments import given, joined, without_first
-from mmrewrite.values.classes import of_record_method
+from mmrewrite.values.callbacks import CALL_BACK, of_called_back
+from mmrewrite.values.classes import definition_of, fields_of, of_record_method
 from mmrewrite.values.containers import paths_of_items
 from mmrewrite.values.names import of_bound
 from mmrewrite.values.operators import WORDS, of_operands
+from mmrewrite.values.texts import ANYTHING, Texts
 from mmrewrite.values.value import (
     ANY_ITEM,
     AWAITED,
@@ -26,6 +29,7 @@ from mmrewrite.values.value import (
     CallArguments,
     Display,
     Function,
+    GivenValue,
     Key,
     Own,
     Path,
@@ -57,20 +61,27 @@ _GIVE_FIRST = frozenset(
         *("builtins.staticmethod", "builtins.classmethod", "functools.cache", "functools.total_ordering"),
         *("atexit.register", "sys.intern", "types.coroutine", "types.MappingProxyType"),
         # Of `graphdef, state = nnx.split(model)` the definition stands for the module.
-        *("flax.nnx.clone", "flax.nnx.merge", "flax.nnx.view", "equinox.combine", "equinox.filter"),
+        *("flax.nnx.clone", "flax.nnx.merge", "flax.nnx.view", "equinox.filter"),
         *("equinox.nn.inference_mode", "equinox.tree_inference"),
+        *("typing.assert_type", "typing.reveal_type", "typing_extensions.assert_type"),
+        *(f"flax.core.{home}{name}" for home in ("", "frozen_dict.") for name in ("freeze", "unfreeze")),
     )
 )
 _COPY = frozenset(("__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__"))
 _REPLACE = frozenset(("dataclasses.replace", "copy.replace", "attrs.evolve", "attr.evolve"))
-_GIVE_SECOND = frozenset(("typing.cast", "typing_extensions.cast", "equinox.tree_at"))
+_GIVE_SECOND = frozenset(("typing.cast", "typing_extensions.cast"))
 # What they are called with first is gone through, and comes out in the same order, or in another one.
 _GO_THROUGH = frozenset(
     (
         *(f"builtins.{name}" for name in ("iter", "list", "tuple")),
         *("collections.deque", "collections.UserList", "itertools.tee"),
+        *("tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "tqdm.rich.tqdm", "rich.progress.track"),
+        "flax.jax_utils.prefetch_to_device",
     )
 )
+# Arrays of anything, whatever their shape, and what gives the same entries in another one.
+_ARRAYS = frozenset(f"numpy.{name}" for name in ("array", "asarray", "concatenate", "stack"))
+_SAME_ENTRIES = frozenset(("copy", "flatten", "ravel", "reshape", "squeeze", "tolist", "transpose"))
 _MIX_UP = frozenset(
     (
         *(f"builtins.{name}" for name in ("frozenset", "reversed", "set", "sorted")),
@@ -92,8 +103,24 @@ _DICTIONARIES = frozenset(
         "collections.UserDict",
         "types.MappingProxyType",
         "weakref.WeakValueDictionary",
+        "flax.core.FrozenDict",
+        "flax.core.frozen_dict.FrozenDict",
     )
 )
+# Dictionaries of which items are attributes, too.
+ATTRIBUTE_DICTIONARIES = frozenset(
+    (
+        *(
+            f"ml_collections.{home}{name}"
+            for home in ("", "config_dict.")
+            for name in ("ConfigDict", "FrozenConfigDict", "config_dict.create", "create")
+        ),
+        *("addict.Dict", "box.Box", "easydict.EasyDict", "munch.Munch", "omegaconf.OmegaConf.create"),
+        *("flax.nnx.Dict", "flax.nnx.State"),
+    )
+)
+# Their methods that give what is in them in other ways, or themselves.
+_OF_DICTIONARIES = frozenset(("copy", "get", "items", "keys", "pop", "setdefault", "values"))
 _EXECUTORS = tuple(f"concurrent.futures.{name}PoolExecutor" for name in ("Thread", "Process"))
 _CONTEXTS = frozenset(("contextlib.contextmanager", "contextlib.asynccontextmanager"))
 # What is called with the arguments of the function that it is given, and gives what that gives, as far as this is no
@@ -102,20 +129,41 @@ _WRAP = frozenset(("functools.lru_cache", "functools.cache"))
 # What these make of a function gives what the function gives, entry by entry.
 _ENTRY_BY_ENTRY = frozenset(
     (
-        *(f"jax.{name}" for name in ("checkpoint", "jit", "named_call", "pmap", "vmap")),
-        *(f"flax.nnx.{name}" for name in ("jit", "pmap", "remat", "vmap")),
+        *(f"jax.{name}" for name in ("checkpoint", "custom_jvp", "custom_vjp", "jit", "named_call", "pmap", "vmap")),
+        *("jax.shard_map", "jax.experimental.shard_map.shard_map", "jax.numpy.vectorize", "numpy.vectorize"),
+        *(f"flax.nnx.{name}" for name in ("jit", "pmap", "remat", "scan", "shard_map", "split_rngs", "vmap")),
         *(f"equinox.filter_{name}" for name in ("checkpoint", "jit", "pmap", "vmap")),
     )
 )
 _TREES = frozenset(
     form
-    for name in ("flatten", "leaves", "map", "structure", "unflatten")
-    for form in (f"jax.tree.{name}", f"jax.tree_util.tree_{name}", f"jax.tree_{name}")
+    for name in ("flatten", "leaves", "map", "reduce", "structure", "unflatten")
+    for form in (
+        *(f"jax.tree.{name}", f"jax.tree_util.tree_{name}", f"jax.tree_{name}"),
+        *(f"jax.tree.{name}_with_path", f"jax.tree_util.tree_{name}_with_path"),
+    )
 )
 # What these give is put together anew, and so is each container in it.
 MAKE_TREES = _ENTRY_BY_ENTRY | _TREES
+# Functions that run code of JAX besides.
+RUN_MORE = MAKE_TREES | (CALL_BACK - {"functools.reduce"})
+# What these make of a class of Flax is a class that is called in the same way.
+_GIVE_CLASS = frozenset(f"flax.linen.{name}" for name in ("checkpoint", "jit", "remat", "scan", "vmap"))
+_VARIABLES = frozenset(
+    f"flax.nnx.{name}"
+    for name in ("BatchStat", "Cache", "Intermediate", "Param", "RngKey", "Variable", "VariableState")
+)
+_GRADIENTS = frozenset(
+    (
+        *("jax.grad", "jax.value_and_grad", "flax.nnx.grad", "flax.nnx.value_and_grad"),
+        *("equinox.filter_grad", "equinox.filter_value_and_grad"),
+    )
+)
+# What is made by these is called with the arguments of the function or the class that they are given.
+PASS_ARGUMENTS_ON = _ENTRY_BY_ENTRY | _GRADIENTS | _GIVE_CLASS | _WRAP | {"optax.inject_hyperparams"}
 # So deep in trees leaves are looked for.
 _DEEPEST_LEAF = 3
+_NO_PATH = Display((), is_mapping=False, is_loose=True)
 _CONTAINERS = (ast.Tuple, ast.List, ast.Dict, ast.ListComp, ast.DictComp, Display)
 _OPERATORS = frozenset((*WORDS.values(), "concat"))
 _PROPERTIES = frozenset(("builtins.property", "functools.cached_property"))
@@ -141,10 +189,14 @@ def of_outside(flow: ValueFlow, value: Value) -> _Found:
     call, rest = path[0].what, path[1:]
     assert isinstance(call, CallArguments)
     form = _FORMS.get(name)
-    if form is not None:
+    bound = next((place for place, step in enumerate(path) if step.kind is not By.CALL), len(path))
+    is_bound = path[bound : bound + 1] and path[bound].kind is By.BOUND
+    if is_bound and (form in _MAKE_OBJECTS or name in _NEVER_BOUND):
+        # What a class holds is given the object only if it is a function.
+        yield value._replace(path=(*path[:bound], *path[bound + 1 :]))
+    elif form is not None:
         yield from form(flow, value, call, rest)
     elif By.BOUND in (step.kind for step in path):
-        # What a class holds is given the object only if it is a function.
         yield value._replace(path=tuple(step for step in path if step.kind is not By.BOUND))
     elif any(name == each or name.startswith(f"{each}.") for each in _GIVE_ANYTHING):
         yield Unknown(f"`{name}` may give anything", value)
@@ -192,6 +244,11 @@ def _first(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _F
                 yield given_value.done(*(() if word is not None else (item(name),)), *rest[1:])
 
 
+def _combined(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    """`eqx.combine(params, static)`, of which each part is of one of them."""
+    yield from (each.done(*rest) for each in given(call))
+
+
 def _split(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
     """The parts of a module: the definition that `nnx.split` gives, or both modules of `eqx.partition`."""
     if rest and rest[0] in ((item(0), item(1)) if value.head == "equinox.partition" else (item(0),)):
@@ -199,14 +256,52 @@ def _split(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _F
 
 
 def _second(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
-    second = call.at(1, "val")
+    second = call.at(1, "pytree" if value.head == "equinox.tree_at" else "val")
     yield second.done(*rest) if second is not None else Unknown("an argument is not seen", value)
+
+
+def _tree_at(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    """`eqx.tree_at(lambda model: model.layers[0], model, layer)`."""
+    yield from _second(flow, value, call, rest)
+    where, replaced = call.at(0, "where"), call.at(2, "replace")
+    part = where.head.body if where is not None and isinstance(where.head, ast.Lambda) else None
+    count = 0
+    while isinstance(part, ast.Attribute | ast.Subscript):
+        part, count = part.value, count + 1
+    if count and replaced is not None:
+        yield replaced.done(*rest[count:]) if len(rest) >= count else Unknown("a part of it is replaced", value)
+    else:
+        yield Unknown("what is replaced in a tree is not seen", value)
 
 
 def _new_type(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
     """`NewType("Name", kind)`, which gives what it is called with."""
     if rest and rest[0].kind is By.CALL:
         yield from _first(flow, value, rest[0].what, rest[1:])
+
+
+def _variable(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    """`nnx.Param(x).value` and `nnx.Param(x)[...]`."""
+    match rest:
+        case (
+            [Access(By.ATTRIBUTE, "value" | "raw_value"), *more]
+            | [Access(By.ATTRIBUTE, "get_value"), Access(By.CALL), *more]
+            | [Access(By.ITEM, Key(text=builtins.Ellipsis)), *more]
+        ):
+            yield from _first(flow, value, call, (*more,))
+        case _:
+            pass
+
+
+def _field_names(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    """`[each.name for each in dataclasses.fields(x)]`."""
+    first = call.first()
+    match rest:
+        case [Access(By.ITEM | By.ELEMENT), Access(By.ATTRIBUTE, "name")] if first is not None:
+            for each in flow.may(first, definition_of).answers:
+                yield from (Value(each[0], ast.Constant(name)) for name in fields_of(flow, *each) or ())
+        case _:
+            pass
 
 
 def _reference(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
@@ -251,11 +346,25 @@ def _entry_by_entry(flow: ValueFlow, value: Value, call: CallArguments, rest: Pa
 def _tree(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
     """What JAX makes of the leaves of trees: `map(f, tree)`, `leaves(tree)`, `unflatten(treedef, leaves)`."""
     name, first = f"{value.head}".rpartition(".")[2].removeprefix("tree_"), call.first()
+    if name.endswith("_with_path"):
+        # A path stands before each leaf.
+        name = name.removesuffix("_with_path")
+        match name, rest:
+            case "leaves", [Access(By.ELEMENT | By.ITEM) as step, Access(By.ITEM, Key(text=1)), *more]:
+                rest = (step, *more)
+            case "flatten", [Access(By.ITEM, Key(text=0)) as pairs, step, Access(By.ITEM, Key(text=1)), *more]:
+                rest = (pairs, step, *more)
+            case "leaves" | "flatten", _:
+                return
+            case _:
+                pass
     match name, rest:
         case _ if first is None:
             yield Unknown("an argument is not seen", value)
         case "map", _:
             yield from _mapped_tree(flow, value, call, rest)
+        case "reduce", _:
+            yield from _reduced_tree(flow, call, rest)
         case "leaves", _:
             yield from _leaves(flow, first, rest)
         case "flatten", [Access(By.ITEM, Key(text=0)), *more]:
@@ -274,11 +383,22 @@ def _tree(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Fo
             pass
 
 
+def _reduced_tree(flow: ValueFlow, call: CallArguments, rest: Path) -> _Found:
+    function, tree, start = call.at(0, "function"), call.at(1, "tree"), call.at(2, "initializer")
+    if start is not None:
+        yield start.done(*rest)
+    if function is not None and tree is not None:
+        leaves = Value(tree.module, "jax.tree.leaves", (Access(By.CALL, flow.call_with(tree)), ELEMENT))
+        pair = flow.same(flow.call_of([leaves if start is None else start, leaves]), call, ELEMENT)
+        yield function.done(Access(By.CALL, pair), *rest)
+
+
 def _mapped_tree(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
     function, tree = call.at(0, "f"), call.at(1, "tree")
     may_be_leaf, may_be_tree = _kinds_of_tree(flow, tree) if tree is not None else (True, True)
     if function is not None and may_be_leaf:
-        leaves = flow.same(CallArguments(call.positional[1:]), call, ELEMENT)
+        paths = [GivenValue(Value(value.module, _NO_PATH))] if f"{value.head}".endswith("_with_path") else []
+        leaves = flow.same(CallArguments([*paths, *call.positional[1:]]), call, ELEMENT)
         yield function.done(Access(By.CALL, leaves), *rest)
     for path, _ in paths_of_items(rest) if may_be_tree else ():
         parts = [each._replace(value=each.value.done(path[0])) for each in call.positional[1:]]
@@ -376,17 +496,18 @@ def _getattr(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> 
     if first is None or name is None:
         yield Unknown("an argument of `getattr` is not seen", value)
         return
-    text = flow.text(name)
-    if text is None:
+    texts = flow.texts(name)
+    yield from (first.done(attribute(each), *rest) for each in texts.names(flow.stores.names))
+    if not texts.is_whole:
         yield Unknown("an attribute is looked up by a computed name", value)
-    else:
-        yield first.done(attribute(text), *rest)
     if default is not None:
         yield default.done(*rest)
 
 
 def _elements(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
     """`next(x)`, `max(x)` and `random.choice(x)`, with what they give for an empty one."""
+    if value.head == "builtins.anext" and rest[:1] == (AWAITED,):
+        rest = rest[1:]
     if len(call.positional) > 1 and value.head in ("builtins.max", "builtins.min"):
         yield from (each.done(*rest) for each in given(call))
         return
@@ -749,10 +870,9 @@ def _namespace(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -
             elif word is None:
                 is_found = True
                 yield each.done(item(rest[0].what), *rest[1:])
-        for store in flow.stores.of(rest[0].what):
-            if store.holder is None:
-                is_found = True
-                yield from flow.stored(store, rest[1:], None)
+        for stored in _set_anywhere(flow, rest[0].what, rest[1:]):
+            is_found = True
+            yield stored
         if not is_found:
             yield Unknown(f"nothing in view sets `{rest[0].what}`", value)
 
@@ -812,6 +932,17 @@ def _super(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _F
                     None,
                 )
             return
+    is_called = rest[1:2] and rest[1].kind is By.CALL
+    if name in ("__new__", "__call__") and is_called and "builtins.type" in bases.outside:
+        # A metaclass makes the classes that name it, and their objects.
+        for module in flow.modules:
+            for each in module.nodes_of(ast.ClassDef):
+                if (value.module, holder) in flow.bases(module, each).metaclasses:
+                    yield Value(module, each, rest[2:] if name == "__new__" else rest[1:])
+    elif name == "__new__" and is_called:
+        yield Value(value.module, Own(holder, is_class=False), rest[2:])
+        if bases.is_whole and not bases.outside:
+            return
     yield from (flow.outside(value.module, each, (Access(By.CALL, flow.no_arguments), *rest)) for each in bases.outside)
     if not bases.outside:
         yield Unknown(f"no base of `{holder.name}` in view has this", value)
@@ -832,31 +963,39 @@ def _type(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Fo
 
 
 def _names_by_text(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
-    """`vars(x)["a"]` and `globals()["a"]`."""
+    """`vars(x)["a"]`, `globals()["a"]` and `locals()["a"]`."""
     owner = Value(value.module, value.module.facts.tree) if value.head == "builtins.globals" else call.first()
+    scope = value.module.scope_of(call.node) if call.node is not None and value.head == "builtins.locals" else None
     for path, default in paths_of_items(rest):
         if default is not None:
             yield default
         key = path[0].what
-        if owner is not None and path[0].kind is By.ITEM and isinstance(key, Key) and isinstance(key.text, str):
-            yield owner.done(attribute(key.text), *path[1:])
-        else:
+        text = key.text if path[0].kind is By.ITEM and isinstance(key, Key) and isinstance(key.text, str) else ANYTHING
+        if scope is not None:
+            for each in scope.bindings.get(text, ()):
+                yield from of_bound(flow, value.module, each, path[1:], None)
+        elif owner is not None:
+            names = Texts([text], is_whole=True).names(flow.stores.names)
+            yield from (owner.done(attribute(name), *path[1:]) for name in names)
+        if ANYTHING in text:
             yield Unknown("names are looked up by computed texts", value)
 
 
 def _imported(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
-    first = call.at(0, "name")
-    text = flow.text(first) if first is not None else None
-    package = call.at(1, "package")
-    if text is not None and text.startswith(".") and package is not None:
-        home = flow.text(package)
-        text = f"{home}{text}" if home is not None else None
-    if text is None or text.startswith("."):
+    first, package = call.at(0, "name"), call.at(1, "package")
+    texts = flow.texts(first) if first is not None else Texts([ANYTHING], is_whole=False)
+    home = flow.text(package) if package is not None else None
+    is_whole = texts.is_whole
+    for text in texts.names([module.facts.names.name for module in flow.modules]):
+        if text.startswith(".") and home is not None:
+            text = f"{home}{text}"
+        if value.head == "builtins.__import__" and call.at(3, "fromlist") is None:
+            text = text.partition(".")[0]
+        is_whole &= not text.startswith(".")
+        if ANYTHING not in text and not text.startswith("."):
+            yield from flow.of_full_name(value.module, text.replace(":", "."), rest)
+    if not is_whole:
         yield Unknown("a module is imported by a computed name", value)
-        return
-    if value.head == "builtins.__import__" and call.at(3, "fromlist") is None:
-        text = text.partition(".")[0]
-    yield from flow.of_full_name(value.module, text.replace(":", "."), rest)
 
 
 def _of_modules_by_name(flow: ValueFlow, value: Value) -> _Found:
@@ -867,26 +1006,113 @@ def _of_modules_by_name(flow: ValueFlow, value: Value) -> _Found:
         yield Unknown("a module is looked up by a computed name", value)
 
 
-def _reduce(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
-    function, elements = call.at(0), call.at(1)
-    if function is None or elements is None:
-        yield Unknown("an argument is not seen", value)
-        return
-    if call.at(2) is not None:
-        start = call.at(2)
-        assert start is not None
-        yield start.done(*rest)
-    pair = flow.same(flow.call_of([elements.done(ELEMENT), elements.done(ELEMENT)]), call, ELEMENT)
-    yield function.done(Access(By.CALL, pair), *rest)
+def _array(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    """`np.array([x, y]).reshape(2, 1)[0, 0]`, of which any entry may be asked for."""
+    match rest:
+        case [Access(By.ATTRIBUTE, str(name)), Access(By.CALL), *more] if name in _SAME_ENTRIES:
+            yield Value(value.module, value.head, (*value.path[:1], *more))
+        case [Access(By.ATTRIBUTE, "T" | "flat"), *more]:
+            yield Value(value.module, value.head, (*value.path[:1], *more))
+        case [Access(By.ATTRIBUTE, "item"), Access(By.CALL), *more] | [Access(By.ITEM | By.ELEMENT), *more]:
+            # How deep its entries lie in what it is made of is not seen.
+            yield flow.outside(value.module, "jax.tree.leaves", (Access(By.CALL, call), ELEMENT, *more))
+        case _:
+            pass
+
+
+def _attribute_dictionary(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    """`ConfigDict(a=x)["a"]` and `.a`, also as it is set later."""
+    match rest:
+        case [Access(By.ATTRIBUTE, str(name)), *more] if name not in _OF_DICTIONARIES:
+            yield from _dictionary(flow, value, call, (item(name), *more))
+            yield from _set_anywhere(flow, name, tuple(more))
+        case [Access(By.ITEM, Key(text=str(name))), *more]:
+            yield from _dictionary(flow, value, call, rest)
+            yield from _set_anywhere(flow, name, tuple(more))
+        case _:
+            yield from _dictionary(flow, value, call, rest)
+
+
+def _set_anywhere(flow: ValueFlow, name: str, rest: Path) -> _Found:
+    """What is stored in an attribute of a name of an object that is not `self`."""
+    for store in flow.stores.of(name):
+        if store.holder is None:
+            yield from flow.stored(store, rest, None)
+
+
+def _flat_dictionary(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    """`flatten_dict(tree)["a/b"]`, and back."""
+    first, name = call.first(), f"{value.head}"
+    if first is not None and name.endswith("unflatten_dict"):
+        yield from _of_leaves(value, first, rest)
+    elif first is not None:
+        yield from _leaves(flow, first, rest)
+
+
+def _used(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    """`nn.remat(Block)(dim=2)` and `nnx.List(blocks)[0]`; as it is, it is something of the library."""
+    if rest:
+        yield from _first(flow, value, call, rest)
+
+
+def _gradient(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    """What the loss gives besides the gradients; a gradient function itself is where a value ends."""
+    function, has_value = call.at(0, "fun") or call.at(0, "f"), "value" in f"{value.head}"
+    match rest:
+        case [Access(By.CALL), Access(By.CALL), *_] if function is None:
+            yield Value(value.module, value.head, rest)
+        case [Access(By.CALL) as later, Access(By.ITEM, Key(text=place)) as step, *more] if (
+            function is not None and place == (0 if has_value else 1)
+        ):
+            yield function.done(later, *(() if has_value else (step,)), *more)
+        case [Access(By.BOUND), Access(By.CALL), *_]:
+            yield Value(value.module, value.head, (value.path[0], *rest[1:]))
+        case _:
+            pass
+
+
+def _train_state(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    """The fields of Flax's `TrainState`, as `create` gets them by keyword, and with others by `replace`."""
+    match rest:
+        case [Access(By.ATTRIBUTE, "replace" | "apply_gradients"), *_]:
+            yield from of_record_method(flow, value._replace(path=value.path[:1]), (attribute("replace"), *rest[1:]))
+        case [Access(By.ATTRIBUTE, str()), *_]:
+            yield from _namespace(flow, value, call, rest)
+        case _:
+            pass
 
 
 _Form = Callable[["ValueFlow", Value, CallArguments, Path], _Found]
+# Forms of what makes objects that are no functions.
+_MAKE_OBJECTS = frozenset(
+    (
+        *(_accumulated, _array, _as_dictionary, _attribute_dictionary, _chain, _context_variable, _dictionary),
+        *(
+            _enumerate,
+            _event_loop,
+            _executor,
+            _field_names,
+            _filter,
+            _flat_dictionary,
+            _fromkeys,
+            _getter,
+            _gone_through,
+        ),
+        *(_grouped, _map, _methodcaller, _namedtuple, _namespace, _reference, _repeat, _stack, _train_state, _variable),
+        _zip,
+    )
+)
+_NEVER_BOUND = PARTIALS - {"functools.partialmethod"}
 _FORMS: dict[str, _Form] = {
     **dict.fromkeys(PARTIALS, _partial),
     **dict.fromkeys((*_GIVE_FIRST, *_REPLACE), _first),
     **dict.fromkeys(_GIVE_SECOND, _second),
     **dict.fromkeys(("flax.nnx.split", "equinox.partition"), _split),
+    "equinox.combine": _combined,
+    "equinox.tree_at": _tree_at,
     "typing.NewType": _new_type,
+    **dict.fromkeys(_VARIABLES, _variable),
+    "dataclasses.fields": _field_names,
     "weakref.ref": _reference,
     **dict.fromkeys(("dataclasses.asdict", "attrs.asdict", "attr.asdict"), _as_dictionary),
     **dict.fromkeys(("dataclasses.astuple", "attrs.astuple", "attr.astuple"), _first),
@@ -938,5 +1164,12 @@ _FORMS: dict[str, _Form] = {
     "builtins.type": _type,
     **dict.fromkeys(("builtins.vars", "builtins.globals", "builtins.locals"), _names_by_text),
     **dict.fromkeys(("importlib.import_module", "builtins.__import__", "pkgutil.resolve_name"), _imported),
-    "functools.reduce": _reduce,
+    **dict.fromkeys(CALL_BACK, of_called_back),
+    **dict.fromkeys(_ARRAYS, _array),
+    **dict.fromkeys(ATTRIBUTE_DICTIONARIES, _attribute_dictionary),
+    **dict.fromkeys(("flax.traverse_util.flatten_dict", "flax.traverse_util.unflatten_dict"), _flat_dictionary),
+    **dict.fromkeys((*_GIVE_CLASS, "optax.inject_hyperparams"), _used),
+    **dict.fromkeys(("flax.nnx.data", "flax.nnx.static", "flax.nnx.List"), _used),
+    **dict.fromkeys(_GRADIENTS, _gradient),
+    **dict.fromkeys((f"flax.training.train_state.TrainState{name}" for name in ("", ".create")), _train_state),
 }

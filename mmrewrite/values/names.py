@@ -22,6 +22,7 @@ from mmrewrite.values.value import (
     Decorated,
     Display,
     Function,
+    Key,
     Own,
     Path,
     Unknown,
@@ -218,6 +219,8 @@ def _unbound(flow: ValueFlow, value: Value, name: str) -> _Found:
     found = names.resolve_dotted(name, names.scope)
     if found is not None and not stars:
         yield flow.outside(module, found, path)
+    elif name == "__name__":
+        yield Value(module, ast.Constant(names.name), path)
     elif not stars:
         yield Unknown(f"`{name}` is not bound in view", value)
 
@@ -278,7 +281,12 @@ def of_member(flow: ValueFlow, facts: Facts, name: str, path: Path) -> _Found:
     """What a name of a module is to code that reads it from outside."""
     module, names = flow.uses_of(facts), facts.names
     if name == "__dict__":
-        yield Unknown("names are looked up in the dictionary of a module")
+        match path:
+            case [Access(By.ITEM, Key(text=str(key))), *rest]:
+                yield from of_member(flow, facts, key, (*rest,))
+            case _:
+                yield Unknown("names are looked up in the dictionary of a module")
+        return
     bindings = names.scope.bindings.get(name, ())
     for binding in _at_the_end(module, bindings):
         yield from of_bound(flow, module, binding, path, None)

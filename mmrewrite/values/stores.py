@@ -29,6 +29,7 @@ class Store(NamedTuple):
         value: What is assigned, None for a target of an assignment.
         holder: The class of whose object this is, if that is `self`.
         words: The mapping that has the values by the names of attributes, in `self.__dict__.update(words)`.
+        key: The name of the attribute, where it is computed.
     """
 
     module: ModuleUses
@@ -37,6 +38,7 @@ class Store(NamedTuple):
     value: ast.expr | None
     holder: ast.ClassDef | None
     words: ast.expr | None = None
+    key: ast.expr | None = None
 
     def owner(self) -> str | None:
         """The full name of the object, None if it has none; "" where a whole package is set."""
@@ -120,6 +122,12 @@ class Stores:
     def reads(self, name: str) -> Sequence[tuple[ModuleUses, ast.expr]]:
         """The places that read an attribute of a name, also by `getattr`."""
         return self._reads.get(name, ())
+
+    @cached_property
+    def names(self) -> Collection[str]:
+        """The names of all attributes that are stored, or that classes and modules have."""
+        modules = (name for module in self._modules() for name in module.facts.names.scope.bindings)
+        return sorted({*self._found[0], *self._in_classes, *modules})
 
     def in_classes(self, name: str) -> Sequence[tuple[ModuleUses, ast.ClassDef, Binding]]:
         """What the bodies of classes bind a name to."""
@@ -226,7 +234,8 @@ class Stores:
             named[str(name.value)].append(Store(module, call, args[0], args[2] if len(args) == 3 else None, holder))
         if name is None or not isinstance(args[1], ast.Constant):
             # The name of a constant may be bound to something else.
-            computed.append(Store(module, call, args[0], args[2] if len(args) == 3 else None, holder))
+            key = args[1] if len(args) > 1 else None
+            computed.append(Store(module, call, args[0], args[2] if len(args) == 3 else None, holder, key=key))
 
     def _by_dictionary(
         self,
@@ -313,7 +322,7 @@ def _is_of_tests(module: ModuleUses) -> bool:
     return not _OF_TESTS.isdisjoint(re.split(r"[._]", module.facts.names.name))
 
 
-def own_class(module: ModuleUses, node: ast.expr) -> ast.ClassDef | None:
+def own_class(module: ModuleUses, node: ast.expr | None) -> ast.ClassDef | None:
     """The class of which an expression is `self` or `cls`: the first parameter of a method around."""
     if not isinstance(node, ast.Name):
         return None

@@ -14,8 +14,10 @@ from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.calls import PARTIALS
 from mmrewrite.source.names import Scope, last_name
 from mmrewrite.values.arguments import parameter_of
+from mmrewrite.values.callbacks import CALL_BACK, called_back
+from mmrewrite.values.classes import fields_of
 from mmrewrite.values.containers import PUT_ONE
-from mmrewrite.values.library import MAKE_TREES, MAPS
+from mmrewrite.values.library import MAKE_TREES, MAPS, PASS_ARGUMENTS_ON
 from mmrewrite.values.stores import Store, own_class
 from mmrewrite.values.targets import of_target
 from mmrewrite.values.value import (
@@ -41,7 +43,7 @@ _MAKE = ("__init__", "__new__", "__post_init__")
 # after it, and with elements of the arguments after it. More may be done with it.
 _CALL_IT = frozenset(
     (
-        *("asyncio.to_thread", "atexit.register", "jax.eval_shape", "operator.call", "weakref.finalize"),
+        *("asyncio.to_thread", "atexit.register", "operator.call", "weakref.finalize"),
         *("call_soon", "call_soon_threadsafe", "call_later", "call_at", "run_in_executor", "submit"),
         *("callback", "push_async_callback"),
     )
@@ -49,13 +51,10 @@ _CALL_IT = frozenset(
 _CALL_WITH_PARTS = frozenset(("Thread", "Process", "Timer", "apply", "apply_async"))
 _CALL_WITH_ELEMENTS = frozenset(("map", "map_async", "imap", "imap_unordered", "starmap", "starmap_async", "tree_map"))
 # What is called with the arguments of the function that it is given first.
-WRAPPERS = frozenset(
+WRAPPERS = PASS_ARGUMENTS_ON | frozenset(
     (
-        *(f"jax.{name}" for name in ("checkpoint", "grad", "hessian", "jacfwd", "jacrev", "jit", "named_call", "pmap")),
-        *("jax.remat", "jax.value_and_grad", "jax.vmap", "functools.cache", "functools.lru_cache", "jax.custom_jvp"),
-        *("jax.custom_vjp", "jax.experimental.pjit.pjit", "mmruntime.compat.pjit", "mmruntime.compat.pmap"),
-        *(f"flax.nnx.{name}" for name in ("grad", "jit", "pmap", "remat", "value_and_grad", "vmap")),
-        *(f"equinox.filter_{name}" for name in ("checkpoint", "grad", "jit", "pmap", "value_and_grad", "vmap")),
+        *(f"jax.{name}" for name in ("hessian", "jacfwd", "jacrev", "make_jaxpr", "remat")),
+        *("jax.experimental.pjit.pjit", "mmruntime.compat.pjit", "mmruntime.compat.pmap"),
         *("builtins.staticmethod", "builtins.classmethod", "contextlib.contextmanager"),
     )
 )
@@ -158,6 +157,14 @@ def _called(flow: ValueFlow, place: UsePlace, found: CallArguments, takes: bool 
         yield found
 
 
+def _is_of_each_object(
+    flow: ValueFlow, module: ModuleUses, definition: ast.ClassDef, name: str, value: ast.expr
+) -> bool:
+    """Whether what a class body binds is given no object where it is read: a field, or a `staticmethod(...)`."""
+    made_by = flow.full_name(module, value.func) if isinstance(value, ast.Call) else None
+    return made_by == "builtins.staticmethod" or name in (fields_of(flow, module, definition) or ())
+
+
 def _is_class(flow: ValueFlow, module: ModuleUses, node: ast.expr) -> bool | None:
     """Whether something is seen to be a class or a module, rather than an object; None if it may be either."""
     match node:
@@ -171,9 +178,26 @@ def _is_class(flow: ValueFlow, module: ModuleUses, node: ast.expr) -> bool | Non
             return False
         case ast.Name(id="cls"):
             return True
+        case _ if flow.full_name(module, node) is not None or flow.class_at(module, node) is not None:
+            return True
         case _:
-            is_module = flow.full_name(module, node) is not None
-            return True if is_module or flow.class_at(module, node) is not None else None
+            found = flow.may(Value(module, node), _kind)
+            kinds = set(found.answers) - {"none"}
+            is_whole = not found.others and all(each.is_open for each in found.unknown)
+            return "class" in kinds if len(kinds) == 1 and is_whole else None
+
+
+def _kind(value: Value) -> str | None:
+    head, is_itself = value.head, not value.path
+    match head:
+        case ast.Constant(value=None) if is_itself:
+            return "none"
+        case ast.ClassDef() | ast.Module() if is_itself:
+            return "class"
+        case Own(is_class=is_class) if is_itself:
+            return "class" if is_class else "object"
+        case _:
+            return "object" if value.is_made else None
 
 
 def _places_of(flow: ValueFlow, module: ModuleUses, definition: ast.AST) -> Iterator[UsePlace]:
@@ -204,22 +228,29 @@ def _places_of(flow: ValueFlow, module: ModuleUses, definition: ast.AST) -> Iter
 def _decorating(flow: ValueFlow, module: ModuleUses, definition: ast.AST, decorator: ast.expr) -> Iterator[UsePlace]:
     """The places that name what a decorator is given."""
     name = flow.full_name(module, decorator.func if isinstance(decorator, ast.Call) else decorator)
-    if name is not None and not flow.project.holds(name, module.facts):
+    if name is not None and name not in PARTIALS and not flow.project.holds(name, module.facts):
         return
     given = flow.call_with(Value(module, definition))
     value = flow.at(module, decorator).done(Access(By.CALL, given))
     found = flow.may(value, lambda each: each if _takes(each, given) else None).answers
     for home, function, path, _ in found:
         assert isinstance(function, Function | ast.Lambda)
-        parameters = [*function.args.posonlyargs, *function.args.args][len(path) - 1 :]
+        place = path[-1].what.positional.index(given.positional[0])
+        parameters = [*function.args.posonlyargs, *function.args.args][len(path) - 1 + place :]
         if parameters:
             yield from _heads(flow, home, home.facts.names.inner[function], parameters[0].arg)
 
 
 def _takes(value: Value, given: CallArguments) -> bool:
-    """Whether a value is a function, perhaps one of an object, that a call is about to enter."""
-    is_function = isinstance(value.head, Function | ast.Lambda) and value.path[-1:] == (Access(By.CALL, given),)
-    return is_function and [each.kind for each in value.path[:-1]] in ([], [By.BOUND])
+    """Whether a value is a function, perhaps one of an object, that is about to be entered with what a call is given.
+
+    A `partial` gives it more.
+    """
+    is_function = isinstance(value.head, Function | ast.Lambda) and [step.kind for step in value.path] in (
+        [By.CALL],
+        [By.BOUND, By.CALL],
+    )
+    return is_function and given.positional[0] in value.path[-1].what.positional
 
 
 def _read(module: ModuleUses, node: ast.expr) -> UsePlace:
@@ -355,8 +386,10 @@ def _named(flow: ValueFlow, place: UsePlace, target: ast.expr, used: Used) -> It
             owner = module.scope_of(target)
             owner = owner.owner(name) or owner
             found = [*_heads(flow, module, owner, name)]
-            if owner.kind == "class":
-                found += [_read(home, node) for home, node in flow.stores.reads(name)]
+            if owner.kind == "class" and isinstance(owner.node, ast.ClassDef):
+                reads = [_read(home, node) for home, node in flow.stores.reads(name)]
+                is_own = _is_of_each_object(flow, module, owner.node, name, place.node)
+                found += [each._replace(read=None) for each in reads] if is_own else reads
         case ast.Attribute(value=owner_of, attr=name):
             found = [_read(home, node) for home, node in flow.stores.reads(name)]
             full = flow.full_name(module, owner_of)
@@ -369,6 +402,12 @@ def _named(flow: ValueFlow, place: UsePlace, target: ast.expr, used: Used) -> It
             used.escapes.append((place, "it is kept where it cannot be followed"))
             if not place.is_held:
                 yield from _named(flow, place._replace(is_held=True), container, used)
+            return
+        case ast.Tuple(elts=targets) | ast.List(elts=targets) if place.is_held:
+            for part in targets:
+                is_rest = isinstance(part, ast.Starred)
+                taken = part.value if isinstance(part, ast.Starred) else part
+                yield from _named(flow, place._replace(is_held=is_rest), taken, used)
             return
         case _:
             used.escapes.append((place, "it is kept where it cannot be followed"))
@@ -403,7 +442,15 @@ def _out_of_view(flow: ValueFlow, place: UsePlace, call: ast.Call, name: str, us
     after = [flow.argument(module, each) for each in call.args[index + 1 :] if not isinstance(each, ast.Starred)]
     words = {each.arg: Value(module, each.value) for each in call.keywords}
     found: CallArguments | None = None
-    if name in _CALL_IT or method in _CALL_IT:
+    if name in CALL_BACK:
+        called = called_back(flow, name, flow.call_at(module, call, None))
+        used.calls.extend(
+            each
+            for function, given in called
+            if function.head is node
+            for each in _called(flow, place, given, used.takes_object)
+        )
+    elif name in _CALL_IT or method in _CALL_IT:
         found = CallArguments(after, [(word, each) for word, each in words.items() if each.head is not node])
     elif method in _CALL_WITH_PARTS:
         given = [each.value for each in after] if index >= 0 else []
@@ -418,6 +465,10 @@ def _out_of_view(flow: ValueFlow, place: UsePlace, call: ast.Call, name: str, us
     elif method in _CALL_WITH_ELEMENTS:
         is_starred, step = "starmap" in method, ANY_ITEM if name in MAKE_TREES else ELEMENT
         found = CallArguments([GivenValue(each.value.done(step), is_starred) for each in after])
+    elif method == "defvjp" and index == 0 and isinstance(call.func, ast.Attribute):
+        # The forward pass gets what the function gets.
+        owner = flow.binding_at(module, call.func.value)
+        used.calls.extend(flow.calls_of(owner[0], owner[1].node)[0] if owner is not None else ())
     elif method in PUT_ONE and isinstance(call.func, ast.Attribute) and not place.is_held:
         yield from _named(flow, place._replace(is_held=True), call.func.value, used)
     elif isinstance(call.func, ast.Attribute) and flow.stores.in_classes(method):

@@ -162,8 +162,9 @@ def _gradient_inside(site: Site) -> str | None:
 
 
 def _made_gradient(value: Value) -> Value | None:
-    """A value that `jax.grad(f)` or its like makes."""
-    *before, last = value.path if value.head in GRADIENTS and _is_called(value) else (None,)
+    """A value that `jax.grad(f)` or its like makes, perhaps read of an object whose class holds it."""
+    path = value.path[:-1] if value.path[-1:] and value.path[-1].kind is By.BOUND else value.path
+    *before, last = path if value.head in GRADIENTS and _is_called(value._replace(path=path)) else (None,)
     # `eqx.filter_grad(has_aux=True)(f)` has two calls.
     return value if last is not None and not any(step.what.positional for step in before) else None
 
@@ -183,11 +184,15 @@ def _makers(site: Site, node: ast.expr) -> tuple[GradientMaker, ...]:
     found = flow.may(flow.value_in(site.facts, node), _made_gradient, also=inside)
     makers: dict[CallArguments, GradientMaker] = {}
     for each in found.answers:
+        if each.path[-1].kind is By.BOUND:
+            _refuse_held(site, node)
         call = each.path[-1].what
         if any(given.is_starred for given in call.positional) or None in (name for name, _ in call.keywords):
             site.refuse("jax.grad(*args): cannot tell what is differentiated; write its arguments out", call.node)
         loss = call.at(0, "fun") or call.at(0, "f")
         if loss is not None:
+            if flow.may(loss, _held).answers:
+                _refuse_held(site, loss.expression or node)
             path, _, line = found.places[each].rpartition(":")
             argnums = next(filter(None, (step.what.at(1, "argnums") for step in each.path)), None)
             given = tuple(each for bound in partials for each in keywords_of(bound))
@@ -200,6 +205,25 @@ def _makers(site: Site, node: ast.expr) -> tuple[GradientMaker, ...]:
             node,
         )
     return tuple(makers.values())
+
+
+def _held(value: Value) -> bool | None:
+    """Whether a value is a function that a class holds, and that takes no object, read of an object."""
+    head = value.head
+    if not isinstance(head, ast.FunctionDef | ast.Lambda) or [step.kind for step in value.path] != [By.BOUND]:
+        return None
+    first = [*head.args.posonlyargs, *head.args.args][:1]
+    is_method = isinstance(value.module.parents[head], ast.ClassDef) or [each.arg for each in first] == ["self"]
+    return None if is_method else True
+
+
+def _refuse_held(site: Site, node: ast.expr) -> NoReturn:
+    site.refuse(
+        f"`{ast.unparse(node)}` is a function that a class holds, so it is given the object before its other "
+        "arguments; write `staticmethod(...)` around it in the class, or take the gradient of a method here: "
+        "`jax.grad(self.loss)(...)`",
+        node,
+    )
 
 
 def keywords_of(call: CallArguments) -> Iterator[tuple[str, Value]]:

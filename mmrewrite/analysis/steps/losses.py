@@ -14,6 +14,7 @@ from mmrewrite.project.facts import Facts
 from mmrewrite.source.calls import stars_of
 from mmrewrite.source.functions import own_nodes
 from mmrewrite.source.names import Scope, all_arguments
+from mmrewrite.values.arguments import given
 from mmrewrite.values.flow import values_of
 from mmrewrite.values.value import By, Decorated, Value
 
@@ -26,7 +27,21 @@ _PARAMETERS_BEFORE = {"haiku.transform().apply": ("params", "rng"), "haiku.witho
 _SPLIT = "jax.random.split"
 _SIZES = frozenset(("dtype", "ndim", "shape", "size"))
 _KEY_MAKERS = frozenset(
-    (_SPLIT, *(f"jax.random.{name}" for name in ("key", "PRNGKey", "fold_in", "clone", "wrap_key_data")))
+    (
+        *(_SPLIT, "haiku.next_rng_key"),
+        *(f"jax.random.{name}" for name in ("key", "PRNGKey", "fold_in", "clone", "wrap_key_data")),
+    )
+)
+# Keys that an object of a library gives, one after another.
+_STREAMS = frozenset(("flax.linen.Module().make_rng()", "flax.nnx.Rngs()()", "haiku.PRNGSequence()[]"))
+# What these give is what they are given, or a part of it.
+_KEEP_KEYS = frozenset(
+    (
+        *("jax.block_until_ready", "jax.device_put", "jax.lax.optimization_barrier", "jax.lax.select"),
+        *("jax.lax.stop_gradient", "jax.lax.with_sharding_constraint"),
+        *(f"jax.numpy.{name}" for name in ("array", "asarray", "concatenate", "reshape", "squeeze", "stack", "where")),
+        *("flax.jax_utils.replicate", "flax.jax_utils.unreplicate"),
+    )
 )
 _DEPTH = 4
 
@@ -152,11 +167,17 @@ def made_as_keys(site: Site, facts: Facts, node: ast.expr | Value) -> bool | Non
     def keys(value: Value) -> bool | None:
         kinds = [step.kind for step in value.path]
         is_made = value.head in _KEY_MAKERS and kinds[:1] == [By.CALL] and By.ATTRIBUTE not in kinds
+        if value.outside in _STREAMS or (value.head == "flax.nnx.Rngs" and kinds == [By.CALL, By.ATTRIBUTE, By.CALL]):
+            return True
         return (value.head != _SPLIT or len(kinds) > 1) if is_made else None
+
+    def kept(value: Value) -> list[Value]:
+        is_kept = value.head in _KEEP_KEYS and value.path[:1] and value.path[0].kind is By.CALL
+        return [each.done(*value.path[1:]) for each in given(value.path[0].what)] if is_kept else []
 
     flow = values_of(site.project)
     value = node if isinstance(node, Value) else flow.value_in(facts, node)
-    found = flow.may(value, keys).answers
+    found = flow.may(value, keys, also=kept).answers
     return any(found) if found else None
 
 

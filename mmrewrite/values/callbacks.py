@@ -1,0 +1,124 @@
+"""Functions of libraries that call what they are given: with which arguments, and what they give then.
+
+Both directions read this: a value is followed back through what a loop of JAX gives, and the parameters of the body
+get what the loop starts with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from mmrewrite.values.value import ELEMENT, Access, By, CallArguments, Key, Path, Value, item
+
+if TYPE_CHECKING:
+    from mmrewrite.values.flow import ValueFlow
+
+
+class _Given(NamedTuple):
+    """An argument that functions are given, by place and name: itself, or one element after another."""
+
+    place: int
+    name: str
+    by_element: bool = False
+
+
+class _Form(NamedTuple):
+    """How a function of a library calls others.
+
+    Attributes:
+        functions: The places and the names of those that it calls.
+        operands: What follows this place they are given.
+        given: Else what they are given.
+        start: What it gives if no function is called, and the first time what they are given first.
+        steps: What is done to its result to have that of a function.
+        is_held: Whether the functions are in a container.
+    """
+
+    functions: Sequence[tuple[int, str]]
+    operands: int | None = None
+    given: Sequence[_Given] = ()
+    start: _Given | None = None
+    steps: Path = ()
+    is_held: bool = False
+
+
+_CONTROL = {
+    "cond": _Form(((1, "true_fun"), (2, "false_fun")), 3),
+    "switch": _Form(((1, "branches"),), 2, is_held=True),
+    "fori_loop": _Form(
+        ((2, "body_fun"),), None, (_Given(0, "lower"), _Given(3, "init_val")), start=_Given(3, "init_val")
+    ),
+    "while_loop": _Form(
+        ((1, "body_fun"), (0, "cond_fun")), None, (_Given(2, "init_val"),), start=_Given(2, "init_val")
+    ),
+}
+_SCAN = _Form(((0, "f"),), None, (_Given(1, "init"), _Given(2, "xs", True)), start=_Given(1, "init"))
+_OF_ALL = _Form(((0, "fun"),), 1)
+_FORMS: Mapping[str, _Form] = {
+    **{
+        f"{home}.{name}": form
+        for home in ("jax.lax", "flax.nnx", "flax.linen", "haiku")
+        for name, form in _CONTROL.items()
+    },
+    **dict.fromkeys(("jax.lax.scan", "haiku.scan"), _SCAN),
+    "jax.lax.map": _Form(((0, "f"),), None, (_Given(1, "xs", True),), steps=(ELEMENT,)),
+    "functools.reduce": _Form(
+        ((0, "function"),), None, (_Given(2, "initial"), _Given(1, "iterable", True)), start=_Given(2, "initial")
+    ),
+    **dict.fromkeys(("jax.vjp", "jax.linearize"), _OF_ALL._replace(steps=(item(0),))),
+    **dict.fromkeys(
+        ("jax.eval_shape", "jax.debug.callback", "flax.nnx.eval_shape", "equinox.filter_eval_shape"), _OF_ALL
+    ),
+    **dict.fromkeys(("jax.pure_callback", "jax.experimental.io_callback"), _Form(((0, "callback"),), 2)),
+}
+CALL_BACK = frozenset(_FORMS)
+
+
+def called_back(flow: ValueFlow, name: str, call: CallArguments) -> Iterator[tuple[Value, CallArguments]]:
+    """The functions that a function of a library calls, each with what it is given the first time."""
+    form = _FORMS[name]
+    if form.operands is not None:
+        given = CallArguments(call.positional[form.operands :])
+    else:
+        given = flow.call_of([*_given(form, call)])
+    given = flow.same(given, call, item(0))
+    functions = (call.at(place, word) for place, word in form.functions)
+    yield from ((each.done(ELEMENT) if form.is_held else each, given) for each in functions if each is not None)
+
+
+def _given(form: _Form, call: CallArguments) -> Iterator[Value]:
+    for each in form.given:
+        found = call.at(each.place, each.name)
+        if found is not None:
+            yield found.done(ELEMENT) if each.by_element else found
+        elif each == form.start and (rows := call.at(1)) is not None:
+            # `reduce` starts with an element.
+            yield rows.done(ELEMENT)
+
+
+def of_called_back(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> Iterator[Value]:
+    """What a function of a library gives that calls what it is given."""
+    name = f"{value.head}"
+    form = _FORMS[name]
+    start = call.at(*form.start[:2]) if form.start is not None else None
+    made = [function.done(Access(By.CALL, given)) for function, given in called_back(flow, name, call)]
+    if form is _SCAN:
+        match rest:
+            case [Access(By.ITEM, Key(text=0)), *more]:
+                yield from (each.done(*more) for each in (start, *(each.done(item(0)) for each in made)) if each)
+            case [Access(By.ITEM, Key(text=1)) as rows, Access(By.ELEMENT | By.ITEM), *more]:
+                yield from (each.done(rows, *more) for each in made)
+            case _:
+                pass
+        return
+    if start is not None:
+        yield start.done(*rest)
+    steps = [step.kind for step in form.steps]
+    if len(rest) >= len(steps) and all(
+        step == wanted or (wanted is ELEMENT and step.kind is By.ITEM)
+        for step, wanted in zip(rest, form.steps, strict=False)
+    ):
+        # The first of several says what it gives.
+        results = made[:1] if form.start is not None else made
+        yield from (each.done(*rest[len(steps) :]) for each in results)
