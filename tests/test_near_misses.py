@@ -41,6 +41,13 @@ def rewrite(comment: str) -> Rewrite:
         ("# mm >", " stages"),
         ("# mm -", " stages"),
         ("# mm -->", " stages"),
+        ("# mm =>", " stages"),
+        ("# mm \N{RIGHTWARDS ARROW}", " task(stage=0)"),
+        ("# mm \N{EM DASH}", " stages"),
+        ("# [mm]", " task(stage=0)"),
+        ("# (MM)", " stages"),
+        ("# <mm>:", " stages"),
+        ("# @mm", " stages"),
         ("# mm!", " stages"),
         ("# mm\N{FULLWIDTH COLON}", "stages"),
         ("#: mm:", " stages"),
@@ -129,6 +136,12 @@ def test_of_every_directive(name: str) -> None:
         "# mm.stage(i, n)",
         "# mm = mesh(2)",
         "# mm[task]",
+        "# [mm] task",
+        "# (mm) stage",
+        "# size [mm] stages",
+        "# mm \N{RIGHTWARDS ARROW} inches",
+        "# hints.get(x)",
+        "# hints.task(f, stage=0)",
         "# m: number of stages",
         "# n: on",
         "# m: off",
@@ -167,7 +180,8 @@ def test_off_holds_for_near_misses_and_is_one_too() -> None:
 
 
 def test_a_hint_in_commented_out_code_is_counted() -> None:
-    for text in ("# x = f(1)  # mm: task(stage=0)", "# # mm: task(stage=0)", "# # MM: task(stage=0)"):
+    carriers = ("# x = f(1)  # mm: ", "# # mm: ", "# # MM: ", "# hints.")
+    for text in (f"{each}task(stage=0)" for each in carriers):
         result = rewrite_source(f"{text}\nx = 1\n", REGISTRY)
         assert [(left.line, left.text, left.reason) for left in result.left] == [(1, "task(stage=0)", "commented out")]
         assert not result.changed

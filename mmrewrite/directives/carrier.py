@@ -12,14 +12,17 @@ PACKAGE = "mmrewrite"
 # What a hint comment begins with.
 CARRIER = "# mm: "
 
-# What is no carrier but looks like one where a directive follows: `# MM: stages`, `# mm; stages`, `# mn: stages`. The
-# last of the separators is the colon of East Asian keyboards.
-_SEPARATOR = "(?:[:;,.|!>-]|\N{FULLWIDTH COLON})"
+# What is no carrier but looks like one where a directive follows: `# MM: stages`, `# [mm] stages`, `# mn: stages`. The
+# last of the separators are arrows, dashes, and the colon of East Asian keyboards.
+_SEPARATOR = (
+    "(?:[:;,.|!>-]|=>|\N{RIGHTWARDS ARROW}|\N{RIGHTWARDS DOUBLE ARROW}|\N{EN DASH}|\N{EM DASH}|\N{FULLWIDTH COLON})"
+)
 # Possessive, and with a bound on what is looked through again for each `#`: this is matched against all bytes of all
 # files, and must take no longer than these are.
 _NAMES = r"[mMnN]{1,3}|[mM][mM][rR](?:[eE][wW][rR][iI][tT][eE])?|[hH][iI][nN][tT][sS]?"
 _BEGINNING = (
-    rf"#[#:!*-]{{0,80}}+[ \t]*+(?=[mMnNhH])(?:[mM][mM]\b[ \t]*+{_SEPARATOR}*+[ \t]*+(?=[a-zA-Z])|mm:|"
+    r"#[#:!*-]{0,80}+[ \t]*+(?=[mMnNhH@(<\[{])(?:[@(<\[{]?[mM][mM]\b[])>}]?[ \t]*+"
+    rf"{_SEPARATOR}*+[ \t]*+(?=[a-zA-Z])|mm:|hints\.(?=[a-z]++\()|"
     rf"(?:{_NAMES})[ \t]*+:++[ \t]*+(?=[a-zA-Z]))"
 )
 CARRIER_OR_NEAR = re.compile(_BEGINNING)

@@ -29,6 +29,7 @@ from mmrewrite.source.text import SourceText, TooDeep, parse_quietly
 # Words that begin no comment but a misspelt hint; after the others, prose is as likely.
 _OWN_WORDS = re.compile(r"mm|mmr(ewrite)?", re.IGNORECASE)
 _WORD = re.compile(r"[A-Za-z]+")
+_BRACKETS = re.compile(r"[(<\[{]\w+[])>}]\s*\Z")
 _CALL = re.compile(r"([a-z_]+)[ \t]*\(")
 # How alike a misspelt directive and a real one are (`difflib`): `tsk` and `task` are, `mask` and `task` are not.
 _ALIKE = 0.8
@@ -99,7 +100,7 @@ def find_comments(source: SourceText, tree: ast.Module) -> Iterator[Comment]:
             if not (is_meant and _reads_as_directive(CARRIER, text)):
                 continue
             left = None if _parsed(text) is not None else "in a sentence"
-        elif before and own_line:
+        elif (before and own_line) or carrier.endswith("hints."):
             # `# x = f(y)  # mm: shard(...)` on a line of its own is code that somebody commented out.
             left = "commented out"
         elif before and not before[-1].isspace():
@@ -122,7 +123,8 @@ def _reads_as_directive(carrier: str, rest: str) -> bool:
     """Whether the text after something like `# MM:` is a directive and not prose."""
     word = _WORD.search(carrier)
     is_ours = word is not None and _OWN_WORDS.fullmatch(word.group()) is not None
-    has_separator = not carrier.rstrip()[-1:].isalpha()
+    # In brackets, as a unit may stand, it has none yet.
+    has_separator = _BRACKETS.search(carrier) is None and not carrier.rstrip()[-1:].isalpha()
     body = _parsed(rest)
     if body is None:
         # `# MM: task(stage=0` is a directive too, with a mistake more.
