@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from importlib.resources import files
 
 from mmmodernize.names.advice import ADVICE
-from mmmodernize.names.name_index import OldName, prefixes, row_around, rows_of
+from mmmodernize.names.name_index import TITLES, OldName, prefixes, row_around, rows_of
+from mmmodernize.names.newer_index import newer_names
 
 PRIVATE_FILE = files("mmmodernize.names") / "private_names.jsonl"
 PART = "_src"
@@ -45,7 +46,9 @@ def _advice(name: str, row: Mapping[str, str]) -> str | None:
         return said
     if "same" in row:
         again = "; it is private too, and may go as well" if is_private(row["same"]) else ""
-        return f"write `{row['same']}.{own}`, which is the same{again}"
+        came = newer_names().get(f"{row['same']}.{own}")
+        since = f" ({TITLES[came.package]} {came.changes[-1][0]} and newer)" if came is not None else ""
+        return f"write `{row['same']}.{own}`, which is the same{since}{again}"
     if "like" in row:
         return f"`{row['like']}.{own}` is what has that name today; see whether it does the same"
     return next((ADVICE[place] for place in places if place in ADVICE and place != "jax.config"), None)
