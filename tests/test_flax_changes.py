@@ -23,6 +23,7 @@ LAYER = "m = nnx.Linear(2, 2, rngs=rngs)\n"
 
 # Programs that raise today, or mean something else, and become others that do what they did.
 REWRITTEN = {
+    "0.10.7: jax.lax takes no variables": "w = nnx.Param(jnp.ones((2, 2)))\njax.lax.dot(jnp.ones((2, 2)), w)\n",
     "0.11.1: Object of its module": "from flax.nnx.object import Object\nclass O(Object):\n    pass\nO()\n",
     "0.11: Optimizer needs wrt": LAYER + "o = nnx.Optimizer(m, optax.sgd(1.0))\n",
     "0.11: update takes the model": LAYER
@@ -64,6 +65,8 @@ TOLD = {
     "0.12: cached lambdas": "import functools\nf = functools.cache(lambda v: v)\nf(nnx.Param(1.0))\n",
     "0.12: sharding= unseen": "import lib\nlib.f({'sharding': 1})\ndef run(f, words):\n    f(**words)\nlib.f(run)\n",
     "0.12: == of variables": "p = nnx.Param(1.0)\np == nnx.Param(1.0)\n",
+    "0.12: in a list of variables": "p = nnx.Param(1.0)\np in [p]\n",
+    "0.12: index of a variable": "ps = [nnx.Param(1.0)]\nps.index(ps[0])\n",
     "0.11.2: with_sharding_constraint": "nnx.with_sharding_constraint(x, None)\n",
     "0.12: attributes of variables": "p = nnx.Param(1.0)\np.tag = 1\n",
     "0.12: setattr on a variable": "p = nnx.Param(1.0)\nsetattr(p, 'tag', 1)\n",
@@ -90,6 +93,9 @@ NOTHING = {
     "0.12: data before None": MODULE.format("self.a = nnx.Param(1.0)", "self.a = None") + "M().f(1)\n",
     "0.12: eval_shape": "nnx.eval_shape(lambda: nnx.Linear(2, 2, rngs=nnx.Rngs(0)))\n",
     "0.12: variables in what is no set": "class Q:\n    add = staticmethod(id)\nq = Q()\nq.add(nnx.Param(1.0))\n",
+    "0.11: trees of jax.lax": "jax.lax.stop_gradient(nnx.Param(1.0))\njax.lax.mul(nnx.Param(2.0).value, 3.0)\n",
+    "0.11: states of a module": LAYER + "g, s = nnx.split(m)\nnnx.merge(g, s), nnx.state(m)\n",
+    "0.12: other methods": "class Q:\n    index = staticmethod(id)\nQ().index(nnx.Param(1.0))\n",
     "0.12: variables as values": "p = nnx.Param(1.0)\nset({'a': p})\ndict([('a', p)])\n{}.update(a=p)\n",
     "0.12: cached for a value": CACHED.format("@functools.cache", "id") + "f(p.value), g(p)\n",
     "0.12: list of numbers": "import numpy as np\n" + MODULE.format("self.ls = [np.float32(1)]", "pass") + "M()\n",
@@ -136,6 +142,11 @@ def test_is_told(entry: str) -> None:
 def test_needs_nothing(entry: str) -> None:
     result = modernized(NOTHING[entry])
     assert (result.changed, result.refusals, result.left) == (False, (), ())
+
+
+def test_a_call_that_needs_more_today_shows_that_states_were_copies() -> None:
+    old = modernized(LAYER + "nnx.Optimizer(m, optax.sgd(1.0))\nnnx.merge(*nnx.split(m)), nnx.state(m)\n")
+    assert sorted(each.name for each in old.left) == ["flax.nnx.merge", "flax.nnx.split", "flax.nnx.state"]
 
 
 def test_what_is_rewritten_runs_on_the_flax_that_is_here() -> None:

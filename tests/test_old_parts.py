@@ -431,6 +431,7 @@ MEANINGS = {
         't = P("x") * 2',
     ],
     "keep_variable_annotations": ['v = nnx.Param(x, sharding=("x",))'],
+    "keep_variable_values": ["w = nnx.Param(x)\ne = jax.lax.exp(w)"],
     "keep_zeros": ["e = jax.numpy.empty(3)", "e = jax.numpy.empty_like(x)"],
     "rename_keywords": ["c = jax.numpy.clip(x, a_min=0)"],
     "replace_layouts": ["l = jax.experimental.layout.Layout(None, s)", "l = compiled.input_layouts"],

@@ -7,8 +7,10 @@ import sys
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
 
+from mmmodernize.calls.call_forms import calls_of
 from mmmodernize.names.changed_meanings import CHANGED_MEANINGS
 from mmmodernize.names.name_index import ROOTS, numbers, old_names, prefixes
+from mmmodernize.names.part_index import new_requirements
 from mmmodernize.sites.site import ModernizeContext, SharedFlow
 from mmmodernize.sites.version_guards import guard_of, is_chosen
 from mmrewrite.project.facts import Facts
@@ -24,8 +26,9 @@ _NEVER = (sys.maxsize,)
 class ProjectAge:
     """What the names that a project uses say about its age.
 
-    A name that went in a release was written before it. One that came with a release, where nothing guards it, shows
-    that the project runs on that already; but a module with names that are gone may be left over.
+    A name that went in a release was written before it, and so was a call without what it needs since then. One that
+    came with a release, where nothing guards it, shows that the project runs on that already; but a module with names
+    that are gone may be left over.
     """
 
     def __init__(self, context: ModernizeContext) -> None:
@@ -49,15 +52,22 @@ class ProjectAge:
         return is_left_over or ((is_old or self._is_upgrade) and self._newest.get(package, (0,)) < asked)
 
     def _gone(self, module: ModuleUses) -> dict[str, tuple[int, ...]]:
-        """The first release without a name that a module uses, by package."""
+        """The first release without a name that a module uses, or that needs more for a call, by package."""
         uses: list[tuple[str, ast.AST]] = [(use.name, use.node) for use in module.uses(old_names())]
         uses += ((item.name, item.alias) for item in module.imported if item.name in old_names())
+        rows = ((old_names()[name], node) for name, node in uses)
+        refused = [(row.package, row.gone_since, node) for row, node in rows if row.gone_since is not None]
+        refused += (
+            (asked.package, asked.since, use.node)
+            for use in module.uses(new_requirements())
+            for asked in new_requirements()[use.name]
+            if any(call.lacks(asked.name, asked.place) for call in calls_of(module, use.node))
+        )
         found: dict[str, tuple[int, ...]] = {}
-        for name, node in uses:
-            row = old_names()[name]
-            if row.gone_since is not None and guard_of(module, node) is None:
-                gone = numbers(row.gone_since)
-                found[row.package] = min(gone, found.get(row.package, gone))
+        for package, release, node in refused:
+            if guard_of(module, node) is None:
+                gone = numbers(release)
+                found[package] = min(gone, found.get(package, gone))
         return found
 
     @cached_property

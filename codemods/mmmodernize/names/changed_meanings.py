@@ -183,6 +183,31 @@ CHANGED_MEANINGS = (
         is_common=False,
         is_of_object=True,
     ),
+    *(
+        ChangedMeaning(
+            (f"flax.nnx.{name}",),
+            "flax",
+            "0.11.0",
+            f"gives the variables of the module itself and no copies; write `nnx.{name}(nnx.clone(...))` where what it "
+            f"gives is kept and the module changes",
+        )
+        for name in ("split", "state")
+    ),
+    ChangedMeaning(
+        ("flax.nnx.merge",),
+        "flax",
+        "0.11.2",
+        "makes a module of the variables that it is given and of no copies; write `nnx.clone(nnx.merge(...))` where "
+        "these are used again",
+    ),
+    ChangedMeaning(
+        ("flax.nnx.Dropout", "flax.nnx.MultiHeadAttention"),
+        "flax",
+        "0.11.0",
+        "keeps a fork of the `Rngs` that it is given: it draws other numbers, and its state has other paths, so take "
+        "`rngs` out of checkpoints of before, as "
+        "https://flax.readthedocs.io/en/latest/migrating/nnx_010_to_nnx_011.html shows",
+    ),
     ChangedMeaning(
         ("flax.nnx.split_rngs",),
         "flax",

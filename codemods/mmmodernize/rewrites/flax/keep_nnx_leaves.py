@@ -10,7 +10,7 @@ To check: the program was written for a Flax before that.
 
 Refused: variables as keys of dictionaries, in sets, and as arguments of functions that `functools.lru_cache` wraps,
 which raise. Reported, not edited: trees with modules or variables where nothing shows that the program is of an older
-Flax, or with `is_leaf` already; `==` of two variables.
+Flax, or with `is_leaf` already; `==` of two variables, and what looks for one in a list.
 See https://flax.readthedocs.io/en/latest/guides/pytree.html
 """
 
@@ -47,10 +47,10 @@ _OF_TREES = {
 _STATES = frozenset(f"flax.nnx.{name}" for name in ("GraphDef", "State", "VariableState"))
 _CLASSES = {"module": "flax.nnx.Pytree", "variable": "flax.nnx.Variable"}
 _MAY_HASH = (ast.Dict, ast.DictComp, ast.Set, ast.SetComp, ast.Call, ast.Compare, ast.Subscript)
-# What is hashed of the first argument of a method of dictionaries and sets, and of a function: all, its elements, or
-# the keys of its pairs.
+# What is hashed of the first argument of a method of dictionaries and sets, or compared by one of lists, and of a
+# function: all, its elements, or the keys of its pairs.
 _OF_METHODS: Mapping[str, Path] = {
-    **dict.fromkeys(("add", "discard", "get", "pop", "remove", "setdefault"), ()),
+    **dict.fromkeys(("add", "count", "discard", "get", "index", "pop", "remove", "setdefault"), ()),
     **dict.fromkeys(("difference", "intersection", "symmetric_difference", "union", "update"), (ELEMENT,)),
 }
 _OF_FUNCTIONS: Mapping[str, Path] = {
@@ -59,12 +59,18 @@ _OF_FUNCTIONS: Mapping[str, Path] = {
     **dict.fromkeys(("collections.Counter", "collections.OrderedDict.fromkeys"), (ELEMENT,)),
     **dict.fromkeys(("builtins.dict", "collections.OrderedDict"), (ELEMENT, item(0))),
 }
+# A variable by its form.
+_MAY_BE_ONE = (ast.Attribute, ast.Call, ast.Name, ast.Subscript)
 _CACHES = ("functools.cache", "functools.lru_cache")
 _MAKE_HASHING = frozenset(
     ("builtins.dict()", "builtins.set()", "collections.defaultdict()", "collections.OrderedDict()")
 )
 _HASHED = "since Flax 0.12 a variable has no hash; use its path in the state, or `id(...)` of it"
-_COMPARED = "since Flax 0.12 `==` of variables compares their values, element by element; write `is` for the same one"
+_COMPARED = (
+    "since Flax 0.12 `==` of variables compares their values, element by element, as `in` and `index` of a list do; "
+    "write `is` for the same one"
+)
+_COMPARING_METHODS = frozenset(("count", "index", "remove"))
 
 
 class KeepNnxLeaves(ModernizeCodemod):
@@ -90,6 +96,8 @@ class KeepNnxLeaves(ModernizeCodemod):
             hashed = [place for place, value in given if variables.is_certain(value)]
             if hashed and (holder is None or flow.may(flow.at(module, holder), _hashes).answers):
                 yield from (Location(module, each) for each in hashed)
+            elif hashed and _compares(node) and flow.may(flow.at(module, holder or hashed[0]), _is_list).answers:
+                yield Location(module, node)
             is_equal = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq)
             compared = (node.left, node.comparators[0]) if isinstance(node, ast.Compare) and is_equal else ()
             if compared and all(variables.is_certain(Value(module, each)) for each in compared):
@@ -101,7 +109,7 @@ class KeepNnxLeaves(ModernizeCodemod):
     def rewrite(self) -> None:
         """Say what is a leaf, or report the place."""
         site = self.site
-        if isinstance(site.node, ast.Compare):
+        if _compares(site.node):
             site.leave(_COMPARED)
         place = _OF_TREES.get(site.resolve(site.node.func) or "") if isinstance(site.node, ast.Call) else None
         if place is None or not isinstance(site.node, ast.Call):
@@ -157,6 +165,19 @@ def _hashes(value: Value) -> bool | None:
     return is_display or value.outside in _MAKE_HASHING or None
 
 
+def _compares(node: ast.AST) -> bool:
+    """Whether a node compares by `==`, if it hashes nothing."""
+    method = node.func if isinstance(node, ast.Call) else None
+    is_asked = isinstance(method, ast.Attribute) and method.attr in _COMPARING_METHODS
+    return isinstance(node, ast.Compare) or is_asked
+
+
+def _is_list(value: Value) -> bool | None:
+    """Whether a value is a list or a tuple, as it is made."""
+    is_display = isinstance(value.head, ast.List | ast.ListComp | ast.Tuple) and not value.path
+    return is_display or value.outside in ("builtins.list()", "builtins.tuple()") or None
+
+
 _Hashed = tuple[ast.expr | None, Sequence[tuple[ast.expr, Value]]]
 
 
@@ -187,7 +208,7 @@ def _hashed(module: ModuleUses, node: ast.AST) -> _Hashed:
             found = [key]
         case _:
             pass
-    may_be_one = [each for each in found if path or isinstance(each, ast.Name | ast.Attribute | ast.Call)]
+    may_be_one = [each for each in found if path or isinstance(each, _MAY_BE_ONE)]
     return holder, [(each, Value(module, each).done(*path or ())) for each in may_be_one]
 
 
