@@ -52,11 +52,13 @@ from mmrewrite.analysis.steps.losses import (
 from mmrewrite.codemod.base import MeshCodemod, expression
 from mmrewrite.project.reach import reach_of
 from mmrewrite.values.arguments import given
+from mmrewrite.values.containers import parts_of
 from mmrewrite.values.flow import values_of
 from mmrewrite.values.value import By, Value
 
 Item = TypeVar("Item", cst.Arg, cst.Param)
 
+_OPTIMIZERS = ("optax.", "flax.training.train_state.", "flax.nnx.Optimizer", "flax.nnx.ModelAndOptimizer")
 _LOOPS = frozenset(("jax.lax.scan", "jax.lax.fori_loop"))
 _BY_MICROBATCH = (
     'or write `batch_stats="microbatch"` to have each microbatch use its own statistics, and to average them'
@@ -69,10 +71,11 @@ def _accumulating(value: Value) -> str | None:
     return name if package.startswith("optax") and name in ("MultiSteps", "apply_every") else None
 
 
-def _given_to_optax(value: Value) -> list[Value]:
-    """What a function of optax is given, such as the parts of `optax.chain`."""
-    is_made = str(value.head).startswith("optax.") and value.path[:1] and value.path[0].kind is By.CALL
-    return [*given(value.path[0].what)] if is_made else []
+def _held_by_optimizers(value: Value) -> list[Value]:
+    """What an optimizer is made of: the parts of `optax.chain`, what a `TrainState` or an `nnx.Optimizer` holds."""
+    is_made = str(value.head).startswith(_OPTIMIZERS) and value.path[:1] and value.path[0].kind is By.CALL
+    parts = [*given(value.path[0].what)] if is_made else []
+    return [*parts, *(inner for each in parts for inner in parts_of(each))]
 
 
 class MicrobatchGrad(MeshCodemod):
@@ -144,7 +147,7 @@ class MicrobatchGrad(MeshCodemod):
         """Refuses accumulation in the optimizer, which spans several steps."""
         flow = values_of(self.site.project)
         for call in calls:
-            found = flow.may(flow.value_in(self.site.facts, call.func), _accumulating, also=_given_to_optax).answers
+            found = flow.may(flow.value_in(self.site.facts, call.func), _accumulating, also=_held_by_optimizers).answers
             for name in found:
                 what = "adds up updates" if name == "apply_every" else "averages gradients"
                 self.refuse(

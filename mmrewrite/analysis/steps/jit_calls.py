@@ -12,8 +12,9 @@ from mmrewrite.codemod.site import Site
 from mmrewrite.project.facts import Facts
 from mmrewrite.source.calls import stars_of
 from mmrewrite.source.jit_kinds import JIT_KINDS, compiled_in
-from mmrewrite.values.flow import values_of
-from mmrewrite.values.value import By, Decorated, Value
+from mmrewrite.values.flow import ValueFlow, values_of
+from mmrewrite.values.library import MAPS
+from mmrewrite.values.value import ELEMENT, By, Decorated, Value
 
 # Other functions that compile: why `mjit` cannot replace them, and what to write.
 _OTHERS = {
@@ -48,6 +49,9 @@ _ABSENT = {
     "clear_cache": "explain",
     "_cache_size": "explain",
 }
+
+
+_GETTERS = ("attrgetter", "methodcaller")
 
 
 @dataclass(frozen=True)
@@ -123,18 +127,53 @@ def refuse_uses(site: Site, made: ast.Call | ast.FunctionDef | ast.AsyncFunction
         calls = [step.what.node for step in value.path if step.kind is By.CALL] if isinstance(value.head, str) else ()
         return made in calls[-1:] or None
 
+    for name, node, owner in site.project.once("methods of steps", lambda: [*_reads_of_methods(flow)]):
+        if owner.head is not made and flow.may(owner, is_step).answers:
+            _refuse_absent(site, owner.module.facts, node, name)
+
+
+def _reads_of_methods(flow: ValueFlow) -> Iterator[tuple[str, ast.expr, Value]]:
+    """Where methods that steps lack are read, each with its name, the expression, and the object that has it."""
     for name in _ABSENT:
         for module, node in flow.stores.reads(name):
             owner = node.value if isinstance(node, ast.Attribute) else next(iter(getattr(node, "args", ())), node)
-            if owner is not made and flow.may(Value(module, owner), is_step).answers:
-                _refuse_absent(site, module.facts, node, name)
+            yield name, node, Value(module, owner)
+    for module in flow.modules:
+        for head in module.heads.get("getattr", ()):
+            match module.parents[head]:
+                case ast.Call(args=[owner, text, *_]) as call if not isinstance(text, ast.Constant):
+                    for name in flow.texts(Value(module, text)).names(_ABSENT):
+                        yield from [(name, call, Value(module, owner))] if name in _ABSENT else ()
+                case _:
+                    pass
+        for pattern in module.nodes_of(ast.MatchClass):
+            holder = module.parents[module.parents[pattern]]
+            if isinstance(holder, ast.Match):
+                for name in _ABSENT.keys() & set(pattern.kwd_attrs):
+                    yield name, holder.subject, Value(module, holder.subject)
+        if any(name in module.facts.source.text for name in _GETTERS):
+            for call in module.nodes_of(ast.Call):
+                is_map = len(call.args) == 2 and module.full_name(call.func) in MAPS
+                given = Value(module, call.args[1], (ELEMENT,)) if is_map else None
+                if call.args:
+                    for name in flow.may(Value(module, call.args[0] if is_map else call.func), _gets).answers:
+                        yield name, call, given or Value(module, call.args[0])
+
+
+def _gets(value: Value) -> str | None:
+    """The method that `attrgetter("lower")` or `methodcaller("lower", x)` reads, which steps lack."""
+    is_getter = value.outside in ("operator.attrgetter()", "operator.methodcaller()")
+    first = value.path[0].what.first() if is_getter else None
+    text = getattr(first.expression, "value", None) if first is not None else None
+    return text if text in _ABSENT else None
 
 
 def _refuse_absent(site: Site, facts: Facts, node: ast.expr, name: str) -> None:
     is_here = facts is site.facts
     where = "" if is_here else f" on line {node.lineno} of {PurePath(facts.path).name}"
+    used = "is used" if isinstance(node, ast.Attribute) else f"reads `{name}`"
     site.refuse(
-        f"`{ast.unparse(node)}` is used{where}, and a step that is compiled for a mesh has none: it is many programs; "
+        f"`{ast.unparse(node)}` {used}{where}, and a step that is compiled for a mesh has none: it is many programs; "
         f"remove that use, or call `.{_ABSENT[name]}(...)` in its place once the program is rewritten",
         node if is_here else None,
     )

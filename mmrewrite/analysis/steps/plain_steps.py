@@ -12,10 +12,15 @@ from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reach, Reached, VisibleReach
 from mmrewrite.source.calls import call_form
 from mmrewrite.source.jit_kinds import JIT_KINDS, compiled_in
-from mmrewrite.source.names import Scope
+from mmrewrite.source.names import Scope, last_name
 from mmrewrite.source.spans import span
 from mmrewrite.values.flow import values_of
 from mmrewrite.values.value import By, Value
+
+# Functions that compile, and that `mjit` takes the place of in no form.
+_OTHERS = frozenset(("flax.nnx.jit_partial", "jax.experimental.pjit.pjit"))
+# Functions and methods that call what they are given first with what they are given second, or with what is in it.
+_CALL_THE_FIRST = frozenset(("apply", "call", "imap", "imap_unordered", "map", "map_async", "submit", "tree_map"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,9 +110,8 @@ def plain_steps(project: Project, facts: Facts, hinted: set[ast.stmt], codemod: 
                 functions[statement] = statement
         elif kind_of(statement) == STATEMENT:
             for node in names.calls.get(statement, ()):
-                hidden = (each.value for each in node.keywords if each.arg is None)
-                compiled = compiled_in(node) or next(hidden, None)
-                if compiled is None or not _compiles(project, facts, node.func, scope):
+                compiled = _compiled(project, facts, node, scope)
+                if compiled is None:
                     continue
                 bindings = (scope.owner(compiled.id) or scope).bindings if isinstance(compiled, ast.Name) else {}
                 made = bindings.get(getattr(compiled, "id", ""), ())
@@ -123,6 +127,18 @@ def plain_steps(project: Project, facts: Facts, hinted: set[ast.stmt], codemod: 
     yield from expressions
 
 
+def _compiled(project: Project, facts: Facts, node: ast.Call, scope: Scope) -> ast.expr | None:
+    """What a call compiles: its function, or those in what is given beside a function that compiles, as to `map`."""
+    hidden = (each.value for each in node.keywords if each.arg is None)
+    compiled = compiled_in(node) or next(hidden, None)
+    if compiled is not None and _compiles(project, facts, node.func, scope):
+        return compiled
+    form = call_form(facts.names, node, scope)
+    if len(form.positional) < 2 or last_name(form.function) not in _CALL_THE_FIRST:
+        return None
+    return form.positional[1] if _compiles(project, facts, form.positional[0], scope) else None
+
+
 def _decorates(project: Project, facts: Facts, decorator: ast.expr, scope: Scope) -> bool:
     """Whether a decorator may be a function that compiles, perhaps with options: `@jax.jit(...)`."""
     form = call_form(facts.names, decorator, scope) if isinstance(decorator, ast.Call) else None
@@ -133,8 +149,9 @@ def _decorates(project: Project, facts: Facts, decorator: ast.expr, scope: Scope
 def _compiles(project: Project, facts: Facts, node: ast.expr, scope: Scope) -> bool:
     """Whether what is called may be a function that compiles, or a `partial` of one."""
     name = facts.names.resolve(node, scope)
-    if name in JIT_KINDS or not project.once("compilers that are values", lambda: _compilers_are_values(project)):
-        return name in JIT_KINDS
+    is_named = name in JIT_KINDS or name in _OTHERS
+    if is_named or not project.once("compilers that are values", lambda: _compilers_are_values(project)):
+        return is_named
 
     def bound(value: Value) -> list[Value]:
         first = value.partial.first() if value.partial is not None else None
