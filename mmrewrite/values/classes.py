@@ -354,19 +354,20 @@ def stores_of(
     flow: ValueFlow, of: Definition, name: str, *, is_exact: bool = False
 ) -> tuple[Sequence[Store], Sequence[Store]]:
     """The places that may set an attribute of a class or of its objects: those that name it, and by computed names."""
-    below = () if is_exact else flow.below(of[1])
-    # An object of a class may be of one that derives from it, and from others.
-    holders = {each for home in (of, *below) for _, each in flow.bases(*home).classes}
 
-    def may_set(store: Store) -> bool:
-        return store.holder in holders or (store.holder is None and flow.may_be(store, of[1]))
+    def find() -> tuple[Sequence[Store], Sequence[Store]]:
+        below = () if is_exact else flow.below(of[1])
+        # An object of a class may be of one that derives from it, and from others.
+        holders = {each for home in (of, *below) for _, each in flow.bases(*home).classes}
 
-    computed = (
-        each
-        for each in filter(may_set, flow.stores.computed)
-        if each.key is None or flow.texts(Value(each.module, each.key)).may_be(name)
-    )
-    return [*filter(may_set, flow.stores.of(name))], [*computed]
+        def may_set(store: Store) -> bool:
+            return store.holder in holders or (store.holder is None and flow.may_be(store, of[1]))
+
+        return [*filter(may_set, flow.stores.of(name))], [*filter(may_set, flow.stores.computed)]
+
+    stores, computed = flow.project.once(("stores", of[1], name, is_exact), find)
+    may_name = (each for each in computed if each.key is None or flow.texts(Value(each.module, each.key)).may_be(name))
+    return stores, [*may_name]
 
 
 def _may_have(base: str, name: str) -> bool:

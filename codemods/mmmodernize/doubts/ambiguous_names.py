@@ -91,9 +91,10 @@ def unclear_uses(module: ModuleUses, names: Collection[str]) -> Iterator[LeftAlo
         bindings = owner.bindings[head.id]
         if (owner, head.id) not in known:
             is_clear = module.facts.names.resolve(head, owner) is not None
-            is_left = is_clear or any(_is_guarded(module, binding, old_names) for binding in bindings)
-            known[owner, head.id] = set() if is_left else _meanings(module, head.id, owner, frozenset())
-            lost[owner, head.id] = _lost_by(module, bindings) if is_left and not is_clear else {}
+            meant = set() if is_clear else _meanings(module, head.id, owner, frozenset())
+            is_guarded = bool(meant) and any(_is_guarded(module, binding, old_names) for binding in bindings)
+            known[owner, head.id] = set() if is_guarded else meant
+            lost[owner, head.id] = _lost_by(module, bindings) if is_guarded else {}
         meanings = known[owner, head.id]
         if lost[owner, head.id]:
             yield from _calls_with(module, head, lost[owner, head.id])
@@ -177,11 +178,11 @@ def _meanings(module: ModuleUses, name: str, scope: Scope, seen: frozenset[str])
 
 def _is_guarded(module: ModuleUses, binding: Binding, old_names: Collection[str]) -> bool:
     """Whether a binding to an old name, or to what was its home, copes with another JAX."""
-    if guard_of(module, binding.node) is None:
-        return False
     if binding.target is None:
-        return not isinstance(binding.value, ast.Constant)
-    return any(name in old_names for name in prefixes(binding.target))
+        may_cope = not isinstance(binding.value, ast.Constant)
+    else:
+        may_cope = any(name in old_names for name in prefixes(binding.target))
+    return may_cope and guard_of(module, binding.node) is not None
 
 
 def lacking_in_copies(module: ModuleUses, context: ModernizeContext) -> Iterator[Refusal]:

@@ -70,8 +70,7 @@ class ImportEdits:
     def edits(self) -> Iterator[Edit]:
         """Edits of import statements, and of the places where new ones go."""
         for statement in self._of_statements:
-            if guard_of(self.module, statement) is None:
-                yield from self._statement(statement)
+            yield from self._statement(statement)
         yield from self._added()
 
     def _statement(self, statement: ast.Import | ast.ImportFrom) -> Iterator[Edit]:
@@ -79,7 +78,7 @@ class ImportEdits:
         items = self._of_statements[statement]
         instead = {item: lines for item in items if (lines := self._instead(item)) is not None}
         gone = [*instead]
-        if not gone:
+        if not gone or guard_of(self.module, statement) is not None:
             return
         codemods = tuple(dict.fromkeys(name for item in gone for name in self._codemods_of(item)))
         source = self.module.facts.source

@@ -20,6 +20,8 @@ from mmrewrite.values.value import By, Decorated, Value, attribute, item
 _NAME = "nnx"
 _MODULES = frozenset(f"flax.nnx.{name}" for name in ("Module", "Object", "Pytree"))
 _DEEPEST = 6
+# A class of the project, or of a library.
+_OF_VARIABLES = (ast.ClassDef, str)
 
 
 def is_nnx_module(flow: ValueFlow, module: ModuleUses, node: ast.ClassDef, depth: int = 0) -> bool | None:
@@ -230,6 +232,8 @@ class NnxVariables:
     def kind(self, value: Value) -> str | None:
         """Whether a value is a variable, and how it was made; None where others are behind it, or it is none."""
         path = value.path
+        if not path or not isinstance(value.head, _OF_VARIABLES):
+            return None
         while len(path) > 2 and path[-2] in _COPIES and path[-1].kind is By.CALL:
             path = path[:-2]
         steps = [step.kind for step in path]
