@@ -92,10 +92,13 @@ class MeshValues:
         name = self._flow.full_name(module, node)
         if name is not None and not self._flow.project.holds(name, module.facts):
             return True
-        if isinstance(node, ast.Name):
-            owner = module.scope_of(node).owner(node.id)
-            bindings = owner.bindings[node.id] if owner is not None else []
-            return any(each.kind in ("class", "function", "parameter") for each in bindings)
+        owner = module.scope_of(node).owner(node.id) if isinstance(node, ast.Name) else None
+        bindings = [*owner.bindings[node.id]] if owner is not None and isinstance(node, ast.Name) else []
+        found = self._flow.binding_at(module, node) if name is not None else None
+        if found is not None:
+            bindings.append(found[1])
+        if any(each.kind in ("class", "function", "parameter") for each in bindings):
+            return True
         if isinstance(node, ast.Attribute) and name is None:
             stores = self._flow.stores
             methods = (isinstance(each.node, Function) for _, _, each in stores.in_classes(node.attr))
