@@ -210,7 +210,7 @@ class ImportEdits:
             if is_idle or self._is_imported_twice(item):
                 return ()
             home, _, name = self.context.moved[item.name].rpartition(".")
-            if isinstance(item.statement, ast.ImportFrom):
+            if isinstance(item.statement, ast.ImportFrom) or item.alias.asname is not None:
                 has_alias = item.local != name or _is_reexport(item)
                 return (f"from {home} import {name}" + (f" as {item.local}" if has_alias else ""),)
             return None

@@ -7,8 +7,9 @@
     ->  jnp.trunc(x), jax.nn.standardize(y)
 
 Imported names keep their alias. These are the same objects, or functions that computed the same: parts of `jax.core`
-that are in `jax.extend.core` and `jax.errors` today, `jax.extend.ffi`, random generators, `jax.lib.xla_bridge`, refs,
-names of `jax.numpy` that NumPy dropped, `DynamicScale`, and a few of optax and chex.
+that are in `jax.extend.core` and `jax.errors` today, `jax.extend.ffi`, random generators, `jax.lib.xla_bridge`,
+`jax.api`, the modules `stax` and `optimizers` that are in `jax.example_libraries` today, refs, names of `jax.numpy`
+that NumPy dropped, `DynamicScale`, and a few of optax and chex.
 
 To check: `jax.core.get_aval` gave the value itself a type of its own before JAX 0.4.36; a test for `ConcreteArray` is
 reported.
@@ -77,7 +78,25 @@ _MOVES = {
     ("jax.experimental.pjit", "jax.sharding", "0.4.13"): "NamedSharding",
     ("jax.profiler", "jax.profiler", "0.4.13"): "StepTraceContext:StepTraceAnnotation TraceContext:TraceAnnotation",
     ("jax.abstract_arrays", "jax.core", "0.4.13"): "ShapedArray",
-    ("jax.lib.xla_bridge", "jax", "0.4.13"): "default_backend",
+    ("jax.lib.xla_bridge", "jax", "0.4.13"): (
+        "default_backend device_count devices local_device_count local_devices process_count process_index"
+    ),
+    ("jax.api", "jax", "0.4.13"): (
+        "ShapeDtypeStruct custom_jvp custom_vjp device_count device_get device_put devices disable_jit eval_shape grad "
+        "hessian jacfwd jacobian jacrev jit jvp linear_transpose linearize local_device_count local_devices make_jaxpr "
+        "pmap value_and_grad vjp vmap"
+    ),
+    ("jax.experimental", "jax.example_libraries", "0.4.13"): "optimizers stax",
+    ("jax.experimental.stax", "jax.example_libraries.stax", "0.4.13"): (
+        "AvgPool BatchNorm Conv Conv1DTranspose ConvTranspose Dense Dropout Elu Exp FanInConcat FanInSum FanOut "
+        "Flatten Gelu GeneralConv GeneralConvTranspose Identity LeakyRelu LogSoftmax MaxPool Relu Selu Sigmoid Softmax "
+        "Softplus SumPool Tanh elementwise logsoftmax parallel randn serial shape_dependent softmax softplus"
+    ),
+    ("jax.experimental.optimizers", "jax.example_libraries.optimizers", "0.4.13"): (
+        "JoinPoint Optimizer OptimizerState adagrad adam adamax clip_grads constant exponential_decay "
+        "inverse_time_decay l2_norm make_schedule momentum nesterov optimizer pack_optimizer_state piecewise_constant "
+        "polynomial_decay rmsprop rmsprop_momentum sgd sm3 unpack_optimizer_state"
+    ),
     ("jax.lib.xla_bridge", "jax.extend.backend", "0.4.33"): "get_backend",
     ("jax.lib.xla_bridge", "jax.extend.backend", "0.7.0"): "get_compile_options",
     ("jax.lib.xla_client", "jax", "0.4.13"): "Device",
@@ -173,6 +192,8 @@ _IMPORTED = {
     "jax.extend.source_info_util": ("source_info_util", "jex_source_info_util"),
     "jax.ffi": ("ffi", "jax_ffi"),
     "jax.experimental.pallas": ("pl", "pallas"),
+    "jax.example_libraries.optimizers": ("optimizers",),
+    "jax.example_libraries.stax": ("stax",),
 }
 
 
@@ -208,6 +229,7 @@ class MoveNames(ModernizeCodemod):
         kept = {use.name for use in uses if _is_refused_alias(module, use)}
         for use in uses:
             is_written = use.is_direct and (isinstance(use.node, ast.Attribute) or use.name not in context.moved)
+            is_written = is_written and not _is_of_moved_module(use, context)
             is_changed = any(_changes(use.name, found) for found in calls_of(module, use.node))
             if is_written or is_changed or (use.is_direct and use.name in kept):
                 yield Location(module, use.node, use)
@@ -233,7 +255,8 @@ class MoveNames(ModernizeCodemod):
             alias = next((use for use in site.module.uses((name,)) if _is_refused_alias(site.module, use)), None)
             if alias is not None:
                 self.refuse(f"line {alias.node.lineno} calls `{name}` in a way in which it is not called today")
-        if self.use.is_direct and (isinstance(node, ast.Attribute) or name not in site.context.moved):
+        is_written = isinstance(node, ast.Attribute) or name not in site.context.moved
+        if self.use.is_direct and is_written and not _is_of_moved_module(self.use, site.context):
             site.replace(node, self.spelled(self.moved[name]))
 
     def spelled(self, new: str) -> str:
@@ -251,6 +274,13 @@ class MoveNames(ModernizeCodemod):
             return f"{found}.{own}"
         package, _, module = home.rpartition(".")
         return f"{self.site.draft.imports.member(package, module, _IMPORTED[home])}.{own}"
+
+
+def _is_of_moved_module(use: OldNameUse, context: ModernizeContext) -> bool:
+    """Whether a name is read of a module by one name, whose import is that of the moved module then."""
+    home, _, own = use.name.rpartition(".")
+    is_member = isinstance(use.node, ast.Attribute) and isinstance(use.node.value, ast.Name)
+    return is_member and f"{context.moved.get(home)}.{own}" == context.moved.get(use.name)
 
 
 def _is_refused_alias(module: ModuleUses, use: OldNameUse) -> bool:
