@@ -247,3 +247,47 @@ def test_what_may_be_of_nnx_is_told(program: str) -> None:
     assert result.failure is None
     found = "rewritten" if result.changed else "told" if result.refusals or result.left else ""
     assert found == OF_NNX[program]
+
+
+# Functions that JAX traces, and that run one which enters a mesh: `jax.set_mesh` raises there.
+TRACED = (
+    "jax.jit(train)(1)\n",
+    "def outer(x):\n    return train(x)\njax.jit(outer)(1)\n",
+    "@jax.jit\ndef outer(x):\n    return jax.vmap(train)(x)\n",
+    "def outer(f, x):\n    return f(x)\njax.jit(lambda x: outer(train, x))(1)\n",
+    "class T:\n    def run(self, x):\n        return train(x)\n    def go(self, x):\n"
+    "        return jax.jit(self.run)(x)\n",
+    "@jax.jit\ndef outer(x, hook):\n    hook(x)\n    return train(x)\n",
+    "T = {'a': train}\ndef outer(n, x):\n    return jax.jit(T['a'])(x)\n",
+)
+
+
+@pytest.mark.parametrize("traced", TRACED)
+def test_no_mesh_is_set_where_a_traced_function_may_run(traced: str) -> None:
+    program = f"{STEP}def train(x):\n    m = Mesh(jax.devices(), ('d',))\n    with m:\n        return step(x)\n"
+    assert "jax.set_mesh(" not in modernized(f"{program}{traced}")
+    assert "jax.set_mesh(" in modernized(f"{program}jax.jit(len)\n")
+
+
+# What `jax.pmap` returns comes to other files, where no name says so.
+def test_shards_of_a_mapped_result_are_told_in_another_file() -> None:
+    for read, is_told in {
+        "x.addressable_shards[0].data": True,
+        "x.addressable_shards[0].data.squeeze(0)": False,
+    }.items():
+        files = {
+            "a.py": b"import jax\nfrom b import get\nget(jax.pmap(len)(x)[0])\n",
+            "b.py": f"import jax\ndef get(x):\n    return {read}\n".encode(),
+        }
+        _, result = modernize_project(source_files(files), REGISTRY, load=lambda _: None)
+        assert bool(result.left) is is_told
+
+
+def test_axes_that_another_file_may_mean_explicit_are_not_guessed() -> None:
+    files = {
+        "a.py": b"import jax\nm = jax.make_mesh((4,), ('a',))\n",
+        "b.py": b"import jax\nfrom a import m\njax.reshard(x, y)\n",
+    }
+    result, _ = modernize_project(source_files(files), REGISTRY, load=lambda _: None)
+    assert not result.changed
+    assert "`reshard` of b.py" in result.refusals[0].reason

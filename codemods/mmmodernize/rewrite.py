@@ -72,7 +72,7 @@ def _marked(files: Sequence[SourceFile], codemods: Codemods, reexports: TakenNam
 
 # What some files hold, and what is done to it elsewhere that matters. Variables of nnx may come to files without that
 # word: what is done to them raises today, or means something else. A mapped function may be a method that a class in
-# another file overrides by one that takes gradients.
+# another file overrides by one that takes gradients, and a mesh may be meant to have explicit axes.
 _GIVEN = tuple(
     (re.compile(holds), re.compile(does, re.M))
     for holds, does in (
@@ -82,6 +82,7 @@ _GIVEN = tuple(
             rb"|^[ \t]*[\w.]+\.\w+ *=[^=]",
         ),
         (rb"experimental\b.*\bshard_map\b", rb"grad|vjp|jvp|linearize|jac(?:fwd|rev|obian)|hessian"),
+        (rb"\bmake_mesh\b", rb"\b(?:AxisType|reshard|explicit_axes|auto_axes|out_sharding)\b"),
     )
 )
 

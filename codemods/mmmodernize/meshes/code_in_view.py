@@ -186,9 +186,14 @@ class CodeSearch:
     def _stop_at(self, code: EnteredCode, part: ast.AST, value: Value, *, is_handed_on: bool) -> None:
         """Stop where something of a known library is called, or handed on to be called."""
 
+    def _stop(self, text: str) -> None:
+        """Stop where code out of view may run."""
+        raise OutOfView(text)
+
     def _out_of_view(self, code: EnteredCode, part: ast.AST, value: Value, text: str) -> Iterable[EnteredCode]:
-        """Stop where code out of view may run; a search that goes on says which code in view that may be."""
-        raise OutOfView(self._told(code, part, value, text))
+        """Stop where what runs may be out of view; a search that goes on says which code in view it may be."""
+        self._stop(self._told(code, part, value, text))
+        return ()
 
     def _told(self, code: EnteredCode, part: ast.AST, value: Value, text: str) -> str:
         """That what a place runs is not in view; `text` says what it does with a value."""
@@ -217,11 +222,11 @@ class CodeSearch:
                     yield Value(code.module, decorator, (called,), code.frame), "decorates by"
                 for base in part.bases if isinstance(part, ast.ClassDef) else ():
                     if isinstance(base, ast.Name | ast.Attribute) and not self._is_named(code.module, base):
-                        raise OutOfView(
+                        self._stop(
                             f"{self._place(code, part, Value(code.module, base))} derives from `{ast.unparse(base)}`"
                         )
             case ast.Await():
-                raise OutOfView(f"line {part.lineno} of {code.module.facts.path} lets other code run")
+                self._stop(f"line {part.lineno} of {code.module.facts.path} lets other code run")
             case _:
                 pass
 

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterable
 
 from mmmodernize.calls.call_forms import given_to
-from mmmodernize.meshes.code_in_view import CodeSearch, EnteredCode, OutOfView
+from mmmodernize.meshes.code_in_view import CodeSearch, EnteredCode
 from mmrewrite.codemod.array_methods import ARRAY_METHODS
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.values.flow import ValueFlow
@@ -77,10 +77,7 @@ class MappedCode(CodeSearch):
         assert isinstance(head, ast.AST)
         start = EnteredCode(function.module, head)
         called = function.done(Access(By.CALL, flow.no_arguments))
-        try:
-            self._go_through([each for found in self._led_to(start, head, called, "calls") for each in found.parts])
-        except OutOfView as error:
-            self.unseen.append(str(error))
+        self._go_through([part for each in self._led_to(start, head, called, "calls") for part in each.parts])
 
     def _look_at(self, code: EnteredCode, part: ast.AST) -> None:
         if isinstance(part, ast.Name | ast.Attribute):
@@ -102,6 +99,9 @@ class MappedCode(CodeSearch):
                 self.unseen.append(f"`{name}`")
             else:
                 self.differentiated[function] = None
+
+    def _stop(self, text: str) -> None:
+        self.unseen.append(text)
 
     def _out_of_view(self, code: EnteredCode, part: ast.AST, value: Value, text: str) -> Iterable[EnteredCode]:
         if isinstance(part, ast.For | ast.comprehension | ast.withitem):

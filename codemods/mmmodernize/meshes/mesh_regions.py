@@ -188,7 +188,8 @@ class MeshRegions:
             member: [contexts[number] for number in bits(combined(reached, member.holders))] for member in self._members
         }
         for member, found in by_member.items() if len(contexts) > 1 else ():
-            found += [each for each in self._passed_to(member, contexts, reached) if each not in found]
+            passed_to = [*self._passed_to(member, contexts, reached, is_reached=bool(found))]
+            found += [each for each in dict.fromkeys(passed_to) if each not in found]
         self._is_orphan = {member: not contexts for member, contexts in by_member.items()}
         parent = {member: member for member in self._members}
 
@@ -220,7 +221,12 @@ class MeshRegions:
             yield _MeshRegion(members, {member: by_member[member] for member in members})
 
     def _passed_to(
-        self, member: Member, contexts: Sequence[MeshContext], reached: Callable[[ast.AST], int]
+        self,
+        member: Member,
+        contexts: Sequence[MeshContext],
+        reached: Callable[[ast.AST], int],
+        *,
+        is_reached: bool,
     ) -> Iterator[MeshContext]:
         """The contexts that may run the function of a site where that comes to them as a value."""
         function = _function_of(member)
@@ -233,8 +239,8 @@ class MeshRegions:
                 )
         decorators = {each.node for each in contexts if each.kind == CALLED}
         holders = [place.module.parents[place.node] for place, _ in used.escapes] if used is not None else []
-        if not all(isinstance(each, ast.Call) and each.func in decorators for each in holders):
-            # Code out of view may have it.
+        if is_reached and not all(isinstance(each, ast.Call) and each.func in decorators for each in holders):
+            # Code out of view may have it. What no context reaches names no mesh in any case.
             yield from filter(self._unseen, contexts)
 
     def _decide(self, region: _MeshRegion) -> None:

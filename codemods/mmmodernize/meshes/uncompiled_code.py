@@ -75,6 +75,11 @@ _HARMLESS_METHODS = frozenset(
 # fmt: on
 
 
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+# Callers are followed to so many functions.
+_MOST_FUNCTIONS = 100
+
+
 class UncompiledCode:
     """Searches the code that a mesh context runs."""
 
@@ -103,7 +108,7 @@ class UncompiledCode:
             return "the stack that holds the mesh may outlive this function; write `with mesh:`"
         if context.kind == ENTERED and not isinstance(holder, ast.Expr):
             return "the value of `enter_context(mesh)` is used, and `jax.set_mesh(mesh)` gives None; use `mesh` itself"
-        if any(holder in self._traced for holder in module.above(context.node)):
+        if self._is_traced(module, context.node):
             return "this runs inside a compiled function, where `jax.set_mesh` is not allowed"
         method = next((holder for holder in module.above(context.node) if isinstance(holder, ast.FunctionDef)), None)
         if method is not None and method.name == "__call__" and self._traces_objects is not None:
@@ -137,6 +142,21 @@ class UncompiledCode:
         decorated = (each for _, each in self._given_to_tracers if isinstance(each, Function))
         called = (value.head for _, found in self._tracing for value in found.definitions)
         return frozenset((*decorated, *(each for each in called if isinstance(each, ast.AST))))
+
+    def _is_traced(self, module: ModuleUses, node: ast.AST) -> bool:
+        """Whether code stands in a function that JAX traces, or in one that such a function calls by its name."""
+        queue = [(module, each) for each in module.above(node) if isinstance(each, _FUNCTIONS)]
+        for home, function in queue:
+            if function in self._traced:
+                return True
+            is_method = isinstance(home.parents.get(function), ast.ClassDef)
+            calls = self._flow.calls_of(home, function)[0] if not is_method and len(queue) < _MOST_FUNCTIONS else ()
+            for call in filter(None, (each.node for each in calls)):
+                caller = next((each for each in self._modules.values() if call in each.parents), None)
+                above = caller.above(call) if caller is not None else ()
+                found = [(caller, each) for each in above if caller is not None and isinstance(each, _FUNCTIONS)]
+                queue += [each for each in found if each not in queue]
+        return False
 
     @cached_property
     def _traces_objects(self) -> str | None:

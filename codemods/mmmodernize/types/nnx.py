@@ -41,11 +41,12 @@ def is_nnx_module(flow: ValueFlow, module: ModuleUses, node: ast.ClassDef, depth
         for each in found
         for base in each.answers
     }
-    is_hidden = any(each.unknown or any(map(_is_out_of_view, each.others)) for each in found)
+    is_hidden = any(each.unknown or any(map(is_out_of_view, each.others)) for each in found)
     return True in kinds or (None if None in kinds or is_hidden else False)
 
 
-def _is_out_of_view(value: Value) -> bool:
+def is_out_of_view(value: Value) -> bool:
+    """Whether a value is of code that is neither in the project nor in a known library."""
     return isinstance(value.head, str) and not is_known(value.head)
 
 

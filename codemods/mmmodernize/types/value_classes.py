@@ -60,6 +60,10 @@ class ValueClasses:
         """
         return self.of_value(Value(module, node))
 
+    def may_be_mapped(self, module: ModuleUses, node: ast.expr) -> bool:
+        """Whether the source shows that an expression may be what `jax.pmap` returns, or an item of it."""
+        return bool(self._flow.may(Value(module, node), _is_mapped).answers)
+
     def of_value(self, value: Value) -> str | None:
         """The full name of the class of a value."""
         return self._flow.must(value, self.class_of)
@@ -109,6 +113,12 @@ class ValueClasses:
     def _annotated(self, module: ModuleUses, annotation: ast.expr) -> str | None:
         name = self._flow.full_name(module, annotation)
         return ARRAY if name in ARRAY_NAMES else name
+
+
+def _is_mapped(value: Value) -> bool | None:
+    steps = [step.kind for step in value.path]
+    is_result = value.head == PMAPPED and steps[:2] == [By.CALL, By.CALL]
+    return (is_result and not {By.CALL, By.ATTRIBUTE}.intersection(steps[2:])) or None
 
 
 _JITS = {"jax.jit": WRAPPED, "jax.experimental.pjit.pjit": WRAPPED, "jax.pmap": PMAPPED}

@@ -31,8 +31,7 @@ from typing import ClassVar
 
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
-from mmmodernize.types.libraries import is_known
-from mmmodernize.types.nnx import NnxVariables, is_nnx_module
+from mmmodernize.types.nnx import NnxVariables, is_nnx_module, is_out_of_view
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.annotations import parsed_annotation
 from mmrewrite.values.annotations import annotations_of, class_of_annotation
@@ -280,7 +279,7 @@ def _kinds(context: ModernizeContext, items: Value, depth: int) -> Iterator[bool
         head, kinds = value.head, [step.kind for step in value.path]
         if isinstance(head, str) and By.CALL in kinds:
             is_one = kinds == [By.CALL] and _is_class_of_nnx(head)
-            yield True if is_one else None if _makes_arrays(head) or not is_known(head) else False
+            yield True if is_one else None if _makes_arrays(head) or is_out_of_view(value) else False
         elif isinstance(head, ast.ClassDef) and kinds == [By.CALL]:
             yield is_nnx_module(flow, value.module, head)
         elif By.CALL in kinds:

@@ -15,7 +15,7 @@ Sizes are passed by position, since their keyword is `axis_shapes` before JAX 0.
 To check: the code around it does not use explicit axes on purpose.
 
 Refused: modules that use axis types (`AxisType`, `reshard`, `explicit_axes`, `auto_axes`, `out_sharding=`), since they
-may mean the new default; a `target-jax` before 0.7.
+may mean the new default, and modules that are imported by one that does or import it; a `target-jax` before 0.7.
 See https://docs.jax.dev/en/latest/notebooks/explicit-sharding.html
 """
 
@@ -29,6 +29,7 @@ from mmmodernize.calls.call_forms import call_of
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_argument, make_positional
 from mmmodernize.meshes.partition_specs import is_alias, kind_of
+from mmmodernize.sites.site import ModernizeContext
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.calls import stars_of
 from mmrewrite.source.names import dotted_name
@@ -71,11 +72,12 @@ class KeepAutoAxes(ModernizeCodemod):
         append_argument(self.site, call, f"axis_types=({self.site.spell('jax.sharding.AxisType.Auto')},){times}")
 
     def _check_explicit(self) -> None:
-        found = _of_today(self.site.module)
+        own, other = _of_today(self.site.module), _of_today_beside(self.site.module, self.site.context)
+        found = f"here, where `{own}` is" if own is not None else f"where {other}" if other is not None else None
         if found is not None:
             self.refuse(
-                f"this mesh has Explicit axes since JAX 0.9, which may be meant here, where `{found}` is used; "
-                "say which with `axis_types=`"
+                f"this mesh has Explicit axes since JAX 0.9, which may be meant {found} used; say which with "
+                "`axis_types=`"
             )
 
     def _use_compat(self) -> None:
@@ -145,6 +147,21 @@ class KeepAutoAxes(ModernizeCodemod):
         return isinstance(value, ast.GeneratorExp) or (
             isinstance(value, ast.Call) and self.site.resolve(value.func) in _ITERATORS
         )
+
+
+def _of_today_beside(module: ModuleUses, context: ModernizeContext) -> str | None:
+    """A name of explicit axes in a file that imports a module, or that it imports, in words for a message."""
+    for other in context.modules.values():
+        tied = any(_imports(one, two) for one, two in ((module, other), (other, module)))
+        name = _of_today(other) if tied and other is not module else None
+        if name is not None:
+            return f"`{name}` of {other.facts.path} is"
+    return None
+
+
+def _imports(module: ModuleUses, other: ModuleUses) -> bool:
+    own = other.facts.names.name
+    return any(item.name == own or item.name.rpartition(".")[0] == own for item in module.imported)
 
 
 def _of_today(module: ModuleUses) -> str | None:

@@ -194,6 +194,12 @@ def _maps(module: ModuleUses) -> bool:
     return module.uses_any(("jax.pmap",))
 
 
+def _squeezes(module: ModuleUses, shards: ast.AST) -> bool:
+    """Whether the function around takes the leading dimension away, as code of today does."""
+    around = next((each for each in module.above(shards) if isinstance(each, ast.FunctionDef)), shards)
+    return any(isinstance(each, ast.Attribute) and each.attr == "squeeze" for each in ast.walk(around))
+
+
 def _row(module: ModuleUses, use: OldNameUse, age: ProjectAge, context: ModernizeContext) -> ChangedMeaning | None:
     """The change that a use meets."""
     return next((row for row in _BY_NAME[use.name] if _meets(module, use, row, age, context)), None)
@@ -229,7 +235,9 @@ def _kind(context: ModernizeContext, module: ModuleUses, node: ast.AST) -> str |
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
         if node.attr in _SHARDS:
             owner = classes.of(module, node.value)
-            return "shards" if owner == PMAP_RESULT or (owner is None and _maps(module)) else None
+            is_one = owner == PMAP_RESULT or (owner is None and _maps(module))
+            is_told = is_one or (classes.may_be_mapped(module, node.value) and not _squeezes(module, node))
+            return "shards" if is_told else None
         is_of_nnx = node.attr == _NAMES and any(item.name.startswith("flax") for item in module.imported)
         return "names" if is_of_nnx else None
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and node.slice.value == 0:
