@@ -33,6 +33,9 @@ REWRITTEN = {
     "0.12: += on a variable": "p = nnx.Param(jnp.ones(2))\np += 1\n",
     "0.12: += on an attribute": MODULE.format("self.n = nnx.Variable(jnp.array(0))", "self.n += x") + "M().f(1)\n",
     "0.12: list of modules": MODULE.format("self.ls = [nnx.Linear(2, 2, rngs=rngs)]", "pass") + "M()\n",
+    "0.12: state of optax": MODULE.format("self.t = optax.adam(1.0); self.s = self.t.init(jnp.ones(2))", "pass")
+    + "M()\n",
+    "0.12: state of a module": MODULE.format("self.s = nnx.state(nnx.Linear(2, 2, rngs=rngs))", "pass") + "M()\n",
     "0.12: list that grows": MODULE.format("self.ls = []; self.ls.append(nnx.Param(1.0))", "pass") + "M()\n",
     "0.12: tuple of modules": MODULE.format("self.ls = nnx.Param(1.0), nnx.Param(2.0)", "pass") + "M()\n",
     "0.12: tuple without parentheses": MODULE.format("self.ls = (nnx.Param(1.0)), (nnx.Param(2.0))", "pass") + "M()\n",
@@ -73,6 +76,9 @@ TOLD = {
     "0.12: setattr on what has a value": "def f(ps):\n    for p in ps:\n        p.value, setattr(p, 'tag', 1)\n",
     "0.12: with_partitioning lays out": "init = nnx.with_partitioning(nnx.initializers.zeros, (None, 'a'))\n",
     "0.12: a constant before data": MODULE.format("self.a = 0", "self.a = nnx.Param(x)") + "M().f(1.0)\n",
+    "0.12: an object that is a tree": "import typing\nclass S(typing.NamedTuple):\n    a: object\n"
+    + MODULE.format("self.s = S(nnx.Param(1.0))", "pass")
+    + "M()\n",
     "0.12: list of arrays": MODULE.format("self.ls = [jnp.ones(2)]", "pass") + "M()\n",
     "0.12: list of NumPy's arrays": "import numpy as np\n" + MODULE.format("self.ls = [np.ones(2)]", "pass") + "M()\n",
     "0.12: list of results": MODULE.format("self.ls = [jax.nn.relu(jnp.ones(2))]", "pass") + "M()\n",
@@ -89,6 +95,8 @@ NOTHING = {
     "0.11: layers fork their Rngs": "nnx.Dropout(0.5, rngs=rngs)(jnp.ones(2))\n",
     "0.12: value of a variable": "p = nnx.Param(jnp.ones(2))\np.value += 1\n",
     "0.12: arithmetic of variables": "p = nnx.Param(jnp.ones(2))\np * 2 + p\n",
+    "0.12: lists of nnx": MODULE.format("self.ls = nnx.List([nnx.Linear(2, 2, rngs=rngs)])", "pass") + "M()\n",
+    "0.12: no trees": MODULE.format("self.t = optax.adam(1.0)", "pass") + "M()\n",
     "0.12: data in branches": MODULE.format("self.a = nnx.Param(1.0) if rngs else None", "pass") + "M()\n",
     "0.12: data before None": MODULE.format("self.a = nnx.Param(1.0)", "self.a = None") + "M().f(1)\n",
     "0.12: eval_shape": "nnx.eval_shape(lambda: nnx.Linear(2, 2, rngs=nnx.Rngs(0)))\n",

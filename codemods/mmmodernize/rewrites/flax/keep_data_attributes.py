@@ -5,7 +5,7 @@
 
 Before Flax 0.12 every list, tuple and dictionary that a module holds was looked through for variables. Since then one
 is static unless it is marked, and raises where it holds variables, modules or arrays. `nnx.data` leaves the value as it
-is, and so the paths in the state.
+is, and so the paths in the state. So it is of the other trees of arrays, such as the state that `optax` makes.
 
 An attribute that is `None` at first is static too, and raises where data is assigned to it later:
 
@@ -18,8 +18,8 @@ is written, by `append`, through a name, or as the result or the argument of a f
 To check: nothing else; where Flax finds another container with data it raises, and names the attribute.
 
 Refused: an attribute that is another constant at first, and data later; a container that comes as a part of something,
-as in `self.count, self.layers = make()`. A container whose items are made by functions
-that cannot be seen is left alone and reported.
+as in `self.count, self.layers = make()`. A container whose items are made by functions that cannot be seen, and an
+object of a class that is a tree, are left alone and reported.
 See https://flax.readthedocs.io/en/latest/guides/pytree.html
 """
 
@@ -38,7 +38,7 @@ from mmrewrite.values.annotations import annotations_of, class_of_annotation
 from mmrewrite.values.flow import FoundValues, ValueFlow
 from mmrewrite.values.stores import Store
 from mmrewrite.values.targets import of_target
-from mmrewrite.values.value import ANY_ITEM, By, Own, Value, attribute
+from mmrewrite.values.value import ANY_ITEM, Access, By, Own, Value, attribute
 
 _NNX = "flax.nnx."
 _CONTAINERS = (ast.List, ast.Tuple, ast.Dict, ast.ListComp, ast.DictComp, ast.GeneratorExp)
@@ -59,6 +59,25 @@ _ARRAYS_OF_NUMPY = frozenset(
     )
 )
 # fmt: on
+# What is marked, or no list any more.
+_MARKS = ("flax.nnx.data", "flax.nnx.static", "flax.nnx.List", "flax.nnx.Dict")
+# What makes trees of arrays or variables, and what may.
+_TREES = frozenset(("flax.nnx.state()", "flax.nnx.to_pure_dict()", "jax.numpy.split()", "jax.numpy.array_split()"))
+_MAY_BE_TREES = frozenset(
+    (
+        *("flax.nnx.split()", "flax.training.train_state.TrainState.create()", "jax.tree_util.Partial()"),
+        *(f"jax.{name}()" for name in ("tree.map", "tree_map", "tree_util.tree_map")),
+    )
+)
+# Decorators and bases of classes whose objects are trees.
+_NODES = frozenset(
+    (
+        *("flax.struct.dataclass", "flax.struct.PyTreeNode", "chex.dataclass", "typing.NamedTuple"),
+        *(f"jax.tree_util.register_{name}" for name in ("dataclass", "pytree_node_class")),
+        "flax.training.train_state.TrainState",
+    )
+)
+_LINEN = "flax.linen.Module"
 # Containers may hold others, so deep.
 _DEEPEST = 3
 
@@ -109,7 +128,9 @@ class KeepDataAttributes(ModernizeCodemod):
                 f"name here, and write `{text} = nnx.data(...)` with that below"
             )
         if True not in kinds:
-            site.leave("since Flax 0.12 a list with variables, modules or arrays is written `nnx.data([...])`")
+            site.leave(
+                "since Flax 0.12 a list, or another tree, with variables, modules or arrays is written `nnx.data(...)`"
+            )
         self._mark()
 
     def _mark(self) -> None:
@@ -131,7 +152,8 @@ def _assigned(context: ModernizeContext, name: str, store: Store) -> ast.expr | 
     if value is None and isinstance(store.node, ast.Attribute) and _is_of_module(context, name, store) is not False:
         taken = of_target(store.module, store.node)
         return store.node if taken is not None and taken.path else None
-    return None if isinstance(value, ast.Constant) else value
+    is_marked = isinstance(value, ast.Call) and store.module.full_name(value.func) in _MARKS
+    return None if isinstance(value, ast.Constant) or is_marked else value
 
 
 def _assigned_to(context: ModernizeContext, name: str, store: Store) -> ast.expr | None:
@@ -222,6 +244,9 @@ def _holds(context: ModernizeContext, name: str, store: Store) -> bool | None:
     start = next((each for each in flow.stored(store, (), None) if isinstance(each, Value)), None)
     if start is not None and flow.may(start.done(ANY_ITEM), lambda each: _is_declared(flow, each)).answers:
         return True
+    trees = flow.may(start, lambda each: _tree(flow, each)).answers if start is not None else []
+    if start is not None and trees:
+        return flow.must(start, lambda each: _tree(flow, each)) or None
     if start is None or not flow.may(start, lambda each: _is_container(flow, each)).answers:
         return False
     owner, home = _owner(context, store)
@@ -229,6 +254,28 @@ def _holds(context: ModernizeContext, name: str, store: Store) -> bool | None:
     attributes = Value(home, Own(owner, is_class=False), (attribute(name), ANY_ITEM))
     kinds = {kind for each in (start.done(ANY_ITEM), attributes) for kind in _kinds(context, each, 0)}
     return True if True in kinds else None if None in kinds else False
+
+
+def _tree(flow: ValueFlow, value: Value) -> bool | None:
+    """Whether a value is a tree of arrays or variables that a library makes; False for one that may hold some."""
+    head, made = value.head, value.outside or ""
+    is_of_transformation = made.startswith("optax.") and made.endswith("().init()")
+    is_of_linen = made.startswith("flax.linen.") and made.endswith("().init()")
+    if is_of_transformation or is_of_linen or made in _TREES:
+        return True
+    if not isinstance(head, ast.ClassDef):
+        return False if made in _MAY_BE_TREES else None
+    steps = [step for step in value.path if step.kind is not By.BOUND]
+    bases = {*flow.bases(value.module, head).outside}
+    match steps:
+        case [Access(By.CALL), Access(By.ATTRIBUTE, "init"), Access(By.CALL)] if _LINEN in bases:
+            return True
+        case [Access(By.CALL)]:
+            marks = (each.func if isinstance(each, ast.Call) else each for each in head.decorator_list)
+            names = {flow.full_name(value.module, each) for each in (*marks, *head.bases)} | bases
+            return None if names.isdisjoint(_NODES) else False
+        case _:
+            return None
 
 
 def _is_declared(flow: ValueFlow, value: Value) -> bool | None:
