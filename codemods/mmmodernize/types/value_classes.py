@@ -84,9 +84,14 @@ class ValueClasses:
         found = {_after(self._annotated(module, node), rest) for module, node, rest in self._declared(value)}
         if len(found) == 1 and None not in found:
             return found.pop()
-        if not isinstance(head, str) or not path or path[0].kind is not By.CALL or self._flow.behind(value):
+        if not isinstance(head, str) or not path or path[0].kind is not By.CALL:
             return None
         own, rest = head.rpartition(".")[2], path[1:]
+        if own[:1].isupper() and head.partition(".")[0] in _PACKAGES:
+            # Whatever it holds comes to, as that of a `FrozenDict` does.
+            return _after(head, rest)
+        if self._flow.behind(value):
+            return None
         if head in _JITS:
             if not path[0].what.positional and rest and rest[0].kind is By.CALL:
                 # `jax.jit(static_argnums=0)(f)`
@@ -94,8 +99,7 @@ class ValueClasses:
             return _after(_JITS[head], rest)
         if head.startswith(_MAKE_ARRAYS) and own[:1].islower() and head.count(".") == 2 and head not in _NO_ARRAYS:
             return _after(ARRAY, rest)
-        is_class = own[:1].isupper() and head.partition(".")[0] in _PACKAGES
-        return _after(head, rest) if is_class else None
+        return None
 
     def _declared(self, value: Value) -> Iterator[Annotation]:
         """What annotations say of a value: of one that is followed, only that it is of one of these packages."""
