@@ -35,6 +35,7 @@ WALRUSES = {
     "codemods/mmmodernize/meshes/mesh_regions.py": "a mesh that an expression names can be no statement",
     "codemods/mmmodernize/meshes/partition_specs.py": "the specs in it are edited at their places",
     "codemods/mmmodernize/modules/passed_modules.py": "whether a module gets another name",
+    "codemods/mmmodernize/rewrites/names/replace_host_callback.py": "which lambdas bind a name again",
     "codemods/mmmodernize/sites/version_conditions.py": "what a condition about versions says",
     "mmrewrite/analysis/loops/dataflow.py": "what a statement of a loop writes and reads, not what it is",
     "mmrewrite/analysis/steps/closures.py": "the name that a lambda is given",
