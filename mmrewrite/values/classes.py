@@ -20,7 +20,6 @@ from mmrewrite.values.value import (
     CallArguments,
     CallFrame,
     Function,
-    Key,
     Own,
     Path,
     Unknown,
@@ -49,13 +48,14 @@ _INNER = {"__iter__": ELEMENT, "__aenter__": AWAITED, "__await__": AWAITED}
 class Bases(NamedTuple):
     """A class and all that it derives from: those of the project, full names of others, and whether all are seen.
 
-    `metaclasses` are those of the project.
+    `metaclasses` are those of the project, `made` bases that a call makes, such as `namedtuple("Pair", "a b")`.
     """
 
     classes: Sequence[Definition]
     outside: Sequence[str]
     is_whole: bool
     metaclasses: Sequence[Definition]
+    made: Sequence[Value]
 
 
 def bases_of(flow: ValueFlow, module: ModuleUses, definition: ast.ClassDef) -> Bases:
@@ -64,6 +64,7 @@ def bases_of(flow: ValueFlow, module: ModuleUses, definition: ast.ClassDef) -> B
     outside: list[str] = []
     is_whole = True
     metaclasses: list[Definition] = []
+    made: list[Value] = []
     for home, each in classes:
         made_by = [keyword.value for keyword in each.keywords if keyword.arg in ("metaclass", None)]
         metaclasses += filter(None, (flow.class_at(home, made) for made in made_by))
@@ -79,7 +80,8 @@ def bases_of(flow: ValueFlow, module: ModuleUses, definition: ast.ClassDef) -> B
                 outside.append(name)
             else:
                 is_whole = False
-    return Bases(classes, [name for name in outside if name not in _PLAIN_BASES], is_whole, metaclasses)
+                made += [Value(home, node)] if isinstance(node, ast.Call) else []
+    return Bases(classes, [name for name in outside if name not in _PLAIN_BASES], is_whole, metaclasses, made)
 
 
 _ENUMS = frozenset(f"enum.{name}" for name in ("Enum", "IntEnum", "StrEnum", "Flag", "IntFlag"))
@@ -250,8 +252,8 @@ def _attribute(
     owner = Value(module, value.head, value.path[: -1 - len(rest)], value.frame)
     members = _members(bases)
     match name, rest:
-        case "__dict__", [Access(By.ITEM, Key(text=str(key))), *more] if not is_class:
-            yield owner.done(attribute(key), *more)
+        case "__dict__", [_, *_] if not is_class and not _first_with(bases.classes, "__dict__"):
+            yield flow.outside(module, "builtins.vars", (Access(By.CALL, flow.call_with(owner)), *rest))
             return
         case _, [Access(By.ATTRIBUTE, "value" | "_value_" as word), *more] if members and not _first_with(
             bases.classes, word
@@ -343,9 +345,10 @@ def _attribute(
         yield _made(flow, metaclass).done(attribute(name), *rest)
     if is_found:
         return
+    made_by = () if is_class else (Access(By.CALL, call or flow.no_arguments),)
+    yield from (each.done(*made_by, attribute(name), *rest) for each in bases.made)
     for outside in bases.outside if not looked else filter(lambda base: _may_have(base, name), bases.outside):
-        made = () if is_class else (Access(By.CALL, call or flow.no_arguments),)
-        yield flow.outside(module, outside, (*made, attribute(name), *rest))
+        yield flow.outside(module, outside, (*made_by, attribute(name), *rest))
     if not looked and not bases.outside and not is_given:
         yield Unknown(f"nothing in view sets `{name}` of `{definition.name}`", value)
 

@@ -111,14 +111,10 @@ def _called(
     depth = 1 + max(call.depth, outer.depth if outer is not None else 0)
     frame = CallFrame(function, call, outer, depth) if depth <= _DEEPEST_FRAME else None
     if results.is_generator:
-        if (
-            isinstance(function, ast.FunctionDef)
-            and rest[:2]
-            and rest[0].kind is By.ATTRIBUTE
-            and rest[0].what == "send"
-        ):
+        sender, steps = ("send", 2) if isinstance(function, ast.FunctionDef) else ("asend", 3)
+        if rest[:1] == (attribute(sender),) and len(rest) >= steps:
             yield Unknown("a generator is sent values", value)
-            yield from (Value(value.module, each, rest[2:], frame) for each in results.yielded)
+            yield from (Value(value.module, each, rest[steps:], frame) for each in results.yielded)
         if rest and rest[0].kind in (By.ELEMENT, By.ITEM, By.REST):
             yield from (Value(value.module, each, rest[1:], frame) for each in results.yielded)
             yield from (Value(value.module, each, (ELEMENT, *rest[1:]), frame) for each in results.parts)
@@ -139,7 +135,7 @@ def _called(
 
 def of_sent(flow: ValueFlow, value: Value) -> _Found:
     """What `yield` gives in a generator."""
-    for module, read in flow.stores.reads("send"):
+    for module, read in (*flow.stores.reads("send"), *flow.stores.reads("asend")):
         match module.parents[read]:
             case ast.Call(func=function, args=[sent]) if function is read:
                 yield Value(module, sent, value.path)

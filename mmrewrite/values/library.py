@@ -59,7 +59,7 @@ _GIVE_FIRST = frozenset(
     (
         *("copy.copy", "copy.deepcopy", "weakref.proxy"),
         *("builtins.staticmethod", "builtins.classmethod", "functools.cache", "functools.total_ordering"),
-        *("atexit.register", "sys.intern", "types.coroutine", "types.MappingProxyType"),
+        *("atexit.register", "enum.nonmember", "sys.intern", "types.coroutine", "types.MappingProxyType"),
         # Of `graphdef, state = nnx.split(model)` the definition stands for the module.
         *("flax.nnx.clone", "flax.nnx.merge", "flax.nnx.view", "equinox.filter"),
         *("equinox.nn.inference_mode", "equinox.tree_inference"),
@@ -86,7 +86,7 @@ _MIX_UP = frozenset(
     (
         *(f"builtins.{name}" for name in ("frozenset", "reversed", "set", "sorted")),
         *("itertools.compress", "itertools.cycle", "itertools.islice", "heapq.merge"),
-        *("random.sample", "random.choices", "concurrent.futures.as_completed"),
+        *("random.sample", "random.choices", "concurrent.futures.as_completed", "asyncio.as_completed"),
     )
 )
 _GIVE_ELEMENT = frozenset(
@@ -706,6 +706,21 @@ def _in_thread(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -
         yield from _operator_call(flow, value, call, rest[1:])
 
 
+def _waited(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    """`done, pending = wait(futures)`, which asyncio awaits."""
+    first = call.first()
+    rest = rest[1:] if rest[:1] == (AWAITED,) else rest
+    if first is not None and rest:
+        yield from (first.done(ELEMENT, *path[1:]) for path, _ in paths_of_items(rest[1:]))
+
+
+def _method_type(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    """`MethodType(f, x)(y)`, which is `f(x, y)`."""
+    function, owner = call.at(0), call.at(1)
+    if function is not None and owner is not None:
+        yield function.done(Access(By.BOUND, owner), *rest)
+
+
 def _executor(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
     """`submit(f, x).result()`, and the elements of `map(f, xs)`."""
     match rest:
@@ -1113,7 +1128,9 @@ _FORMS: dict[str, _Form] = {
     "typing.NewType": _new_type,
     **dict.fromkeys(_VARIABLES, _variable),
     "dataclasses.fields": _field_names,
-    "weakref.ref": _reference,
+    **dict.fromkeys(("weakref.ref", "weakref.WeakMethod"), _reference),
+    **dict.fromkeys(("asyncio.wait", "concurrent.futures.wait"), _waited),
+    "types.MethodType": _method_type,
     **dict.fromkeys(("dataclasses.asdict", "attrs.asdict", "attr.asdict"), _as_dictionary),
     **dict.fromkeys(("dataclasses.astuple", "attrs.astuple", "attr.astuple"), _first),
     **dict.fromkeys(_WRAP, _cached),
@@ -1123,7 +1140,7 @@ _FORMS: dict[str, _Form] = {
     "builtins.classmethod": _classmethod,
     "builtins.staticmethod": _staticmethod,
     "functools.wraps": _wraps,
-    "builtins.getattr": _getattr,
+    **dict.fromkeys(("builtins.getattr", "inspect.getattr_static"), _getattr),
     **dict.fromkeys(_GIVE_ELEMENT, _elements),
     **dict.fromkeys((*_GO_THROUGH, *_MIX_UP), _gone_through),
     **dict.fromkeys((*_DICTIONARIES, "collections.defaultdict"), _dictionary),

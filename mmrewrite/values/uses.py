@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from mmrewrite.values.flow import ValueFlow
 
 _MOST_PLACES = 400
+# In so many containers, one in another, it is looked for.
+_DEEPEST = 3
 # Methods that a call of their class runs.
 _MAKE = ("__init__", "__new__", "__post_init__")
 # Functions and methods that call what they are given: with the arguments after it, with those in a tuple and a mapping
@@ -68,14 +70,22 @@ class UsePlace(NamedTuple):
         node: The expression.
         before: What calls of `partial` gave it, outermost first.
         read: The object or the class that it was read of, None if it was not; perhaps in another module.
-        is_held: Whether the expression is a container of it.
+        held: In how many containers of the expression it lies.
     """
 
     module: ModuleUses
     node: ast.expr
     before: tuple[CallArguments, ...] = ()
     read: Value | None = None
-    is_held: bool = False
+    held: int = 0
+
+    def put(self, node: ast.expr | None = None) -> UsePlace:
+        """The place of a container that it is put into."""
+        return self._replace(node=node or self.node, held=self.held + 1)
+
+    def taken(self, node: ast.expr | None = None) -> UsePlace:
+        """The place of what is taken out of the container."""
+        return self._replace(node=node or self.node, held=self.held - 1)
 
 
 class Used(NamedTuple):
@@ -288,9 +298,9 @@ def _after(flow: ValueFlow, place: UsePlace, used: Used) -> Iterator[UsePlace]:
         return
     holder = module.parents[node]
     match holder:
-        case ast.Call(func=function) if function is node and not place.is_held:
+        case ast.Call(func=function) if function is node and not place.held:
             used.calls.extend(_called(flow, place, flow.call_at(module, holder, None), used.takes_object))
-        case ast.Call(args=[first, *others]) if first is node and not place.is_held:
+        case ast.Call(args=[first, *others]) if first is node and not place.held:
             name = flow.full_name(module, holder.func)
             if name in PARTIALS:
                 yield place._replace(node=holder, before=(flow.call_at(module, holder, None), *place.before))
@@ -305,7 +315,7 @@ def _after(flow: ValueFlow, place: UsePlace, used: Used) -> Iterator[UsePlace]:
             yield from _handed_on(flow, place, holder, used)
         case ast.keyword():
             call = module.parents[holder]
-            if isinstance(call, ast.Call) and holder.arg == "fun" and not place.is_held and _wraps(flow, module, call):
+            if isinstance(call, ast.Call) and holder.arg == "fun" and not place.held and _wraps(flow, module, call):
                 yield place._replace(node=call)
             elif isinstance(call, ast.Call):
                 yield from _handed_on(flow, place, call, used)
@@ -318,18 +328,18 @@ def _after(flow: ValueFlow, place: UsePlace, used: Used) -> Iterator[UsePlace]:
                 yield place._replace(node=holder)
         case ast.IfExp() | ast.BoolOp():
             yield place._replace(node=holder)
-        case ast.Tuple() | ast.List() | ast.Set() | ast.Dict() if not place.is_held and _is_loaded(holder):
-            yield place._replace(node=holder, is_held=True)
-        case ast.Subscript(value=value, ctx=ast.Load()) if value is node and place.is_held:
-            yield place._replace(node=holder, is_held=False)
-        case ast.Attribute(attr="get" | "pop") if place.is_held:
+        case ast.Tuple() | ast.List() | ast.Set() | ast.Dict() if place.held < _DEEPEST and _is_loaded(holder):
+            yield place.put(holder)
+        case ast.Subscript(value=value, ctx=ast.Load()) if value is node and place.held:
+            yield place.taken(holder)
+        case ast.Attribute(attr="get" | "pop" | "setdefault") if place.held:
             call = module.parents[holder]
             if isinstance(call, ast.Call):
-                yield place._replace(node=call, is_held=False)
+                yield place.taken(call)
         case ast.For(iter=iterated, target=target) | ast.comprehension(iter=iterated, target=target) if (
-            iterated is node and place.is_held
+            iterated is node and place.held
         ):
-            yield from _named(flow, place._replace(is_held=False), target, used)
+            yield from _named(flow, place.taken(), target, used)
         case ast.Attribute(attr="lower" | "trace" | "eval_shape"):
             yield place._replace(node=holder)
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() if node in holder.decorator_list:
@@ -339,7 +349,7 @@ def _after(flow: ValueFlow, place: UsePlace, used: Used) -> Iterator[UsePlace]:
             found = flow.call_with(Value(module, holder if is_last else Decorated(holder, below)))
             used.calls.extend(_called(flow, place, found, used.takes_object))
         case ast.Attribute() | ast.Compare() | ast.Expr() | ast.ClassDef() | ast.Subscript():
-            if place.is_held and isinstance(holder, ast.Attribute):
+            if place.held and isinstance(holder, ast.Attribute):
                 used.escapes.append((place, "it is kept where it cannot be followed"))
         case ast.Return():
             around = next((each for each in module.above(node) if isinstance(each, Function)), None)
@@ -400,14 +410,19 @@ def _named(flow: ValueFlow, place: UsePlace, target: ast.expr, used: Used) -> It
                 found = [each._replace(read=None) for each in found]
         case ast.Subscript(value=container):
             used.escapes.append((place, "it is kept where it cannot be followed"))
-            if not place.is_held:
-                yield from _named(flow, place._replace(is_held=True), container, used)
+            if place.held < _DEEPEST:
+                yield from _named(flow, place.put(), container, used)
             return
-        case ast.Tuple(elts=targets) | ast.List(elts=targets) if place.is_held:
+        case ast.Call(func=ast.Attribute(value=container, attr="get" | "setdefault")) if place.held < _DEEPEST:
+            # Another container is in it.
+            yield from _named(flow, place.put(), container, used)
+            return
+        case ast.Tuple(elts=targets) | ast.List(elts=targets) if place.held:
             for part in targets:
-                is_rest = isinstance(part, ast.Starred)
-                taken = part.value if isinstance(part, ast.Starred) else part
-                yield from _named(flow, place._replace(is_held=is_rest), taken, used)
+                if isinstance(part, ast.Starred):
+                    yield from _named(flow, place, part.value, used)
+                else:
+                    yield from _named(flow, place.taken(), part, used)
             return
         case _:
             used.escapes.append((place, "it is kept where it cannot be followed"))
@@ -469,11 +484,11 @@ def _out_of_view(flow: ValueFlow, place: UsePlace, call: ast.Call, name: str, us
         # The forward pass gets what the function gets.
         owner = flow.binding_at(module, call.func.value)
         used.calls.extend(flow.calls_of(owner[0], owner[1].node)[0] if owner is not None else ())
-    elif method in PUT_ONE and isinstance(call.func, ast.Attribute) and not place.is_held:
-        yield from _named(flow, place._replace(is_held=True), call.func.value, used)
+    elif method in PUT_ONE and isinstance(call.func, ast.Attribute) and place.held < _DEEPEST:
+        yield from _named(flow, place.put(), call.func.value, used)
     elif isinstance(call.func, ast.Attribute) and flow.stores.in_classes(method):
         yield from _in_methods(flow, place, call)
-    if found is not None and not place.is_held:
+    if found is not None and not place.held:
         used.calls.extend(_called(flow, place, found, used.takes_object))
 
 
