@@ -76,7 +76,7 @@ MAY_IMPORT = {
     "mmmodernize.types.libraries": "mmrewrite.source mmrewrite.project",
     "mmmodernize.meshes.mesh_values": "mmrewrite.source mmrewrite.project mmrewrite.values .names .types.libraries",
     "mmmodernize.meshes.mesh_contexts": "mmrewrite.source mmrewrite.project .names .sites .meshes.mesh_values",
-    "mmmodernize.modules": "mmrewrite.source mmrewrite.project mmrewrite.values .names .sites",
+    "mmmodernize.modules": "mmrewrite.source mmrewrite.project mmrewrite.values .names .sites .calls",
     "mmmodernize.types": ("mmrewrite.source mmrewrite.project mmrewrite.values .names .sites .calls .types.libraries"),
     "mmmodernize.meshes": (
         "mmrewrite.source mmrewrite.project mmrewrite.values mmrewrite.codemod .names .sites .meshes.partition_specs "
@@ -84,7 +84,8 @@ MAY_IMPORT = {
     ),
     "mmmodernize.text": "mmrewrite.source mmrewrite.project mmrewrite.values .names .sites .calls .modules .types",
     "mmmodernize.edits": (
-        "mmrewrite.results mmrewrite.source mmrewrite.project mmrewrite.codemod mmrewrite.engine .names .sites"
+        "mmrewrite.results mmrewrite.source mmrewrite.project mmrewrite.codemod mmrewrite.engine .names.advice .names "
+        ".sites"
     ),
     "mmmodernize.doubts": (
         "mmrewrite.results mmrewrite.source mmrewrite.project mmrewrite.values mmrewrite.engine .names.advice .names "
