@@ -1,6 +1,7 @@
 """Each question that hints ask about a value, in each form of Python: what holds it is rewritten, or told at its line.
 
-The forms are those of `value_forms.txt`. In place of `ask(value)` stands what a question is about.
+The forms are those of `value_forms.txt` and `value_given.txt`. In place of `ask(value)` stands what a question is
+about.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import NamedTuple
 import pytest
 from fixture_files import source_files
 from test_value_questions import asked
-from test_values import FORMS
+from test_values import FORMS, GIVEN
 
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import rewrite_project
@@ -95,7 +96,7 @@ QUESTIONS = {
 def silent_forms(question: Question) -> set[str]:
     """The forms in which nothing is rewritten or told where the question stands."""
     found = set()
-    for name, form in FORMS.items():
+    for name, form in (FORMS | GIVEN).items():
         sources, places = asked(HEAD, question.value, question.use, form, at_value=question.at_value)
         load = {f"./{path}": data for path, data in sources.items()}
         results = rewrite_project(source_files(sources), REGISTRY, load=load.get)

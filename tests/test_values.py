@@ -1,8 +1,8 @@
 """What values may be, and what they certainly are: forms of Python, programs that pass something else off, circles.
 
 The programs are in `value_forms.txt` and `value_more_forms.txt`, each of which hands a mesh, `V`, to `ask` in another
-form, in `value_attacks.txt`, of which none certainly does, and in `value_certain.txt`. All questions are asked in the
-forms of the first.
+form, in `value_attacks.txt`, of which none certainly does, in `value_certain.txt`, and in `value_given.txt`, of which
+libraries out of view are given it. All questions are asked in the forms of the first.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def programs(name: str) -> dict[str, str]:
     return {title.strip() or f"{place}: {code.splitlines()[-1]}": code for place, (title, _, code) in enumerate(parts)}
 
 
-FORMS, MORE_FORMS, ATTACKS, CERTAIN = (
-    programs(f"value_{name}.txt") for name in ("forms", "more_forms", "attacks", "certain")
+FORMS, MORE_FORMS, ATTACKS, CERTAIN, GIVEN = (
+    programs(f"value_{name}.txt") for name in ("forms", "more_forms", "attacks", "certain", "given")
 )
 GENERICS = {
     "generic function": "def f[T](m: T) -> T:\n    return m\nask(f(V))\n",
@@ -72,6 +72,14 @@ def is_mesh(value: Value) -> bool | None:
 def test_a_form_is_seen(code: str) -> None:
     flow, value = read(code)
     assert flow.may(value, is_mesh).answers
+
+
+@pytest.mark.parametrize("code", GIVEN.values(), ids=GIVEN)
+def test_what_a_library_is_given_it_may_give(code: str) -> None:
+    flow, value = read(code)
+    assert flow.may(value, is_mesh).answers
+    assert flow.must(value, is_mesh) is None
+    assert not flow.may(value.done(attribute("devices")), is_mesh).answers
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="syntax of Python 3.12")

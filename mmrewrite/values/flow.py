@@ -502,12 +502,15 @@ class ValueFlow:
         seen = {} if came is None else came
         seen[value] = value
         is_told = False
+        ends: list[Value] = []
         for each in queue:
             answer = test(each)
             behind = self.behind(each) if answer is None else ()
             if not behind:
                 is_told = True
                 yield answer, each
+                if answer is None and library.may_give_what_it_is_given(each):
+                    ends.append(each)
             if also is not None and answer is None:
                 behind = [*behind, *also(each)]
             if isinstance(each.head, str):
@@ -530,6 +533,34 @@ class ValueFlow:
                     queue.append(found)
         if not is_told:
             yield None, Unknown("what it is depends on itself", value)
+        for each in ends:
+            for given_answer, found in self._given_away(each, test):
+                seen.setdefault(found, each)
+                yield given_answer, found
+
+    def _given_away(self, end: Value, test: Callable[[Value], Answer | None]) -> Sequence[tuple[Answer, Value]]:
+        """What functions out of view are given and may give, as far as a test has an answer for it."""
+        found: Sequence[tuple[Answer, Value]] = self._remembered(
+            ("given away", end, test), lambda: tuple(self._find_given_away(end, test))
+        )
+        return found
+
+    def _find_given_away(self, end: Value, test: Callable[[Value], Answer | None]) -> Iterator[tuple[Answer, Value]]:
+        queue: list[Value] = [end]
+        seen = {end}
+        for each in queue:
+            answer = test(each) if each is not end else None
+            if answer is not None:
+                yield answer, each
+                continue
+            behind: list[Value | Unknown] = [*self.behind(each), *library.inside(self, each)]
+            if library.may_give_what_it_is_given(each):
+                behind += library.given_to(each)
+            for other in behind:
+                is_plain = isinstance(other, Unknown) or isinstance(other.head, ast.Constant | ast.JoinedStr)
+                if isinstance(other, Value) and not is_plain and other not in seen and len(queue) < MOST_VALUES:
+                    seen.add(other)
+                    queue.append(other)
 
     def _of_name(self, value: Value | None) -> Sequence[Value]:
         """What an attribute of something that is not known may be, by its name."""

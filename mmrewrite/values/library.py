@@ -43,6 +43,15 @@ if TYPE_CHECKING:
     from mmrewrite.values.flow import ValueFlow
 
 _Found = Iterator[Value | Unknown]
+# Packages whose functions give something of their own, but for those that are listed.
+_KNOWN = frozenset(("equinox", "flax", "haiku", "jax", "jaxlib", "numpy", "optax", "orbax", "scipy"))
+_GIVE_OWN = frozenset(
+    f"builtins.{name}"
+    for name in (
+        *("bool", "bytes", "float", "format", "hasattr", "hash", "id", "int", "isinstance", "issubclass"),
+        *("len", "open", "print", "range", "repr", "round", "str"),
+    )
+)
 # Functions of Python's library that may give anything, such as what was put elsewhere.
 _GIVE_ANYTHING = frozenset(
     (
@@ -60,6 +69,7 @@ _GIVE_FIRST = frozenset(
         *("copy.copy", "copy.deepcopy", "weakref.proxy"),
         *("builtins.staticmethod", "builtins.classmethod", "functools.cache", "functools.total_ordering"),
         *("atexit.register", "enum.nonmember", "sys.intern", "types.coroutine", "types.MappingProxyType"),
+        "jax.block_until_ready",
         # Of `graphdef, state = nnx.split(model)` the definition stands for the module.
         *("flax.nnx.clone", "flax.nnx.merge", "flax.nnx.view", "equinox.filter"),
         *("equinox.nn.inference_mode", "equinox.tree_inference"),
@@ -172,6 +182,42 @@ _PROPERTIES = frozenset(("builtins.property", "functools.cached_property"))
 def is_followed(name: str) -> bool:
     """Whether values are followed through a call of something of a library."""
     return name in _FORMS
+
+
+def may_give_what_it_is_given(value: Value) -> bool:
+    """Whether a value ends at a call of a function out of view that may give an argument, or something in one."""
+    head = value.head
+    if not isinstance(head, str) or head in _FORMS or head in _GIVE_OWN or head.partition(".")[0] in _KNOWN:
+        return False
+    return any(step.kind is By.CALL for step in value.path)
+
+
+def given_to(value: Value) -> Iterator[Value]:
+    """What calls of functions out of view may give of their arguments, with what is done to it.
+
+    That is an argument itself, or what a keyword names (`holder(mesh=x).mesh`): another attribute is one of that.
+    """
+    for place, step in enumerate(value.path):
+        if step.kind is not By.CALL:
+            continue
+        rest = value.path[place + 1 :]
+        arguments = [(None, each.value, each.is_starred) for each in step.what.positional]
+        arguments += [(word, each, word is None) for word, each in step.what.keywords]
+        for word, argument, is_spread in arguments:
+            each = argument.done(ANY_ITEM) if is_spread else argument
+            yield each.done(*rest)
+            if word is not None and rest and rest[0] in (attribute(word), item(word)):
+                yield each.done(*rest[1:])
+
+
+def inside(flow: ValueFlow, value: Value) -> Iterator[Value]:
+    """What a function out of view may get from what it is given: what a container has, or a function gives."""
+    if value.path:
+        return
+    if isinstance(value.head, _CONTAINERS):
+        yield value.done(ANY_ITEM)
+    elif isinstance(value.head, Function | ast.Lambda):
+        yield value.done(Access(By.CALL, flow.no_arguments))
 
 
 def of_outside(flow: ValueFlow, value: Value) -> _Found:
