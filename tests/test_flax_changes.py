@@ -36,6 +36,10 @@ REWRITTEN = {
     "0.12: state of optax": MODULE.format("self.t = optax.adam(1.0); self.s = self.t.init(jnp.ones(2))", "pass")
     + "M()\n",
     "0.12: state of a module": MODULE.format("self.s = nnx.state(nnx.Linear(2, 2, rngs=rngs))", "pass") + "M()\n",
+    "0.12: state that is split off": MODULE.format(
+        "g, s = nnx.split(nnx.Linear(2, 2, rngs=rngs)); self.g = g; self.s = s", "pass"
+    )
+    + "M()\n",
     "0.12: list that grows": MODULE.format("self.ls = []; self.ls.append(nnx.Param(1.0))", "pass") + "M()\n",
     "0.12: tuple of modules": MODULE.format("self.ls = nnx.Param(1.0), nnx.Param(2.0)", "pass") + "M()\n",
     "0.12: tuple without parentheses": MODULE.format("self.ls = (nnx.Param(1.0)), (nnx.Param(2.0))", "pass") + "M()\n",
@@ -45,6 +49,11 @@ REWRITTEN = {
 }
 # Those that are refused, or left alone with a sentence.
 TOLD = {
+    "0.12: parts of a split": MODULE.format("self.g, self.s = nnx.split(nnx.Linear(2, 2, rngs=rngs))", "pass")
+    + "M()\n",
+    "0.12: a named tuple": "import collections\nS = collections.namedtuple('S', 'a')\n"
+    + MODULE.format("self.s = S(nnx.Param(1.0))", "pass")
+    + "M()\n",
     "0.10.4: register_variable_name_type_pair": "nnx.register_variable_name_type_pair('a', nnx.Param)\n",
     "0.10.7: RngStream takes the key": "nnx.RngStream('params', jax.random.key(0), jnp.uint32(0))\n",
     "0.11: variables of states": LAYER + "[v.to_variable() for _, v in nnx.state(m).flat_state()]\n",

@@ -38,7 +38,7 @@ from mmrewrite.values.annotations import annotations_of, class_of_annotation
 from mmrewrite.values.flow import FoundValues, ValueFlow
 from mmrewrite.values.stores import Store
 from mmrewrite.values.targets import of_target
-from mmrewrite.values.value import ANY_ITEM, Access, By, Own, Value, attribute
+from mmrewrite.values.value import ANY_ITEM, Access, By, Own, Value, attribute, item
 
 _NNX = "flax.nnx."
 _CONTAINERS = (ast.List, ast.Tuple, ast.Dict, ast.ListComp, ast.DictComp, ast.GeneratorExp)
@@ -66,6 +66,7 @@ _TREES = frozenset(("flax.nnx.state()", "flax.nnx.to_pure_dict()", "jax.numpy.sp
 _MAY_BE_TREES = frozenset(
     (
         *("flax.nnx.split()", "flax.training.train_state.TrainState.create()", "jax.tree_util.Partial()"),
+        "collections.namedtuple()()",
         *(f"jax.{name}()" for name in ("tree.map", "tree_map", "tree_util.tree_map")),
     )
 )
@@ -260,16 +261,19 @@ def _tree(flow: ValueFlow, value: Value) -> bool | None:
     """Whether a value is a tree of arrays or variables that a library makes; False for one that may hold some."""
     head, made = value.head, value.outside or ""
     is_of_transformation = made.startswith("optax.") and made.endswith("().init()")
-    is_of_linen = made.startswith("flax.linen.") and made.endswith("().init()")
-    if is_of_transformation or is_of_linen or made in _TREES:
+    # What `init` gives is a dictionary of trees.
+    is_of_linen = made.startswith("flax.linen.") and made.removesuffix("[]").endswith("().init()")
+    # The first that `split` gives is the definition, which is static.
+    is_state = made == "flax.nnx.split()[]" and value.path[1] != item(0)
+    if is_of_transformation or is_of_linen or is_state or made in _TREES:
         return True
     if not isinstance(head, ast.ClassDef):
         return False if made in _MAY_BE_TREES else None
     steps = [step for step in value.path if step.kind is not By.BOUND]
     bases = {*flow.bases(value.module, head).outside}
     match steps:
-        case [Access(By.CALL), Access(By.ATTRIBUTE, "init"), Access(By.CALL)] if _LINEN in bases:
-            return True
+        case [Access(By.CALL), Access(By.ATTRIBUTE, "init"), Access(By.CALL), *parts] if _LINEN in bases:
+            return True if all(each.kind is By.ITEM for each in parts) else None
         case [Access(By.CALL)]:
             marks = (each.func if isinstance(each, ast.Call) else each for each in head.decorator_list)
             names = {flow.full_name(value.module, each) for each in (*marks, *head.bases)} | bases
