@@ -6,7 +6,9 @@ https://github.com/google/flax/releases and https://flax.readthedocs.io/en/lates
 
 from __future__ import annotations
 
+import sys
 import warnings
+from types import ModuleType
 
 import pytest
 from fixture_files import source_files
@@ -17,6 +19,7 @@ from mmrewrite.results import Rewrite
 
 REGISTRY = ModernizeRegistry()
 HEAD = "import jax\nimport jax.numpy as jnp\nimport optax\nfrom flax import nnx\nrngs = nnx.Rngs(0)\n"
+FIELD = "import dataclasses\n@dataclasses.dataclass\nclass M(nnx.Module):\n    {}\n"
 MODULE = "class M(nnx.Module):\n    def __init__(self):\n        {}\n    def f(self, x):\n        {}\n"
 CACHED = "import functools\n{}\ndef f(v):\n    return 1\ng = {}\np = nnx.Param(1.0)\n"
 LAYER = "m = nnx.Linear(2, 2, rngs=rngs)\n"
@@ -44,6 +47,13 @@ REWRITTEN = {
     "0.12: tuple of modules": MODULE.format("self.ls = nnx.Param(1.0), nnx.Param(2.0)", "pass") + "M()\n",
     "0.12: tuple without parentheses": MODULE.format("self.ls = (nnx.Param(1.0)), (nnx.Param(2.0))", "pass") + "M()\n",
     "0.12: dictionary of modules": MODULE.format("self.ls = {'a': nnx.Linear(2, 2, rngs=rngs)}", "pass") + "M()\n",
+    "0.12: list in a field": FIELD.format("ls: list") + "M([nnx.Param(1.0)])\n",
+    "0.12: list in a field below": FIELD.format("ls: list")
+    + "@dataclasses.dataclass\nclass N(M):\n    n: int\nN([nnx.Param(1.0)], 2)\n",
+    "0.12: list by a factory": FIELD.format("ls: list = dataclasses.field(default_factory=lambda: [nnx.Param(1.0)])")
+    + "M()\n",
+    "0.12: list by annotation": FIELD.format("ls: 'list[nnx.Param]'")
+    + "import sys\nsys.modules[__name__].M([nnx.Param(1.0)])\n",
     "0.12: list set from outside": MODULE.format("pass", "pass") + "m = M()\nm.ls = [nnx.Param(1.0)]\n",
     "0.12: None before data": MODULE.format("self.a = None", "self.a = nnx.Param(x)") + "M().f(1.0)\n",
 }
@@ -105,6 +115,7 @@ NOTHING = {
     "0.12: value of a variable": "p = nnx.Param(jnp.ones(2))\np.value += 1\n",
     "0.12: arithmetic of variables": "p = nnx.Param(jnp.ones(2))\np * 2 + p\n",
     "0.12: lists of nnx": MODULE.format("self.ls = nnx.List([nnx.Linear(2, 2, rngs=rngs)])", "pass") + "M()\n",
+    "0.12: no data in a field": FIELD.format("ls: list") + "M([1, 2])\n",
     "0.12: no trees": MODULE.format("self.t = optax.adam(1.0)", "pass") + "M()\n",
     "0.12: data in branches": MODULE.format("self.a = nnx.Param(1.0) if rngs else None", "pass") + "M()\n",
     "0.12: data before None": MODULE.format("self.a = nnx.Param(1.0)", "self.a = None") + "M().f(1)\n",
@@ -132,12 +143,16 @@ def modernized(text: str) -> Rewrite:
 
 
 def runs(text: str) -> bool:
+    # Dataclasses look for the module of a class.
+    sys.modules["program"] = ModuleType("program")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            exec(text, {"__name__": "program"})
+            exec(text, vars(sys.modules["program"]))
         except Exception:
             return False
+        finally:
+            del sys.modules["program"]
     return True
 
 

@@ -473,16 +473,17 @@ def _of_class_level(
     )
     if is_declared and not is_class and fields_of(flow, module, definition) is not None:
         name, value = binding.name, binding.value
-        fields = fields_of(flow, module, definition) or {}
-        place = [*fields].index(name) if name in fields else None
-        calls, reason = ([call], None) if call is not None else flow.calls_of(module, definition)
-        if call is None:
+        if call is not None:
+            yield from _given(flow, call, _place_of(flow, module, definition, name), name, rest)
+        else:
             seen = owner.done(attribute(name), *rest)
             yield Unknown(f"`{name}` of `{definition.name}` may be given by other code", seen, is_open=True)
-            if reason is not None or not calls:
+            calls, reason = flow.calls_of(module, definition)
+            below = [(*each, other) for each in flow.below(definition) for other in flow.calls_of(*each)[0]]
+            if reason is not None or not (calls or below):
                 yield Unknown(f"not all calls of `{definition.name}` are in view: {reason}", seen)
-        for each in calls:
-            yield from _given(flow, each, place, name, rest)
+            for home, kind, each in [*((module, definition, each) for each in calls), *below]:
+                yield from _given(flow, each, _place_of(flow, home, kind, name), name, rest)
         if value is not None:
             yield from _default(flow, module, value, rest)
         for part in definition.body:
@@ -496,6 +497,12 @@ def _of_class_level(
         yield Value(module, binding.value, (*((Access(By.BOUND, owner),) if may_bind else ()), *rest))
         return
     yield from of_bound(flow, module, binding, rest, None)
+
+
+def _place_of(flow: ValueFlow, module: ModuleUses, definition: ast.ClassDef, name: str) -> int | None:
+    """The place of a field among the arguments of a class, None if it has none."""
+    fields = [*(fields_of(flow, module, definition) or ())]
+    return fields.index(name) if name in fields else None
 
 
 def _given(flow: ValueFlow, call: CallArguments, place: int | None, name: str, rest: Path) -> _Found:

@@ -12,6 +12,11 @@ An attribute that is `None` at first is static too, and raises where data is ass
     self.cache = None
     ->  self.cache = nnx.data(None)
 
+A field of a dataclass says so in its annotation:
+
+    layers: list[nnx.Linear]
+    ->  layers: nnx.Data[list[nnx.Linear]]
+
 A container is marked if the class is a module and the source shows that the container holds modules or variables: as it
 is written, by `append`, through a name, or as the result or the argument of a function.
 
@@ -61,6 +66,7 @@ _ARRAYS_OF_NUMPY = frozenset(
 # fmt: on
 # What is marked, or no list any more.
 _MARKS = ("flax.nnx.data", "flax.nnx.static", "flax.nnx.List", "flax.nnx.Dict")
+_DATACLASSES = frozenset(("dataclasses.dataclass", "flax.nnx.dataclass"))
 # What makes trees of arrays or variables, and what may.
 _TREES = frozenset(("flax.nnx.state()", "flax.nnx.to_pure_dict()", "jax.numpy.split()", "jax.numpy.array_split()"))
 _MAY_BE_TREES = frozenset(
@@ -103,11 +109,19 @@ class KeepDataAttributes(ModernizeCodemod):
             # Of what only may be a module, many attributes are other lists.
             if place is not None and (holds or (holds is None and _is_of_module(context, name, store))):
                 yield Location(module, place)
+        for definition in module.nodes_of(ast.ClassDef):
+            for annotation in _fields_with_data(context, module, definition):
+                yield Location(module, annotation)
 
     def rewrite(self) -> None:
         """Wrap one container."""
         site = self.site
         assert isinstance(site.node, ast.expr)
+        holder = site.module.parents[site.node]
+        if isinstance(holder, ast.AnnAssign) and holder.annotation is site.node:
+            site.needs_package("flax", "0.11", "`nnx.Data`", jax="0.10")
+            site.wrap(site.node, f"{site.spell('flax.nnx.Data')}[", "]")
+            return
         if isinstance(site.node, ast.Constant):
             if site.node.value is not None:
                 text = site.text(site.node)
@@ -169,13 +183,36 @@ def _is_of_module(context: ModernizeContext, name: str, store: Store) -> bool | 
     is_one = owner is not None and is_nnx_module(context.analysis(SharedFlow), module, owner)
     if owner is None or is_one is False:
         return False
-    for part in owner.body:
-        if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name) and part.target.id == name:
-            declared = part.annotation.value if isinstance(part.annotation, ast.Subscript) else part.annotation
-            # As in `layers: nnx.Data[list]`.
-            if (context.analysis(SharedFlow).full_name(module, declared) or "").startswith(_NNX):
-                return False
-    return is_one
+    flow = context.analysis(SharedFlow)
+    fields = (part for part in owner.body if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name))
+    is_declared = any(ast.unparse(part.target) == name and _says_itself(flow, module, part) for part in fields)
+    return False if is_declared else is_one
+
+
+def _says_itself(flow: ValueFlow, module: ModuleUses, field: ast.AnnAssign) -> bool:
+    """Whether a field says itself what it is, as `layers: nnx.Data[list]` does."""
+    parsed = parsed_annotation(field.annotation)
+    declared = parsed.value if isinstance(parsed, ast.Subscript) else parsed
+    name = module.facts.names.resolve(declared, module.scope_of(field)) if declared is not None else None
+    return (name or "").startswith((_NNX, "typing.ClassVar", "dataclasses.InitVar"))
+
+
+def _fields_with_data(context: ModernizeContext, module: ModuleUses, definition: ast.ClassDef) -> Iterator[ast.expr]:
+    """The annotations of the fields of a dataclass that is a module which are given containers with variables."""
+    flow = context.analysis(SharedFlow)
+    marks = (each.func if isinstance(each, ast.Call) else each for each in definition.decorator_list)
+    if not any(module.full_name(each) in _DATACLASSES for each in marks) or not is_nnx_module(flow, module, definition):
+        return
+    family = [(module, definition), *flow.below(definition)]
+    for part in definition.body:
+        if not isinstance(part, ast.AnnAssign) or not isinstance(part.target, ast.Name):
+            continue
+        path = (attribute(part.target.id),)
+        values = [Value(home, Own(each, is_class=False), path) for home, each in family]
+        given = [each for each in values if flow.may(each, lambda value: _is_container(flow, value)).answers]
+        holds = any(True in _kinds(context, each.done(ANY_ITEM), 0) for each in given)
+        if (holds or _has_modules(flow, module, part.annotation)) and not _says_itself(flow, module, part):
+            yield part.annotation
 
 
 def _owner(context: ModernizeContext, store: Store) -> tuple[ast.ClassDef | None, ModuleUses]:
@@ -286,20 +323,23 @@ def _is_declared(flow: ValueFlow, value: Value) -> bool | None:
     """Whether a value is an item of a parameter of modules by annotation, as `list[nnx.Linear]`, or that of `*`."""
     if not isinstance(value.head, ast.arg) or [step.kind for step in value.path] not in _ITEMS:
         return None
-    annotation, module, above = value.head.annotation, value.module, value.module.parents[value.head]
-    parsed = parsed_annotation(annotation) if annotation is not None else None
-    if annotation is None or parsed is None:
-        return None
-    scope = module.scope_of(annotation)
+    annotation, above = value.head.annotation, value.module.parents[value.head]
+    is_rest = isinstance(above, ast.arguments) and value.head is above.vararg
+    return (annotation is not None and _has_modules(flow, value.module, annotation, is_rest)) or None
+
+
+def _has_modules(flow: ValueFlow, module: ModuleUses, annotation: ast.expr, is_rest: bool = False) -> bool:
+    """Whether something is a container of modules by its annotation, or `is_rest` says that it is in one."""
+    parsed, scope = parsed_annotation(annotation), module.scope_of(annotation)
+    if parsed is None:
+        return False
     types = [each for each in ast.walk(parsed) if isinstance(each, ast.Name | ast.Attribute)]
     names = [module.facts.names.resolve(each, scope) or "" for each in types]
     words = {ast.unparse(each).rpartition(".")[2].lower() for each in types}
-    is_rest = isinstance(above, ast.arguments) and value.head is above.vararg
     if "callable" in words or (not is_rest and words.isdisjoint(_HOLDERS)):
-        return None
+        return False
     found = [flow.class_at(module, each, scope) for each in types]
-    is_of_modules = any(each is not None and is_nnx_module(flow, *each) for each in found)
-    return is_of_modules or any(map(_is_class_of_nnx, names)) or None
+    return any(each is not None and is_nnx_module(flow, *each) for each in found) or any(map(_is_class_of_nnx, names))
 
 
 def _makes_arrays(name: str) -> bool:
