@@ -478,12 +478,15 @@ def _of_class_level(
         else:
             seen = owner.done(attribute(name), *rest)
             yield Unknown(f"`{name}` of `{definition.name}` may be given by other code", seen, is_open=True)
-            calls, reason = flow.calls_of(module, definition)
-            below = [(*each, other) for each in flow.below(definition) for other in flow.calls_of(*each)[0]]
-            if reason is not None or not (calls or below):
+            family = [(module, definition), *flow.below(definition)]
+            calls = {each: flow.calls_of(*each) for each in family}
+            reason = calls[module, definition][1]
+            if reason is not None or not any(found for found, _ in calls.values()):
                 yield Unknown(f"not all calls of `{definition.name}` are in view: {reason}", seen)
-            for home, kind, each in [*((module, definition, each) for each in calls), *below]:
-                yield from _given(flow, each, _place_of(flow, home, kind, name), name, rest)
+            for (home, kind), (found, _) in calls.items():
+                place = _place_of(flow, home, kind, name) if found else None
+                for each in found:
+                    yield from _given(flow, each, place, name, rest)
         if value is not None:
             yield from _default(flow, module, value, rest)
         for part in definition.body:

@@ -322,13 +322,18 @@ class ValueFlow:
         for store, rest in self.replacing(name):
             yield from self.stored(store, (*rest, *value.path), None)
 
-    def set_elsewhere(self, module: ModuleUses, own: str, name: str | None = None) -> Iterator[Store | TextWrite]:
-        """Where a name of a module is set but by its bindings, or what it leads to out of the project is replaced."""
+    def set_elsewhere(
+        self, module: ModuleUses, own: str, name: str | None = None, *, by_any_text: bool = False
+    ) -> Iterator[Store | TextWrite]:
+        """Where a name of a module is set but by its bindings, or what it leads to out of the project is replaced.
+
+        With `by_any_text` also where names are bound that only a run knows.
+        """
         yield from self.stores.set_in(module, own)
         if name is not None and not self.project.holds(name, module.facts):
             yield from (store for store, _ in self.replacing(name))
         for each in self.stores.written_by_text.get(module, ()):
-            if each.names is not None and own in each.names:
+            if own in each.names if each.names is not None else by_any_text:
                 yield each
 
     def replacing(self, name: str) -> Sequence[tuple[Store, Path]]:

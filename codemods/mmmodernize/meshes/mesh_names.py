@@ -13,6 +13,7 @@ from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import Binding, Scope, numbered
 from mmrewrite.values.classes import stores_of
 from mmrewrite.values.flow import ValueFlow
+from mmrewrite.values.stores import TextWrite
 from mmrewrite.values.value import Function
 
 
@@ -112,12 +113,10 @@ def _is_above(binding: Binding, module: ModuleUses, node: ast.AST) -> bool:
 
 def _set_elsewhere(flow: ValueFlow, module: ModuleUses, name: str) -> str | None:
     """Where a global name is set but by its bindings, in words for a message; None if nowhere."""
-    for store in flow.stores.set_in(module, name):
-        return f"`{name}` is set at {store.module.facts.path}:{store.node.lineno} as well"
-    for place in flow.stores.written_by_text.get(module, ()):
-        if place.names is None or name in place.names:
-            return f"`{name}` may be bound by its text, on line {place.node.lineno}"
-    return None
+    place = next(flow.set_elsewhere(module, name, by_any_text=True), None)
+    if isinstance(place, TextWrite):
+        return f"`{name}` may be bound by its text, on line {place.node.lineno}"
+    return f"`{name}` is set at {place.module.facts.path}:{place.node.lineno} as well" if place is not None else None
 
 
 def mesh_name(context: MeshContext, flow: ValueFlow) -> MeshName:

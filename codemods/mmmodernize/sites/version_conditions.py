@@ -99,34 +99,6 @@ def before(package: str, release: str) -> Sequence[Releases]:
     return tuple(Releases({**each.of, package: older}, each.python) for each in today())
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What a condition says of some releases.
-
-    Attributes:
-        holds: Whether it holds; None if that is not known.
-        asked: The package whose releases decide; None if it asks for none.
-        is_text: Whether it compares versions as text, by which 0.12 comes before 0.4.
-    """
-
-    holds: bool | None
-    asked: str | None = None
-    is_text: bool = False
-
-
-def answer(module: ModuleUses, test: ast.expr, releases: Sequence[Releases]) -> Answer:
-    """What a condition says of releases, of all of them alike."""
-    readers = [ConditionReader(each) for each in releases]
-    found = {reader.truth(module, test, module.scope_of(test)) for reader in readers}
-    if len(found) == 1 and None not in found:
-        return Answer(found.pop(), readers[0].read, any(each.is_text for each in readers))
-    asked = next((each.asked for each in readers if each.asked is not None), None)
-    if asked is None and None not in found and readers[0].read != PYTHON:
-        # It is by the releases that the answers differ.
-        asked = readers[0].read
-    return Answer(None, asked)
-
-
 class _NotKnown(Exception):
     """A part of a condition is nothing that is computed here."""
 
@@ -170,10 +142,12 @@ class _Members:
 class ConditionReader:
     """Computes conditions for some releases.
 
-    `asked` is the package whose releases decide a part that is not known, and `read` one that any part asks for.
+    `asked` is the package whose releases decide a part that is not known, and `read` one that any part asks for. `runs`
+    says whether the releases come to a statement where they come to what is around it, None if that is not known.
     """
 
     releases: Releases
+    runs: Callable[[ModuleUses, ast.AST, ast.AST, ConditionReader], bool | None]
     asked: str | None = None
     read: str | None = None
     is_text: bool = False
@@ -323,14 +297,14 @@ class ConditionReader:
 
     def _last_of(self, module: ModuleUses, bindings: Sequence[Binding], owner: Scope) -> Sequence[Binding]:
         """Those of several bindings that may be what a name has in the end, as the releases take branches."""
-        from mmmodernize.sites.version_guards import runs
-
         if any(each.node in self._following for each in bindings):
             return bindings
         self._following.update(each.node for each in bindings)
         try:
             ran = [
-                (each, found) for each in bindings if (found := runs(module, each.node, owner.node, self)) is not False
+                (each, found)
+                for each in bindings
+                if (found := self.runs(module, each.node, owner.node, self)) is not False
             ]
         finally:
             self._following.difference_update(each.node for each in bindings)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mmmodernize.names.name_index import ROOTS, TITLES, old_names, prefixes
 from mmmodernize.names.private_index import private_name
-from mmmodernize.sites.version_conditions import PYTHON, Answer, ConditionReader, Releases, answer, at, before, today
+from mmmodernize.sites.version_conditions import PYTHON, ConditionReader, Releases, at, before, today
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import root_of
 
@@ -68,10 +68,10 @@ def is_chosen(module: ModuleUses, node: ast.AST) -> bool:
     if _Guards(module, today()).of(node) is not None:
         return True
     holders = (holder for holder in module.above(node) if isinstance(holder, ast.If | ast.IfExp))
-    return any(answer(module, holder.test, today()).asked is not None for holder in holders)
+    return any(_answer(module, holder.test, today()).asked is not None for holder in holders)
 
 
-def runs(module: ModuleUses, node: ast.AST, around: ast.AST, reader: ConditionReader) -> bool | None:
+def _runs(module: ModuleUses, node: ast.AST, around: ast.AST, reader: ConditionReader) -> bool | None:
     """Whether the releases of a reader come to a statement where they come to what is around it; None if not known."""
     guards = _Guards(module, (reader.releases,), reader=reader)
     guard = guards.of(node)
@@ -95,6 +95,34 @@ def _fails_before(module: ModuleUses, node: ast.AST) -> bool:
     is_gone = any(name is not None and name.is_gone for name in known) or private_name(binding.target) is not None
     is_import = isinstance(binding.statement, ast.Import | ast.ImportFrom)
     return is_gone and is_import and _Guards(module, today()).of(binding.statement) is None
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What a condition says of some releases.
+
+    Attributes:
+        holds: Whether it holds; None if that is not known.
+        asked: The package whose releases decide; None if it asks for none.
+        is_text: Whether it compares versions as text, by which 0.12 comes before 0.4.
+    """
+
+    holds: bool | None
+    asked: str | None = None
+    is_text: bool = False
+
+
+def _answer(module: ModuleUses, test: ast.expr, releases: Sequence[Releases]) -> _Answer:
+    """What a condition says of releases, of all of them alike."""
+    readers = [ConditionReader(each, _runs) for each in releases]
+    found = {reader.truth(module, test, module.scope_of(test)) for reader in readers}
+    if len(found) == 1 and None not in found:
+        return _Answer(found.pop(), readers[0].read, any(each.is_text for each in readers))
+    asked = next((each.asked for each in readers if each.asked is not None), None)
+    if asked is None and None not in found and readers[0].read != PYTHON:
+        # It is by the releases that the answers differ.
+        asked = readers[0].read
+    return _Answer(None, asked)
 
 
 @dataclass(frozen=True)
@@ -146,11 +174,11 @@ class _Guards:
         """Whether a condition has a known answer."""
         return self._ask(test).holds is not None
 
-    def _ask(self, test: ast.expr) -> Answer:
+    def _ask(self, test: ast.expr) -> _Answer:
         if self.reader is not None:
             holds = self.reader.truth(self.module, test, self.module.scope_of(test))
-            return Answer(holds, self.reader.read if holds is not None else self.reader.asked)
-        return answer(self.module, test, self.releases)
+            return _Answer(holds, self.reader.read if holds is not None else self.reader.asked)
+        return _answer(self.module, test, self.releases)
 
     def _by_condition(self, holder: ast.AST, test: ast.expr, *, is_taken: bool) -> Guard | None:
         found = self._ask(test)
@@ -163,7 +191,7 @@ class _Guards:
         if found.holds is is_taken:
             if self.change is None:
                 return None
-            earlier = answer(self.module, test, before(*self.change))
+            earlier = _answer(self.module, test, before(*self.change))
             return None if earlier.holds is is_taken else _chooses(holder, found)
         return _chooses(holder, found)
 
@@ -292,7 +320,7 @@ def _catches(kind: ast.expr | None, raised: str) -> bool:
     return any(each is None or (isinstance(each, ast.Name) and each.id in _CAUGHT[raised]) for each in kinds)
 
 
-def _chooses(holder: ast.AST, found: Answer) -> Guard:
+def _chooses(holder: ast.AST, found: _Answer) -> Guard:
     """The guard of a condition."""
     what = {ast.If: "`if`", ast.IfExp: "`if`", ast.While: "`while`"}.get(type(holder), "condition")
     title = {**TITLES, PYTHON: "Python"}[found.asked or PYTHON]
