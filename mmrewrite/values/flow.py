@@ -540,17 +540,22 @@ class ValueFlow:
             yield None, Unknown("what it is depends on itself", value)
         for each in ends:
             for given_answer, found in self._given_away(each, test):
-                seen.setdefault(found, each)
+                if isinstance(found, Value):
+                    seen.setdefault(found, each)
                 yield given_answer, found
 
-    def _given_away(self, end: Value, test: Callable[[Value], Answer | None]) -> Sequence[tuple[Answer, Value]]:
+    def _given_away(
+        self, end: Value, test: Callable[[Value], Answer | None]
+    ) -> Sequence[tuple[Answer | None, Value | Unknown]]:
         """What functions out of view are given and may give, as far as a test has an answer for it."""
-        found: Sequence[tuple[Answer, Value]] = self._remembered(
+        found: Sequence[tuple[Answer | None, Value | Unknown]] = self._remembered(
             ("given away", end, test), lambda: tuple(self._find_given_away(end, test))
         )
         return found
 
-    def _find_given_away(self, end: Value, test: Callable[[Value], Answer | None]) -> Iterator[tuple[Answer, Value]]:
+    def _find_given_away(
+        self, end: Value, test: Callable[[Value], Answer | None]
+    ) -> Iterator[tuple[Answer | None, Value | Unknown]]:
         queue: list[Value] = [end]
         seen = {end}
         for each in queue:
@@ -562,10 +567,13 @@ class ValueFlow:
             if library.may_give_what_it_is_given(each):
                 behind += library.given_to(each)
             for other in behind:
-                is_plain = isinstance(other, Unknown) or isinstance(other.head, ast.Constant | ast.JoinedStr)
-                if isinstance(other, Value) and not is_plain and other not in seen and len(queue) < MOST_VALUES:
-                    seen.add(other)
-                    queue.append(other)
+                if isinstance(other, Unknown) or isinstance(other.head, ast.Constant | ast.JoinedStr) or other in seen:
+                    continue
+                if len(queue) >= MOST_VALUES:
+                    yield None, Unknown("too many values may be it", end)
+                    return
+                seen.add(other)
+                queue.append(other)
 
     def _of_name(self, value: Value | None) -> Sequence[Value]:
         """What an attribute of something that is not known may be, by its name."""

@@ -159,14 +159,8 @@ def of_decorated(flow: ValueFlow, value: Value) -> _Found:
         return
     given = flow.call_with(Value(value.module, inner, (), value.frame))
     yield Value(value.module, decorator, (Access(By.CALL, given), *value.path), value.frame)
-    home = name.partition(".")[0]
-    if value.path and home and home not in _KNOWN and not flow.project.holds(name, value.module.facts):
-        # What a library does with it is not seen: most call it.
-        yield Value(value.module, inner, value.path, value.frame)
 
 
-# Libraries of which all decorators are known that give something else.
-_KNOWN = frozenset(("builtins", "contextlib", "equinox", "flax", "functools", "haiku", "jax", "optax"))
 # Decorators that give what they are given.
 _KEEP_IT = frozenset(
     (

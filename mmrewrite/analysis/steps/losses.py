@@ -37,7 +37,7 @@ _STREAMS = frozenset(("flax.linen.Module().make_rng()", "flax.nnx.Rngs()()", "ha
 # What these give is what they are given, or a part of it.
 _KEEP_KEYS = frozenset(
     (
-        *("jax.block_until_ready", "jax.device_put", "jax.lax.optimization_barrier", "jax.lax.select"),
+        *("jax.device_put", "jax.lax.optimization_barrier", "jax.lax.select"),
         *("jax.lax.stop_gradient", "jax.lax.with_sharding_constraint"),
         *(f"jax.numpy.{name}" for name in ("array", "asarray", "concatenate", "reshape", "squeeze", "stack", "where")),
         *("flax.jax_utils.replicate", "flax.jax_utils.unreplicate"),
