@@ -1148,19 +1148,9 @@ _Form = Callable[["ValueFlow", Value, CallArguments, Path], _Found]
 _MAKE_OBJECTS = frozenset(
     (
         *(_accumulated, _array, _as_dictionary, _attribute_dictionary, _chain, _context_variable, _dictionary),
-        *(
-            _enumerate,
-            _event_loop,
-            _executor,
-            _field_names,
-            _filter,
-            _flat_dictionary,
-            _fromkeys,
-            _getter,
-            _gone_through,
-        ),
-        *(_grouped, _map, _methodcaller, _namedtuple, _namespace, _reference, _repeat, _stack, _train_state, _variable),
-        _zip,
+        *(_enumerate, _event_loop, _executor, _field_names, _filter, _flat_dictionary, _fromkeys, _getter),
+        *(_gone_through, _grouped, _map, _methodcaller, _namedtuple, _namespace, _reference, _repeat, _stack),
+        *(_train_state, _variable, _zip),
     )
 )
 _NEVER_BOUND = PARTIALS - {"functools.partialmethod"}
