@@ -1,6 +1,7 @@
 """One step back through functions of Python's library, Flax and Equinox that give what they are given.
 
-What is not listed here gives something of its own: then the full name, with what is done to it, is where a value ends.
+What is not listed here is where a value ends: the full name, with what is done to it. Packages that are known give
+something of their own; what others are given they may give, which readers are told after all that is seen.
 """
 
 from __future__ import annotations
