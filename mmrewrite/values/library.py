@@ -158,6 +158,14 @@ _TREES = frozenset(
 MAKE_TREES = _ENTRY_BY_ENTRY | _TREES
 # Functions that run code of JAX besides.
 RUN_MORE = MAKE_TREES | (CALL_BACK - {"functools.reduce"})
+# Those of the functions here that call what they are given, or make what does.
+_CALL_GIVEN = (
+    MAKE_TREES
+    | MAPS
+    | CALL_BACK
+    | frozenset(f"itertools.{name}" for name in ("accumulate", "dropwhile", "filterfalse", "starmap", "takewhile"))
+    | frozenset(("asyncio.to_thread", "builtins.max", "builtins.min", "builtins.sorted", "operator.call"))
+)
 # What these make of a class of Flax is a class that is called in the same way.
 _GIVE_CLASS = frozenset(f"flax.linen.{name}" for name in ("checkpoint", "jit", "remat", "scan", "vmap"))
 _VARIABLES = frozenset(
@@ -175,7 +183,7 @@ PASS_ARGUMENTS_ON = _ENTRY_BY_ENTRY | _GRADIENTS | _GIVE_CLASS | _WRAP | {"optax
 # So deep in trees leaves are looked for.
 _DEEPEST_LEAF = 3
 _NO_PATH = Display((), is_mapping=False, is_loose=True)
-_CONTAINERS = (ast.Tuple, ast.List, ast.Dict, ast.ListComp, ast.DictComp, Display)
+CONTAINERS = (ast.Tuple, ast.List, ast.Dict, ast.ListComp, ast.DictComp, Display)
 _OPERATORS = frozenset((*WORDS.values(), "concat"))
 _PROPERTIES = frozenset(("builtins.property", "functools.cached_property"))
 
@@ -191,6 +199,11 @@ def may_give_what_it_is_given(value: Value) -> bool:
     if not isinstance(head, str) or head in _FORMS or head in _GIVE_OWN or head.partition(".")[0] in _KNOWN:
         return False
     return any(step.kind is By.CALL for step in value.path)
+
+
+def may_call_what_it_is_given(name: str) -> bool:
+    """Whether a function of a library may call what it is given, rather than keep it, or give it back."""
+    return name in _CALL_GIVEN or not (name in _FORMS or name in _GIVE_OWN)
 
 
 def given_to(value: Value) -> Iterator[Value]:
@@ -215,7 +228,7 @@ def inside(flow: ValueFlow, value: Value) -> Iterator[Value]:
     """What a function out of view may get from what it is given: what a container has, or a function gives."""
     if value.path:
         return
-    if isinstance(value.head, _CONTAINERS):
+    if isinstance(value.head, CONTAINERS):
         yield value.done(ANY_ITEM)
     elif isinstance(value.head, Function | ast.Lambda):
         yield value.done(Access(By.CALL, flow.no_arguments))
@@ -456,7 +469,7 @@ def _mapped_tree(flow: ValueFlow, value: Value, call: CallArguments, rest: Path)
 def _kinds_of_tree(flow: ValueFlow, tree: Value) -> tuple[bool, bool]:
     """Whether something may be a leaf, and whether it may be a container of some."""
     kinds = [False, False]
-    for is_tree, each in flow.walk(tree, lambda each: (isinstance(each.head, _CONTAINERS) and not each.path) or None):
+    for is_tree, each in flow.walk(tree, lambda each: (isinstance(each.head, CONTAINERS) and not each.path) or None):
         kinds = [kinds[0] or not is_tree, kinds[1] or bool(is_tree) or isinstance(each, Unknown)]
         if all(kinds):
             break

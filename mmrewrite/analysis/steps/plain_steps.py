@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mmrewrite.directives.vocabulary import STATEMENT, kind_of
@@ -12,15 +12,16 @@ from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reach, Reached, VisibleReach
 from mmrewrite.source.calls import call_form
 from mmrewrite.source.jit_kinds import JIT_KINDS, compiled_in
-from mmrewrite.source.names import Scope, last_name
+from mmrewrite.source.names import Scope
 from mmrewrite.source.spans import span
 from mmrewrite.values.flow import values_of
-from mmrewrite.values.value import By, Value
+from mmrewrite.values.library import CONTAINERS, may_call_what_it_is_given
+from mmrewrite.values.value import ANY_ITEM, By, Value
 
 # Functions that compile, and that `mjit` takes the place of in no form.
 _OTHERS = frozenset(("flax.nnx.jit_partial", "jax.experimental.pjit.pjit"))
-# Functions and methods that call what they are given first with what they are given second, or with what is in it.
-_CALL_THE_FIRST = frozenset(("apply", "call", "imap", "imap_unordered", "map", "map_async", "submit", "tree_map"))
+_COMPILERS = tuple(form for kind in JIT_KINDS for form in (f"{kind}.", kind))
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,15 +68,17 @@ def reached_by_values(project: Project, step: PlainStep) -> Iterator[Reached]:
     """What a step leads to through what it calls: functions, and classes of objects, that come to it as values."""
     flow, reach, seen = values_of(project), VisibleReach(project), set[ast.AST]()
     queue = [*step.reached(reach)]
-    asked = [(step.facts, step.argument)] if step.argument is not None else []
+    step_value = flow.value_in(step.facts, step.argument) if step.argument is not None else None
+    # It may be one of several.
+    asked = [step_value, step_value.done(ANY_ITEM)] if step_value is not None else []
     for item in queue:
         yield item
         seen.add(item.node)
         called = [node.func for node in ast.walk(item.node) if isinstance(node, ast.Call)]
         # Methods that a library defines lead to the class of their object.
         owners = [node.value for node in called if isinstance(node, ast.Attribute)]
-        for facts, node in (*asked, *((item.facts, node) for node in (*called, *owners))):
-            for found in flow.may(flow.value_in(facts, node), _definition).answers:
+        for value in (*asked, *(flow.value_in(item.facts, node) for node in (*called, *owners))):
+            for found in flow.may(value, _definition).answers:
                 if isinstance(found.head, ast.AST) and found.head not in seen:
                     queue += reach.from_node(found.module.facts, found.head, seen)
         asked = []
@@ -110,33 +113,50 @@ def plain_steps(project: Project, facts: Facts, hinted: set[ast.stmt], codemod: 
                 functions[statement] = statement
         elif kind_of(statement) == STATEMENT:
             for node in names.calls.get(statement, ()):
-                compiled = _compiled(project, facts, node, scope)
-                if compiled is None:
-                    continue
-                bindings = (scope.owner(compiled.id) or scope).bindings if isinstance(compiled, ast.Name) else {}
-                made = bindings.get(getattr(compiled, "id", ""), ())
-                # `step = jax.jit(step)` compiles what the name was before.
-                found = [each.node for each in made if each.statement is not statement]
-                for each in found:
-                    if isinstance(each, ast.FunctionDef):
-                        functions.setdefault(each, statement)
-                is_function = bool(found) and all(isinstance(each, ast.FunctionDef) for each in found)
-                if not is_function and not _initialises(project, facts, compiled):
-                    expressions.append(PlainStep(facts, statement, statement, compiled))
+                for compiled in _compiled(project, facts, node, scope):
+                    bindings = (scope.owner(compiled.id) or scope).bindings if isinstance(compiled, ast.Name) else {}
+                    made = bindings.get(getattr(compiled, "id", ""), ())
+                    # `step = jax.jit(step)` compiles what the name was before.
+                    found = [each.node for each in made if each.statement is not statement]
+                    for each in found:
+                        if isinstance(each, ast.FunctionDef):
+                            functions.setdefault(each, statement)
+                    is_function = bool(found) and all(isinstance(each, ast.FunctionDef) for each in found)
+                    if not is_function and not _initialises(project, facts, compiled):
+                        expressions.append(PlainStep(facts, statement, statement, compiled))
     yield from (PlainStep(facts, function, compiled) for function, compiled in functions.items())
     yield from expressions
 
 
-def _compiled(project: Project, facts: Facts, node: ast.Call, scope: Scope) -> ast.expr | None:
-    """What a call compiles: its function, or those in what is given beside a function that compiles, as to `map`."""
+def _compiled(project: Project, facts: Facts, node: ast.Call, scope: Scope) -> Sequence[ast.expr]:
+    """What a call may compile: what it gives a function that compiles, or gives beside one to what calls either.
+
+    `map(jax.jit, steps)` does, and code out of view may: `pool.submit(jax.jit, step)`.
+    """
     hidden = (each.value for each in node.keywords if each.arg is None)
     compiled = compiled_in(node) or next(hidden, None)
     if compiled is not None and _compiles(project, facts, node.func, scope):
-        return compiled
+        return [compiled]
     form = call_form(facts.names, node, scope)
-    if len(form.positional) < 2 or last_name(form.function) not in _CALL_THE_FIRST:
-        return None
-    return form.positional[1] if _compiles(project, facts, form.positional[0], scope) else None
+    given = [*form.positional, *(each.value for each in form.keywords)]
+    if not given or not _are_values(project):
+        return ()
+    beside = [each for each in given if not _compiles(project, facts, each, scope)]
+    flow = values_of(project)
+    parts = (flow.value_in(facts, each).done(ANY_ITEM) for each in beside)
+    if len(beside) == len(given) and not any(flow.may(each, _compiler, also=_bound).answers for each in parts):
+        return ()
+    callee = flow.may(flow.value_in(facts, form.function), _calls_it)
+    return beside if True in callee.answers or callee.others or callee.unknown else ()
+
+
+def _calls_it(value: Value) -> bool | None:
+    """Whether a function is one that calls what it is given; of the program's own that is seen in it."""
+    if isinstance(value.head, str):
+        is_itself = not any(step.kind is By.CALL for step in value.path)
+        return may_call_what_it_is_given(value.head) if is_itself else None
+    is_method = isinstance(value.head, CONTAINERS) and bool(value.path)
+    return False if is_method or isinstance(value.head, _DEFINITIONS) else None
 
 
 def _decorates(project: Project, facts: Facts, decorator: ast.expr, scope: Scope) -> bool:
@@ -150,16 +170,25 @@ def _compiles(project: Project, facts: Facts, node: ast.expr, scope: Scope) -> b
     """Whether what is called may be a function that compiles, or a `partial` of one."""
     name = facts.names.resolve(node, scope)
     is_named = name in JIT_KINDS or name in _OTHERS
-    if is_named or not project.once("compilers that are values", lambda: _compilers_are_values(project)):
+    if is_named or isinstance(node, ast.Constant | ast.JoinedStr) or not _are_values(project):
         return is_named
-
-    def bound(value: Value) -> list[Value]:
-        first = value.partial.first() if value.partial is not None else None
-        return [first] if first is not None else []
-
     flow = values_of(project)
-    found = flow.may(flow.value_in(facts, node), lambda value: value.outside in JIT_KINDS or None, also=bound)
-    return bool(found.answers)
+    return bool(flow.may(flow.value_in(facts, node), _compiler, also=_bound).answers)
+
+
+def _compiler(value: Value) -> bool | None:
+    """Whether a value is a function that compiles; what code out of view reads of one may be it, too."""
+    name = value.head if isinstance(value.head, str) and not value.path else ""
+    return name.startswith(_COMPILERS) or None
+
+
+def _bound(value: Value) -> list[Value]:
+    """What a `partial` binds."""
+    return [each.value for each in value.partial.positional] if value.partial is not None else []
+
+
+def _are_values(project: Project) -> bool:
+    return project.once("compilers that are values", lambda: _compilers_are_values(project))
 
 
 def _names_compilers(project: Project) -> bool:
