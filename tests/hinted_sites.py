@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mmrewrite.codemod.refused import SiteRefused
+from mmrewrite.codemod.refusal import SiteRefused
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.codemod.site import Draft, Site
 from mmrewrite.project.facts import Facts, SourceFile, read_facts

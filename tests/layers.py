@@ -100,7 +100,7 @@ MAY_IMPORT = {
         ".settings .codemod .decide"
     ),
     "mmmodernize.registry": "mmrewrite.codemod .codemod",
-    "mmmodernize.marking": ".names.markers .names .doubts .registry",
+    "mmmodernize.marker_tables": ".names.markers .names .doubts .registry",
     "mmmodernize.upgrade": "mmrewrite.results mmrewrite.cli .names",
     "mmmodernize.command": (
         "mmrewrite.results mmrewrite.codemod mmrewrite.files mmrewrite.cli.config mmrewrite.cli click .names .settings "

@@ -10,9 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mmruntime.schedules import Auto, auto, lower_bound, make, names, simulate
+from mmruntime.schedules._catalog import suits
 from mmruntime.schedules._costs import Costs
 from mmruntime.schedules._memory import peak
-from mmruntime.schedules._named import suits
 from mmruntime.schedules._search.list_scheduling import PipelineModel, Policy, list_schedule
 from mmruntime.schedules._search.local_search import improve
 from mmruntime.schedules._timing import TimedSchedule

@@ -11,7 +11,7 @@ import pytest
 from scripts import load_script
 
 from mmruntime.schedules import _algorithms, make, simulate
-from mmruntime.schedules._named import NAMED_SCHEDULES
+from mmruntime.schedules._catalog import NAMED_SCHEDULES
 from mmruntime.schedules._named_schedule import ClosedForms, NamedSchedule
 
 pytestmark = pytest.mark.quick

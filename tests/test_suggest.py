@@ -11,14 +11,14 @@ from command import PIPELINE, put, run
 
 from mmrewrite.files.cache_folder import VARIABLE, cache_folder
 from mmrewrite.suggest.calibration import calibrated, sizes_to_time
+from mmrewrite.suggest.comparison import Suggested, Wanted, model_axis_of
 from mmrewrite.suggest.costs import Layer, Line, TensorCut
 from mmrewrite.suggest.devices import Accelerator, find_device, read_cluster
-from mmrewrite.suggest.kept import KIND, keep_suggestion
+from mmrewrite.suggest.history import KIND, keep_suggestion
 from mmrewrite.suggest.model import CostModel, PlanChoice
 from mmrewrite.suggest.output import as_text
 from mmrewrite.suggest.savings import RECOMPUTE, Saving, again_line, recomputed, savings
 from mmrewrite.suggest.search import SAME, FixedChoices, best_plain, find_plans, named
-from mmrewrite.suggest.traced import Suggested, Wanted, model_axis_of
 from mmruntime import schedules
 
 # Heads and the width of an MLP.

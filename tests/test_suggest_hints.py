@@ -26,7 +26,7 @@ from mmrewrite.suggest.candidates import (
 )
 from mmrewrite.suggest.devices import find_device, read_cluster
 from mmrewrite.suggest.hint_texts import microbatch_arguments, stages_hint
-from mmrewrite.suggest.hinted import HintedProject, NewHint, with_hints
+from mmrewrite.suggest.hint_trials import HintedProject, NewHint, with_hints
 from mmrewrite.suggest.model import PlanChoice
 from mmrewrite.suggest.search import named
 from mmrewrite.suggest.shard_places import ShardPlace, shard_places

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from mmruntime.schedules._named import AUTO, NAMED_SCHEDULES
+from mmruntime.schedules._catalog import AUTO, NAMED_SCHEDULES
 from mmruntime.schedules._named_schedule import NamedSchedule
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -41,7 +41,7 @@ from mmmodernize.sites.decision import (
 )
 from mmmodernize.sites.site import Location, ModernizeContext, ModuleDraft, OldNameSite, SiteLeft
 from mmmodernize.sites.version_guards import guard_of
-from mmrewrite.codemod.refused import SiteRefused
+from mmrewrite.codemod.refusal import SiteRefused
 from mmrewrite.engine.comment_places import kept_comments
 from mmrewrite.engine.edits import apply_edits, ordered_edits, without_repeats
 from mmrewrite.engine.notebook import read_notebooks

@@ -300,7 +300,7 @@ def plan(
         if measure or html is not None or svg is not None or microbatches is not None:
             raise click.UsageError("--suggest runs and draws nothing; leave --measure, --microbatches and files out.")
         from mmrewrite.cli.suggest import compare_plans, device_of
-        from mmrewrite.suggest.traced import Wanted
+        from mmrewrite.suggest.comparison import Wanted
 
         given = {"device": device, "devices": devices, "memory": memory}
         record, count = device_of(given, needed=False)
@@ -384,8 +384,8 @@ def suggest(
     """
     from mmrewrite.cli.suggest import configured, device_of, suggest_and_show
     from mmrewrite.mirror.limits import program_limits
+    from mmrewrite.suggest.comparison import RUN, Wanted
     from mmrewrite.suggest.search import FixedChoices
-    from mmrewrite.suggest.traced import RUN, Wanted
 
     known = configured(options)
     entry = entry or known.get("entry")

@@ -369,7 +369,7 @@ class Session:
     def suggestions(self) -> tuple[str, ...]:
         """What `plan --suggest` found of the programs of this run, where their sources are still as they were."""
         from mmrewrite.files.cache_folder import cache_folder
-        from mmrewrite.suggest.kept import KIND, kept_suggestions
+        from mmrewrite.suggest.history import KIND, kept_suggestions
 
         folder = cache_folder(KIND) if self.caches else None
         paths = [result.path for result in self.results]

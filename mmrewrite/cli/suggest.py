@@ -20,13 +20,13 @@ from mmrewrite.files.cache_folder import cache_folder
 from mmrewrite.files.patch import patch_of
 from mmrewrite.mirror.child_process import NotRun
 from mmrewrite.source.file import SourceFile
+from mmrewrite.suggest.comparison import Suggested, Wanted, suggest
 from mmrewrite.suggest.devices import Accelerator, find_device, read_cluster
-from mmrewrite.suggest.hinted import HintedProject
-from mmrewrite.suggest.kept import KIND, keep_suggestion
+from mmrewrite.suggest.hint_trials import HintedProject
+from mmrewrite.suggest.history import KIND, keep_suggestion
+from mmrewrite.suggest.new_hints import suggest_hints
 from mmrewrite.suggest.output import faster_plan, verdict_sentence
 from mmrewrite.suggest.places import NoPlace
-from mmrewrite.suggest.traced import Suggested, Wanted, suggest
-from mmrewrite.suggest.unhinted import suggest_hints
 
 # Options that stand in place of a value of a device's record.
 _VALUES = ("memory", "flops", "bandwidth", "near", "far", "host", "efficiency", "launch")

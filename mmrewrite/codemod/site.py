@@ -16,7 +16,7 @@ from mmrewrite.codemod.array_methods import ARRAY_METHODS
 from mmrewrite.codemod.fragment import Cut, Fragment, NotReproduced, without_cuts
 from mmrewrite.codemod.imports import Imports
 from mmrewrite.codemod.layout import hanging_unit, indentation, render_statement
-from mmrewrite.codemod.refused import SiteRefused
+from mmrewrite.codemod.refusal import SiteRefused
 from mmrewrite.directives.arguments import whole_number
 from mmrewrite.directives.collect import Argument, Hint
 from mmrewrite.directives.vocabulary import closest, nearest

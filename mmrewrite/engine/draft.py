@@ -12,7 +12,7 @@ from mmrewrite.codemod.fragment import Cut, cuts_inside
 from mmrewrite.codemod.imports import placed_imports
 from mmrewrite.codemod.layout import indent_unit
 from mmrewrite.codemod.meant_tree import MeantTree
-from mmrewrite.codemod.refused import SiteRefused
+from mmrewrite.codemod.refusal import SiteRefused
 from mmrewrite.codemod.site import Draft, HintMistake, Insert, Site
 from mmrewrite.directives.calls import Removal
 from mmrewrite.directives.collect import CommentHints, Hint, first_errors

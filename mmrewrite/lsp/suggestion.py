@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mmrewrite.results import Rewrite
-from mmrewrite.suggest.hinted import NewHint, with_hints
+from mmrewrite.suggest.hint_trials import NewHint, with_hints
 
 # What to write where the configuration does not say what to trace.
 MISSING = (

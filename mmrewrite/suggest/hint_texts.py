@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from mmrewrite.suggest.comparison import Suggested
 from mmrewrite.suggest.model import PlanChoice
 from mmrewrite.suggest.search import named
-from mmrewrite.suggest.traced import Suggested
 
 
 def mesh_axes(suggested: Suggested, choice: PlanChoice) -> str:

@@ -9,11 +9,11 @@ from typing import Any
 
 from mmrewrite.directives.sizes import format_size
 from mmrewrite.suggest.calibration import Calibration
+from mmrewrite.suggest.comparison import Suggested
 from mmrewrite.suggest.hint_texts import mesh_axes, mesh_hint, microbatch_arguments, stages_hint
 from mmrewrite.suggest.model import TEMPORARY, TEMPORARY_OF_BOTH, PlanChoice, Priced
 from mmrewrite.suggest.savings import RECOMPUTE, STATE
 from mmrewrite.suggest.search import ERROR, SAME, Plain
-from mmrewrite.suggest.traced import Suggested
 
 _ROWS = 6
 # What to change, by the largest part of what a device holds.

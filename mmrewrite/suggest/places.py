@@ -27,7 +27,7 @@ from mmrewrite.suggest.candidates import (
     step_sites,
     top_line,
 )
-from mmrewrite.suggest.hinted import HintedProject, HintTrial, NewHint
+from mmrewrite.suggest.hint_trials import HintedProject, HintTrial, NewHint
 from mmrewrite.suggest.shard_places import ShardPlace
 
 STAGE, DATA, MODEL = "stage", "data", "model"

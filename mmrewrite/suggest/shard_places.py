@@ -10,7 +10,7 @@ from typing import Any
 
 from mmrewrite.source.spans import begins_its_line, span
 from mmrewrite.suggest.candidates import statements_of
-from mmrewrite.suggest.hinted import HintedProject, NewHint
+from mmrewrite.suggest.hint_trials import HintedProject, NewHint
 
 # What has less of the operations of its layer's products is not worth a sum.
 _LEAST = 0.05

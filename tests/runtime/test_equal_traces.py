@@ -14,7 +14,7 @@ import mmruntime as mm
 from mmruntime import _compat
 from mmruntime._frontend import task_call
 from mmruntime._frontend.loops.exact_microbatch import trace
-from mmruntime._jaxpr.equal import Forms, one_of_equal, sharing_equal_traces
+from mmruntime._jaxpr.canonical_forms import Forms, one_of_equal, sharing_equal_traces
 from tests.runtime.helpers import normal, on, weights
 
 X = np.ones((2, 4), np.float32)

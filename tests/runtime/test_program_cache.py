@@ -24,8 +24,8 @@ from jax.sharding import PartitionSpec as P
 import mmruntime as mm
 from mmruntime import _compat
 from mmruntime._execution import program_cache
+from mmruntime._jaxpr.canonical_forms import Forms, Identity, form
 from mmruntime._jaxpr.content import ContentDigests, content_digest
-from mmruntime._jaxpr.equal import Forms, Identity, form
 from tests.runtime.helpers import normal, on, stages
 
 X = normal(8, 4)

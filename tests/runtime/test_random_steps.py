@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 import mmruntime as mm
 from mmruntime import schedules
-from mmruntime.schedules._named import NAMED_SCHEDULES
+from mmruntime.schedules._catalog import NAMED_SCHEDULES
 from tests.runtime.helpers import adam, adam_state, assert_close, batches, normal, sample, sgd, stages, weights
 
 NUM_STAGES = 4

@@ -39,7 +39,7 @@ from mmrewrite.analysis.steps.constructions import only_makes_modules
 from mmrewrite.analysis.steps.jit_calls import jit_call, jit_decorator
 from mmrewrite.analysis.steps.plain_steps import PlainStep, is_initialiser, is_left, plain_steps, reached_by_values
 from mmrewrite.codemod.base import MeshCodemod, behind, expression, has_comments
-from mmrewrite.codemod.refused import SiteRefused
+from mmrewrite.codemod.refusal import SiteRefused
 from mmrewrite.directives.collect import Hint
 from mmrewrite.directives.vocabulary import DEF, DIRECTIVES, STATEMENT, Role
 from mmrewrite.project.axis_names import UNREPLICATE, compiles_pmap, declared_names

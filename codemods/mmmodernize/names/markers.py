@@ -60,7 +60,7 @@ def markers() -> Markers:
 def made() -> Tables:
     """The tables, from the codemods."""
     # They are all above this file, which asks for them only here.
-    tables: Tables = importlib.import_module(f"{__name__.partition('.')[0]}.marking").tables()
+    tables: Tables = importlib.import_module(f"{__name__.partition('.')[0]}.marker_tables").tables()
     return tables
 
 

@@ -13,7 +13,7 @@ from mmmodernize.names.newer_index import Lacking
 from mmmodernize.settings import ModernizeSettings
 from mmrewrite.codemod.imports import Imports
 from mmrewrite.codemod.meant_tree import MeantTree
-from mmrewrite.codemod.refused import SiteRefused
+from mmrewrite.codemod.refusal import SiteRefused
 from mmrewrite.project.project import Project
 from mmrewrite.project.uses import ModuleUses, OldNameUse
 from mmrewrite.results import CompatUse, Edit, HintReference

@@ -33,7 +33,7 @@ from mmrewrite.results import Edit, Rewrite, counted
 if TYPE_CHECKING:
     from mmrewrite.cli.upgrade import Upgrade
     from mmrewrite.plan.sections import PlanSection, PlanTable
-    from mmrewrite.suggest.traced import Suggested
+    from mmrewrite.suggest.comparison import Suggested
     from mmrewrite.verify.verify import Verified
 
 _LIMIT, _MOST = 60_000, 65_000

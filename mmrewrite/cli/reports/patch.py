@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mmrewrite.suggest.traced import Suggested
+    from mmrewrite.suggest.comparison import Suggested
 
 
 def _suggest(suggested: Suggested) -> bytes:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mmrewrite.cli.upgrade import Upgrade
     from mmrewrite.plan.plan import Planned
     from mmrewrite.plan.sections import PlanGrid, PlanSection, PlanTable, PlanTimeline
-    from mmrewrite.suggest.traced import Suggested
+    from mmrewrite.suggest.comparison import Suggested
     from mmrewrite.verify.verify import Verified
 
 # Characters to a line where no terminal says how many it has.

@@ -17,7 +17,7 @@ import numpy as np
 
 from mmruntime import schedules
 from mmruntime._core.task import Task
-from mmruntime.schedules._named import find_record
+from mmruntime.schedules._catalog import find_record
 
 # In which type floats shorter than float32 are added up: in float32, or in that of the parameter.
 FLOAT32 = "float32"

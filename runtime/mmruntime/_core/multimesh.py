@@ -17,7 +17,7 @@ from mmruntime._core.mesh import TaskMesh, auto_mesh, current_mesh, using
 from mmruntime._core.one_device import ADVICE, falls_back
 from mmruntime._core.registry import Context, Registration, TaskCallback
 from mmruntime._core.task import Task
-from mmruntime._processes.alone import check_others
+from mmruntime._processes.lone_process import check_others
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from mmruntime import _compat
-from mmruntime._exactness.afterwards import Afterwards, afterwards, may_run_afterwards
 from mmruntime._exactness.deferred_factor import put_off
 from mmruntime._exactness.difference import differences
+from mmruntime._exactness.epilogue import Afterwards, afterwards, may_run_afterwards
 from mmruntime._exactness.lattice import FREE, ZERO, AbstractValue, Kind, Reason, Shards, every_reason, rows
 from mmruntime._exactness.rules import (
     collectives,

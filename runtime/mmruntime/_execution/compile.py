@@ -23,7 +23,7 @@ from mmruntime._execution.program_cache import KeptPrograms, read_program, write
 from mmruntime._execution.transfers.own_parts import processes
 from mmruntime._execution.transfers.parcels import LARGEST_WITNESS
 from mmruntime._execution.transfers.transfer import DevicePutTransport, Send, TransferSpec, Transport
-from mmruntime._jaxpr.equal import layout
+from mmruntime._jaxpr.canonical_forms import layout
 from mmruntime._jaxpr.ir import Step, abstract
 from mmruntime._partition.layouts.shard import Shardings
 from mmruntime._partition.pipeline.instructions import Program, ProgramSpec, TransferInstruction

@@ -24,7 +24,7 @@ from mmruntime._core.task import Task
 from mmruntime._frontend.constraint import eager_layout, placed_later
 from mmruntime._frontend.operands import by_operands, by_results
 from mmruntime._frontend.stateful_calls import reaches_state, writes_state
-from mmruntime._jaxpr.equal import one_of_equal, shares_equal_traces
+from mmruntime._jaxpr.canonical_forms import one_of_equal, shares_equal_traces
 
 P = ParamSpec("P")
 R = TypeVar("R")

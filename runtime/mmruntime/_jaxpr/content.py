@@ -15,7 +15,7 @@ import numpy as np
 from jax.extend.core import Primitive
 
 from mmruntime import _compat
-from mmruntime._jaxpr.equal import Identity, Shared
+from mmruntime._jaxpr.canonical_forms import Identity, Shared
 
 # Whose types, members of enumerations and named tuples are known by their names: what they mean goes with a version.
 _PACKAGES = frozenset({"builtins", "numpy", "ml_dtypes", "jax", "jaxlib", "mmruntime"})
@@ -26,7 +26,7 @@ class _UnnamedError(Exception):
 
 
 def content_digest(form: Hashable, platform: str) -> str | None:
-    """The digest of a canonical form, of `mmruntime._jaxpr.equal` for example.
+    """The digest of a canonical form, of `mmruntime._jaxpr.canonical_forms` for example.
 
     Args:
         form: Numbers, strings, types, members of enumerations, tuples of these, and the primitives, abstract values,

@@ -17,7 +17,7 @@ import numpy as np
 
 from mmruntime._jaxpr.primitives import ENTRY_BY_ENTRY, MOVES, REDUCTIONS, along, factors, is_constraint, linear_in
 from mmruntime._slices.constants import PartlyKnown
-from mmruntime._slices.hidden import combined_fill, finite, is_hidden, is_same, row_sees
+from mmruntime._slices.mask_proof import combined_fill, finite, is_hidden, is_same, row_sees
 from mmruntime._slices.values import Check, NotSliceableError, SequenceAxis, SlicedValue, even_axis
 
 # How an operand is read: axes of its own, each with the number of the result's axis that says which positions, or with

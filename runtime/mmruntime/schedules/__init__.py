@@ -4,15 +4,15 @@ Nothing here imports JAX or any other part of `mmruntime`: `mmrewrite plan` draw
 """
 
 from mmruntime.schedules._action import Action as Action
+from mmruntime.schedules._catalog import AUTO as AUTO
+from mmruntime.schedules._catalog import DEFAULT as DEFAULT
+from mmruntime.schedules._catalog import names as names
 from mmruntime.schedules._custom import custom as custom
 from mmruntime.schedules._cut import cut as cut
 from mmruntime.schedules._drawing.page import html as html
 from mmruntime.schedules._drawing.page import svg as svg
 from mmruntime.schedules._drawing.text_timeline import draw as draw
 from mmruntime.schedules._make import make as make
-from mmruntime.schedules._named import AUTO as AUTO
-from mmruntime.schedules._named import DEFAULT as DEFAULT
-from mmruntime.schedules._named import names as names
 from mmruntime.schedules._offload import HostCopy as HostCopy
 from mmruntime.schedules._offload import Offload as Offload
 from mmruntime.schedules._offload import auto_offload as auto_offload

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Unpack
 
-from mmruntime.schedules._named import AUTO, canonical_name, check_delay, named
+from mmruntime.schedules._catalog import AUTO, canonical_name, check_delay, named
 from mmruntime.schedules._schedule import Schedule
 from mmruntime.schedules._search.auto import auto
 from mmruntime.schedules._search.objective import SearchOptions

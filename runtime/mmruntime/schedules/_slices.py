@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from mmruntime.schedules._action import Action, Rows
 from mmruntime.schedules._algorithms.interleaved import INTERLEAVED, alternating, backward_unit, interleaved_rows
 from mmruntime.schedules._algorithms.zero_bubble import ZB_H1, fill_weights, peak_counts, with_input_halves
-from mmruntime.schedules._named import canonical_name, check_counts
+from mmruntime.schedules._catalog import canonical_name, check_counts
 from mmruntime.schedules._placements import round_robin
 from mmruntime.schedules._schedule import Schedule
 

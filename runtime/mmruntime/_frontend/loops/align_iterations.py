@@ -17,8 +17,8 @@ import numpy as np
 
 from mmruntime import _compat
 from mmruntime._core.marks import is_marked
+from mmruntime._jaxpr.canonical_forms import parameters
 from mmruntime._jaxpr.carry import Addend
-from mmruntime._jaxpr.equal import parameters
 from mmruntime._jaxpr.rewrite import needed
 
 

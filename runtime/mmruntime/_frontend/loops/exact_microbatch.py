@@ -26,8 +26,8 @@ from mmruntime._exactness.split import no_derivative, reads_edits, split
 from mmruntime._frontend.labels import label_of, name_trace
 from mmruntime._frontend.loops.iteration_results import in_row
 from mmruntime._frontend.python_state import traced_again
+from mmruntime._jaxpr.canonical_forms import sharing_equal_traces
 from mmruntime._jaxpr.effects import host_call_lines
-from mmruntime._jaxpr.equal import sharing_equal_traces
 from mmruntime._jaxpr.rewrite import opened_program
 from mmruntime._jaxpr.wide_results import wide_results
 

@@ -17,7 +17,7 @@ from mmruntime._core.switches import transforms_ignored
 from mmruntime._core.task import Task
 from mmruntime._core.warn import warn
 from mmruntime._frontend.constraint import constraint_p
-from mmruntime._jaxpr.equal import lays_out
+from mmruntime._jaxpr.canonical_forms import lays_out
 from mmruntime._jaxpr.ir import Op
 from mmruntime._partition.placement.place import Placement
 from mmruntime._partition.tracing.own_meshes import named_axes, onto_submesh

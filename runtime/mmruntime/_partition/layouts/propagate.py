@@ -25,8 +25,8 @@ from mmruntime import _compat
 from mmruntime._compat import Var
 from mmruntime._core.logical_axes import spec_axes
 from mmruntime._core.whole_file import write_whole
+from mmruntime._jaxpr.canonical_forms import Forms, layout
 from mmruntime._jaxpr.content import ContentDigests
-from mmruntime._jaxpr.equal import Forms, layout
 from mmruntime._jaxpr.ir import abstract
 from mmruntime._partition.layouts.mesh_axes import Plain
 

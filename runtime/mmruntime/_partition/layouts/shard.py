@@ -18,7 +18,7 @@ from mmruntime._compat import Var, is_var
 from mmruntime._core.logical_axes import Names, spec_axes
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._frontend.constraint import constraint_p
-from mmruntime._jaxpr.equal import names_mesh
+from mmruntime._jaxpr.canonical_forms import names_mesh
 from mmruntime._jaxpr.ir import Op, Step
 from mmruntime._partition.layouts.input_layouts import InputLayouts
 from mmruntime._partition.layouts.mesh_axes import AxisTranslator, Unused

@@ -16,7 +16,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from mmruntime import _compat
 from mmruntime._core.logical_axes import Names, spec_axes, spec_names
 from mmruntime._core.multimesh import MultiMesh
-from mmruntime._jaxpr.equal import is_layout
+from mmruntime._jaxpr.canonical_forms import is_layout
 
 # How messages call the equations that lay values out.
 _NAMES = {"sharding_constraint": "with_sharding_constraint", "device_put": "jax.device_put"}

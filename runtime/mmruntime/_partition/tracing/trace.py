@@ -13,7 +13,7 @@ from mmruntime._compat import Atom, Var, is_var, split
 from mmruntime._core.marks import LOOPS, TASKS, LoopSpec
 from mmruntime._core.registry import Registration
 from mmruntime._frontend.constraint import placed_later
-from mmruntime._jaxpr.equal import sharing_equal_traces
+from mmruntime._jaxpr.canonical_forms import sharing_equal_traces
 from mmruntime._jaxpr.ir import Op, Region, Step, at_line
 from mmruntime._jaxpr.rewrite import has_effects, needed
 from mmruntime._partition.tracing.assign_tasks import TaskFinder

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 from mmruntime.schedules._action import Action, Rows
-from mmruntime.schedules._named import AUTO, check_sizes, named, names, placements, suits
+from mmruntime.schedules._catalog import AUTO, check_sizes, named, names, placements, suits
 from mmruntime.schedules._schedule import Schedule
 from mmruntime.schedules._search.choice import Choice, Considered
 from mmruntime.schedules._search.list_scheduling import (

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from mmruntime.schedules._catalog import named
 from mmruntime.schedules._costs import Cost, numbers
-from mmruntime.schedules._named import named
 from mmruntime.schedules._search.auto import auto
 from mmruntime.schedules._search.choice import Choice
 from mmruntime.schedules._simulate import simulate

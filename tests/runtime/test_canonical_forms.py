@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 import mmruntime as mm
 from mmruntime import _compat
 from mmruntime._execution.program_cache import KeptPrograms
-from mmruntime._jaxpr.equal import Forms, _Former, form, layout, names_mesh
+from mmruntime._jaxpr.canonical_forms import Forms, _Former, form, layout, names_mesh
 from tests.runtime.helpers import adam, adam_state, batches, devices_of, layer, on, squares, stages, train, weights
 
 pytestmark = pytest.mark.family

@@ -26,7 +26,7 @@ from mmrewrite.suggest.calibration import Calibration, calibrated, sizes_to_time
 from mmrewrite.suggest.candidates import LineOperations
 from mmrewrite.suggest.costs import name_divides, read_layers
 from mmrewrite.suggest.devices import Accelerator
-from mmrewrite.suggest.hinted import NewHint
+from mmrewrite.suggest.hint_trials import NewHint
 from mmrewrite.suggest.model import CostModel, PlanChoice, Priced
 from mmrewrite.suggest.places import HintPlaces
 from mmrewrite.suggest.savings import Saving, savings

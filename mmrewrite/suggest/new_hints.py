@@ -10,13 +10,7 @@ from typing import Any
 
 from mmrewrite.files.patch import patch_of
 from mmrewrite.files.select import RewrittenProgram
-from mmrewrite.suggest.costs import name_divides
-from mmrewrite.suggest.hint_texts import mesh_hint, microbatch_arguments, stages_hint
-from mmrewrite.suggest.hinted import HintedProject, HintTrial, NewHint
-from mmrewrite.suggest.places import CUT, DATA, MODEL, CompiledPlace, HintPlaces, NoPlace, find_steps, places
-from mmrewrite.suggest.savings import again_line
-from mmrewrite.suggest.shard_places import ShardPlace, shard_places, uncut_sentences
-from mmrewrite.suggest.traced import (
+from mmrewrite.suggest.comparison import (
     NotTraced,
     Suggested,
     SuggestedHints,
@@ -27,6 +21,12 @@ from mmrewrite.suggest.traced import (
     time_layer,
     trace_layers,
 )
+from mmrewrite.suggest.costs import name_divides
+from mmrewrite.suggest.hint_texts import mesh_hint, microbatch_arguments, stages_hint
+from mmrewrite.suggest.hint_trials import HintedProject, HintTrial, NewHint
+from mmrewrite.suggest.places import CUT, DATA, MODEL, CompiledPlace, HintPlaces, NoPlace, find_steps, places
+from mmrewrite.suggest.savings import again_line
+from mmrewrite.suggest.shard_places import ShardPlace, shard_places, uncut_sentences
 from mmrewrite.tracking import Phase, Tell
 
 # How often hints that cut layers are tried, where some are wrong.
