@@ -1,4 +1,4 @@
-"""Fixtures for codemods, also for those of other packages: what is rewritten, what is refused, and that it is stable.
+"""Fixtures for codemods, other packages' included: what is rewritten, what is refused, and that it is stable.
 
 A case is a folder with `before.py`, with `after.py` if something changes, and with `case.toml` for messages. For
 programs of several modules it has folders `before` and `after`. Keys of `case.toml`:

@@ -225,7 +225,7 @@ _FindUnseen = Callable[[ModuleUses, ModernizeContext], _Unseen]
 
 @dataclass(frozen=True)
 class _BesideRegions:
-    """All that is to be said of a module but for the sites that are decided with their regions.
+    """The findings in a module, other than at sites that are decided with their regions.
 
     `outcome` is what becomes of the module if it has no such sites, None where that fails.
     """

@@ -88,7 +88,7 @@ _GIVEN = tuple(
 
 
 def _given(files: Sequence[SourceFile], reexports: TakenNames) -> Iterator[str]:
-    """The files that may be given what others hold, and do with it what matters, and those in between."""
+    """The files that may get a value made in another file and use it in a way that matters, and the files between."""
     for holds, does in _GIVEN:
         holding = [file.path for file in files if holds.search(file.data)]
         doing = [file.path for file in files if not holds.search(file.data) and does.search(file.data)]

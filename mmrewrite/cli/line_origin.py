@@ -99,7 +99,7 @@ def _change(change: Change, shift: int) -> Iterator[str]:
 
 
 def _rest(change: Change, changes: Sequence[Change]) -> Iterator[str]:
-    """The other lines that the hints of a change made, as those of a loop around a body that stays."""
+    """The other lines that the hints of a change made, such as the loop around a body that stays."""
     hints = _hints(change)
     shift = 0
     for other in changes:

@@ -88,7 +88,7 @@ def _is_in_batch(batch: Sequence[bytes], wanted: Callable[[bytes], bool]) -> boo
 
 
 def _is_configured() -> bool:
-    """Whether the nearest configuration may be for us, or wrong, in which case there is something to say."""
+    """Whether the nearest configuration may be ours, or may be broken and so must be reported."""
     for folder in folders_above(os.getcwd()):
         if os.path.isfile(os.path.join(folder, OWN_FILE)):
             return True

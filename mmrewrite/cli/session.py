@@ -188,7 +188,7 @@ class Session:
             _stop(str(error))
 
     def _reported(self, results: Sequence[Rewrite]) -> tuple[Rewrite, ...]:
-        """The results to report: with --since, those of files that differ from the revision."""
+        """The results to report. With --since, only files that differ from the revision."""
         if self.options.since is None:
             return tuple(results)
         from mmrewrite.files.revisions import NoRevision, changed_since
@@ -254,14 +254,14 @@ class Session:
         )
 
     def add_unread(self, unread: Iterable[tuple[str, str]]) -> None:
-        """Report files that could not be read as well, unless that is known: not only those with hints are copied."""
+        """Report files that could not be read, unless that is known: files without hints are copied as well."""
         known = dict(self.selection.unreadable)
         new = [(path, reason) for path, reason in unread if path not in known]
         self.selection = replace(self.selection, unreadable=tuple(sorted([*known.items(), *new])))
 
     @property
     def caches(self) -> bool:
-        """Whether results are kept for the next run; those of a buffer are not."""
+        """Whether results are kept for the next run. Results for a buffer are not."""
         return not self.options.no_cache and not self.reads_stdin
 
     def selected(
@@ -279,7 +279,7 @@ class Session:
 
     @property
     def program(self) -> RewrittenProgram:
-        """The files of the run, and what becomes of those that are reported."""
+        """The files of the run, and the results for those that are reported."""
         return RewrittenProgram(self.paths, self.rules, self.results)
 
     @property
@@ -352,7 +352,7 @@ class Session:
         return make_plan(replace(self.program, results=self._all), tuple(Registry()), request, about, tell)
 
     def _hanging(self) -> Iterator[str]:
-        """The meshes and steps of files that are not reported, on which those that are depend."""
+        """The meshes and steps in unreported files that reported files depend on."""
         from mmrewrite.plan.plan import PlanRequest
         from mmrewrite.plan.stages import STEPS, UNREACHED
 

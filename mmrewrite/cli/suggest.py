@@ -33,7 +33,7 @@ _VALUES = ("memory", "flops", "bandwidth", "near", "far", "host", "efficiency", 
 
 
 def device_of(options: dict[str, Any], *, needed: bool) -> tuple[Accelerator, int | None]:
-    """The accelerator of the options, which are taken out, and how many there are; None for those of the mesh.
+    """The accelerator in the options, which are taken out, and the number of devices; None where the mesh has it.
 
     Raises:
         click.UsageError: If an option cannot be read, or is missing and needed.

@@ -101,7 +101,7 @@ def _parsed(code: str) -> cst.BaseExpression:
 
 
 class _LinesStay(cst.CSTTransformer):
-    """Keeps the columns of lines in a block, the indentation of which LibCST would add."""
+    """Keeps the columns of lines in a block, to which LibCST would add an indentation."""
 
     def leave_ParenthesizedWhitespace(
         self, original_node: cst.ParenthesizedWhitespace, updated_node: cst.ParenthesizedWhitespace
@@ -123,7 +123,7 @@ def has_comments(node: cst.CSTNode) -> bool:
 
 
 def behind(argument: cst.Arg, added: Sequence[cst.Arg]) -> list[cst.Arg]:
-    """An argument and others behind it, on its line or each on one: what stood behind its line stands behind them."""
+    """An argument and new ones behind it, in its layout: on its line, or one a line. What followed it follows them."""
     none = cst.SimpleWhitespace("")
     if not added or not isinstance(argument.comma, cst.Comma):
         comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))

@@ -1,4 +1,4 @@
-"""Comments in a text that is replaced: those that other tools read, and those that have to be written elsewhere."""
+"""Comments in replaced text: those for other tools, and those that must be written elsewhere."""
 
 from __future__ import annotations
 

@@ -381,7 +381,7 @@ class _CodeState(CodegenState):
     def record_syntactic_position(  # type: ignore[override]
         self, node: cst.CSTNode, *, start_node: cst.CSTNode | None = None, end_node: cst.CSTNode | None = None
     ) -> AbstractContextManager[None]:
-        """Nothing is to be done around a node."""
+        """Do nothing around a node."""
         return _NOTHING
 
 

@@ -420,7 +420,7 @@ _Imported = tuple[_ImportedName, bool]
 
 
 def _are_same(meant: Sequence[_Imported], found: Sequence[_Imported]) -> bool:
-    """Whether imports bind the same names, those that stay of each module and of each local name in the same order.
+    """Whether both lists of imports bind the same names, and keep their order within a module and for a local name.
 
     The same name need not be imported twice, unless another one has its local name in between.
     """

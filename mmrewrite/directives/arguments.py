@@ -204,7 +204,7 @@ class _ArgumentReader:
         return self.argument(parameter, name, keyword.value)
 
     def argument(self, parameter: Parameter, name: str, value: ast.expr) -> Argument:
-        """An argument of which a misspelt choice stands for the one that was meant."""
+        """An argument, with a misspelt choice replaced by the one that was meant."""
         self.present.add(name)
         start, end = self.written.span(value)
         text = self.text[start:end]

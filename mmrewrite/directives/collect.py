@@ -376,7 +376,7 @@ class _Collector:
         ignored: frozenset[str],
         call: ast.Call | None = None,
     ) -> Hint | None:
-        """A hint, in which what is misspelt stands for what was meant; None where that is not clear."""
+        """A hint with misspelt words replaced by what was meant; None where that is not clear."""
         directive = directive_of(item, self.report)
         if kind not in directive.kinds:
             where = directive.places

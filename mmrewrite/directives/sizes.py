@@ -48,6 +48,6 @@ def _number_and_unit(text: str) -> tuple[str, str]:
 
 
 def format_size(size: int) -> str:
-    """Bytes in the largest binary unit of which there is at least one."""
+    """A number of bytes in the largest binary unit that it fills."""
     unit = next((name for name in ("TiB", "GiB", "MiB", "KiB") if size >= _UNITS[name]), "B")
     return f"{size / _UNITS[unit]:.1f} {unit}" if unit != "B" else f"{size} B"

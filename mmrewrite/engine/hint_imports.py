@@ -112,7 +112,7 @@ def idle_imports(facts: Facts, project: Project, edits: Sequence[Edit]) -> Itera
 
 
 def _no_longer_read(facts: Facts, edits: Sequence[Edit], names: Collection[str]) -> Collection[str]:
-    """Those of some names that a module reads on lines that edits change, and once edited nowhere."""
+    """The names that a module reads only on lines that edits change, and nowhere once it is edited."""
     source = facts.source
     changed = {line for edit in edits for line in _lines(source, edit)}
     possible = {word for line in changed for word in _WORD.findall(source.line(line)) if word in names}

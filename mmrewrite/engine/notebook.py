@@ -486,7 +486,7 @@ def _is_complete(text: str) -> bool:
 
 
 def _hidden(text: str) -> Iterator[tuple[int, str]]:
-    """The lines of a cell of which no code is seen, with their numbers."""
+    """The lines of a cell that are not seen as code, with their numbers."""
     for number, (line, shown) in enumerate(zip(text.split("\n"), masked(text).split("\n"), strict=True), start=1):
         start = next((index for index, pair in enumerate(zip(line, shown, strict=True)) if pair[0] != pair[1]), None)
         if start is not None and not shown.startswith(_STATEMENT, start):

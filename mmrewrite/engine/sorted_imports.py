@@ -14,7 +14,7 @@ from mmrewrite.source.text import SourceText
 
 
 def with_sorted_imports(facts: Facts, edits: Sequence[Edit], width: int) -> tuple[Edit, ...]:
-    """The edits, where those of a group of imports that was in order are one that leaves it in order."""
+    """The edits. Those in a sorted group of imports become one that keeps it sorted."""
     source, edits = facts.source, tuple(edits)
     old = list(import_groups(facts.tree, source))
     if not any(_touches(edit, group.start, group.end) for edit in edits for group in old):

@@ -129,7 +129,7 @@ class Workers(Generic[_Item, _Result]):
         return (self._result(index) for index in track(what, self._indices, len(self._indices)))
 
     def results_with_help(self, track: Track = untracked, what: str = "") -> Iterator[_Result]:
-        """The results; this process, while it waits, makes those that no other has begun, the last items first."""
+        """The results. While it waits, this process makes those that no worker has begun, from the end."""
         done: dict[int, _Result] = {}
         for index in track(what, self._indices, len(self._indices)):
             while index not in done and not self._futures[index].done():

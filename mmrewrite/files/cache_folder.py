@@ -25,7 +25,7 @@ _NAME = re.compile(r"mmrewrite-[0-9a-f]{64}")
 
 
 def cache_folder(kind: str) -> str | None:
-    """The folder for one kind of things, None if there is to be none. It may not exist yet."""
+    """The folder for one kind of entries, None if caching is off. It may not exist yet."""
     named = os.environ.get(VARIABLE)
     if named is None:
         from platformdirs import user_cache_dir

@@ -110,7 +110,7 @@ def content_of(revision: str, path: str, top: str) -> bytes | None:
 
 
 def revisions_of(path: str, most: int) -> Iterator[tuple[str, bytes]]:
-    """The last revisions that changed a file, with what each has of it; none that git does not know."""
+    """The last revisions that changed a file, each with its content there; none for a file that git does not know."""
     folder, name = os.path.split(os.path.realpath(path))
     listed = b""
     with contextlib.suppress(NoRevision):

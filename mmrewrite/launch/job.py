@@ -263,7 +263,7 @@ class Job:
                     self._plan([signal.SIGTERM, signal.SIGKILL], self._patience.to_notice)
 
     def _look_for_sleepers(self, now: float) -> None:
-        """End those that are stopped for good, where there is nobody left whose watch would see it."""
+        """End processes that are stopped for good, once no process is left that would see it."""
         alive = [process for process in self._processes if process.status is None]
         for process in alive:
             try:

@@ -88,7 +88,7 @@ class WithoutInterrupts:
         self._held: list[bytes] = []
 
     def feed(self, lines: Iterable[bytes]) -> list[bytes]:
-        """The lines to show, once some more are there; those of a traceback wait for its last one."""
+        """The lines to show after some more have come. A traceback waits for its last line."""
         shown: list[bytes] = []
         for line in lines:
             if line.startswith((_BEGIN, *_BETWEEN)) or (self._held and (not line.strip() or line[:1].isspace())):

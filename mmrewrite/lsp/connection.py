@@ -15,7 +15,7 @@ LONGEST = 120.0
 
 
 class Connection:
-    """Questions to the worker, in order; those that were cancelled before their turn are not asked."""
+    """Questions to the worker, in order. One that is cancelled before its turn is not asked."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[asyncio.Future[Answer], Request]] = deque()

@@ -102,8 +102,8 @@ class Mirror:
         return text
 
     def told(self, text: str) -> str:
-        """A message with lines of the originals for those of the mirror, which nobody has: those of hints, where one
-        made the line.
+        """A message with lines of the originals in the place of lines of the mirror; for a line that a hint made, the
+        hint's.
         """
         for place, source in self.sources.items():
             if (path := os.path.join(self.folder, place)) in text:

@@ -17,7 +17,7 @@ _LONGEST = 1 << 16
 
 
 class ChildProgress:
-    """The lines of one child, of which the last one counts; none on Windows, which hands on no pipes by number.
+    """The lines of one child; the last one counts. None on Windows, which hands on no pipes by number.
 
     Attributes:
         arguments: What the child's command line has for it.

@@ -149,7 +149,7 @@ class Reach:
                 yield from self._member(facts, holder, node.attr)
 
     def _member(self, facts: Facts, definition: ast.ClassDef, name: str) -> Iterator[Reached]:
-        """What a class and those that it extends bind an attribute of their objects to."""
+        """What a class and its bases bind an attribute of their objects to."""
         queue, seen = [Reached(facts, definition)], {definition}
         for reached in queue:
             where, owner = reached.facts, reached.node
@@ -203,7 +203,7 @@ class Reach:
             yield from self._binding(where, binding, where.names.scope)
 
     def _bound_to(self, qualified: str, facts: Facts) -> tuple[Facts, Binding] | None:
-        """What a full name is bound to, and where; None for what the module itself only imports."""
+        """What a full name is bound to, and where; None for a name that the module only imports."""
         parts = qualified.split(".")
         # The longest prefix with a definition: of `model.Encoder.apply` that is the class.
         for length in range(len(parts), 1, -1):

@@ -471,7 +471,7 @@ def _imported(statement: ast.Import | ast.ImportFrom, binding: Binding) -> Itera
 
 
 def group_by_name(codemods: Mapping[str, Collection[str]], last: Collection[str] = ()) -> dict[str, str]:
-    """The codemod that replaces each old name; those in `last` have the names that no other has.
+    """The codemod for each old name; those in `last` take what no other does.
 
     Raises:
         ValueError: If two codemods claim one name.

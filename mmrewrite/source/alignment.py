@@ -53,7 +53,7 @@ class _Tokens:
 
 
 def aligned(old: str, new: str, changes: Sequence[Change] | None = None) -> str:
-    """The new code of a statement, in which lines that stood below the text after a bracket stand below it again.
+    """The new code of a statement. Lines that were aligned with the text after a bracket are aligned again.
 
     Args:
         old: The code before.
@@ -104,7 +104,7 @@ def aligned(old: str, new: str, changes: Sequence[Change] | None = None) -> str:
 
 
 def _same_tokens(before: _Tokens, after: _Tokens) -> dict[int, int]:
-    """The number that a token has in the new code, of those that are likely to be the same."""
+    """For each old token that is likely to be the same in the new code, its number there."""
     found = _differences(before, after, range(len(before.all)), range(len(after.all)))
     # As many tokens in the place of others are these by other names.
     same = [each for each in found if each[2] - each[1] == each[4] - each[3]]
@@ -120,7 +120,7 @@ def _differences(
 
 
 def _kept_tokens(before: _Tokens, after: _Tokens, changes: Sequence[Change]) -> dict[int, int]:
-    """The number that a token has in the new code; what stands in the place of others, these have by another name."""
+    """For each old token its number in the new code. A token that was replaced has the number of its replacement."""
     was, now = ([token.start for token in each.all] for each in (before, after))
     numbers = {start: number for number, start in enumerate(now)}
     to_new: dict[int, int] = {}

@@ -16,7 +16,7 @@ def parsed_annotation(annotation: ast.expr) -> ast.expr | None:
 
 
 def classes_in(annotation: ast.expr | None) -> Iterator[ast.expr]:
-    """The names of the classes of which something may be by its annotation, other than that of `None`."""
+    """The names of the classes in an annotation, without that of `None`."""
     match parsed_annotation(annotation) if annotation is not None else None:
         case ast.Constant(value=None):
             pass

@@ -91,7 +91,7 @@ def tokens_between(source: SourceText, start: int, end: int) -> list[Token]:
 
 
 def tokens_of(source: SourceText) -> list[Token]:
-    """The tokens of a program, in which Python 3.11 takes a backslash alone on its line for the end of a block."""
+    """The tokens of a program. Python 3.11 takes a backslash alone on its line for the end of a block."""
     return tokens_between(source, 0, len(source.text))
 
 

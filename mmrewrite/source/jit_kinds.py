@@ -1,4 +1,4 @@
-"""The functions that compile a step, of which `mjit` takes the place: one record for each."""
+"""The functions that compile a step and that `mjit` replaces, one record for each."""
 
 from __future__ import annotations
 

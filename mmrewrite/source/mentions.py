@@ -17,7 +17,7 @@ _Key = tuple[str | None, str | None, ast.ClassDef | None, bool]
 
 @dataclass(frozen=True, eq=False)
 class Mention:
-    """Something that a module mentions, in one place or many: those that say the same are one value.
+    """Something that a module mentions, in one place or many. Equal mentions are one value.
 
     Attributes:
         name: A name that is read.

@@ -249,7 +249,7 @@ class Module:
         return self._resolve_name(name, scope, frozenset())
 
     def full_name(self, first: str, rest: str) -> str | None:
-        """The full name of a dotted name, of which `first_of` gave the first part and `rest` is the text behind it."""
+        """The full name of a dotted name: its first part as `first_of` resolved it, and the text behind it."""
         full = self._canonical(f"{first}.{rest}" if rest else first)
         # A relative import that leaves its package has a full name only where it re-exports one.
         return None if full.startswith(".") else full
@@ -343,7 +343,7 @@ class Module:
         return found.pop() if len(found) == 1 else None
 
     def _read_stars(self, stars: list[ast.ImportFrom]) -> list[ast.ImportFrom]:
-        """Of star imports that bind one name those whose meaning of it code may read: the last, and those far above."""
+        """Of star imports of one name, those whose binding can be read: the last, and any with code before it."""
         # Each rebinds the names of those above, which nothing reads where only imports stand between.
         last = stars[-1].lineno
         above = [each.lineno for each in self.tree.body if each.lineno < last and not _only_imports(each)]
@@ -431,7 +431,7 @@ def _only_imports(statement: ast.stmt) -> bool:
 
 
 def root_of(node: ast.AST) -> ast.AST:
-    """The expression of which an expression is an attribute, at whatever depth, or itself: `a` of `a.b.c`."""
+    """The root of an expression under all its attributes, `a` of `a.b.c`, or the expression itself."""
     while isinstance(node, ast.Attribute):
         node = node.value
     return node

@@ -1,4 +1,4 @@
-"""How far off the model was of a layer's programs that were run here, and figures of a device with which it is not."""
+"""Compares the cost model with timed runs of a layer, and fits figures of a device so that they agree."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ def time_layer(
     tell: Tell = untold,
     files: Mapping[str, SourceFile] | None = None,
 ) -> dict[str, Any]:
-    """The runtime's document about the times of a layer of a rewritten program, of which a batch has so many rows.
+    """The runtime's document about the times of a layer of a rewritten program, for a batch of so many rows.
 
     Raises:
         NotRun: If it cannot be built, imported, traced or run.
@@ -278,7 +278,7 @@ def _left_out(mirror: Mirror, files: Mapping[str, SourceFile], groups: Sequence[
 
 
 class _OwnLines:
-    """The lines of originals, by those of the rewritten copies."""
+    """Maps lines of rewritten copies to lines of the originals."""
 
     def __init__(self, mirror: Mirror, files: Mapping[str, SourceFile]) -> None:
         self._files = files
@@ -320,7 +320,7 @@ class _OwnLines:
         return {**place, "path": source, "around": around, "text": text.text[slice(*around)]}
 
     def in_text(self, text: str) -> str:
-        """A message with places of originals for those of copies."""
+        """A message with places in copies replaced by places in originals."""
         for copy, (source, lines) in self._lines.items():
             for line in dict.fromkeys(re.findall(rf"{re.escape(copy)}:(\d+)", text)):
                 text = re.sub(rf"{re.escape(copy)}:{line}\b", f"{source}:{lines.get(int(line), line)}", text)
@@ -334,7 +334,7 @@ def _expressions(data: bytes) -> list[ast.expr]:
 
 
 def _lines(original: bytes, rewritten: bytes) -> dict[int, int]:
-    """The lines of an original, by those of a rewritten copy."""
+    """For each line of a rewritten copy, the line of the original."""
     before, after = original.splitlines(), rewritten.splitlines()
     found = {}
     for kind, start, end, first, last in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():

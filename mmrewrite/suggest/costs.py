@@ -23,7 +23,7 @@ class Line:
 
 @dataclass(frozen=True)
 class TensorCut:
-    """What a model axis may cut of a layer: the dimensions between two products, and what has them.
+    """What a model axis may cut in a layer: the dimensions between two products, and the arrays that have them.
 
     Attributes:
         divides: The number that the size of the axis must divide.

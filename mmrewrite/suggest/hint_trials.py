@@ -116,7 +116,7 @@ class HintedProject:
 
 
 def with_hints(path: str, data: bytes, hints: Iterable[NewHint]) -> Rewrite:
-    """A file with those of some hints that are its own, the comments of one statement in one."""
+    """A file with the given hints that belong to it, the hints of one statement in one comment."""
     source = SourceText.decode(data)
     own = [hint for hint in hints if hint.path == path]
     by_line: dict[int, list[str]] = {}

@@ -1,4 +1,4 @@
-"""That another plan is predicted faster than that of a program's hints: kept for later runs over the same sources."""
+"""The plans predicted to beat those of a program's hints, remembered for later runs over unchanged sources."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KIND = "suggestions"
 
 
 def keep_suggestion(folder: str, step: Sequence[str], sources: Mapping[str, str], sentence: str | None) -> None:
-    """Keep what is to be said of a step and its arguments, in place of what the last comparison said.
+    """Record the sentence about a step and its arguments, in the place of the last comparison's.
 
     Raises:
         OSError: If the folder cannot be written.
@@ -20,7 +20,7 @@ def keep_suggestion(folder: str, step: Sequence[str], sources: Mapping[str, str]
 
 
 def kept_suggestions(folder: str, paths: Iterable[str], load: Callable[[str], bytes | None]) -> Iterator[str]:
-    """What is to be said of the programs that have some files, for those whose sources are as they were."""
+    """The recorded sentences about programs with some of these files, where the sources are unchanged."""
     said = set[str]()
     for path in paths:
         for record in records_of(folder, os.path.realpath(path)):

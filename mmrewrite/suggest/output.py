@@ -88,7 +88,7 @@ def faster_plan(suggested: Suggested) -> str | None:
 
 
 def as_text(suggested: Suggested) -> str:
-    """What to choose, why, and what is assumed, in lines."""
+    """The report as lines: what to choose, why, and what is assumed."""
     return "\n".join(_lines(suggested)) + "\n"
 
 

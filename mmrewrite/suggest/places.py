@@ -132,7 +132,7 @@ class CompiledPlace:
 
 
 def find_steps(project: HintedProject, entry: str, *, anywhere: bool = False) -> Iterator[CompiledPlace]:
-    """The step of an entry, as one of a mesh of one device; with `anywhere`, then those of other files, too.
+    """The step of an entry, on a mesh of one device; with `anywhere`, the steps of other files after it.
 
     Raises:
         NoPlace: If nothing compiles it, or the codemod refuses each place.

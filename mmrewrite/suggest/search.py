@@ -23,7 +23,7 @@ _MORE = (2, 4, 8)
 
 @dataclass(frozen=True)
 class FixedChoices:
-    """What a plan must have; None for what is free."""
+    """The parts of a plan that are fixed; None for what is free."""
 
     stages: int | None = None
     data: int | None = None

@@ -78,7 +78,7 @@ def annotations_of(flow: ValueFlow, value: Value) -> Iterator[Annotation]:
 
 
 def declared(flow: ValueFlow, value: Value) -> Iterator[Annotation]:
-    """What annotations say of a value, also where it is a part of what they are about: an item of `dict[str, Mesh]`.
+    """What annotations say of a value, or of what it is a part of: an item of `dict[str, Mesh]`.
 
     There is one for each class that may be meant. Where an annotation says nothing of a part, it has a path left.
     """
@@ -117,7 +117,7 @@ def _taken(flow: ValueFlow, found: Annotation, depth: int) -> Iterator[Annotatio
 
 
 def _parts(name: str, parts: Sequence[ast.expr], path: Path) -> Iterator[tuple[ast.expr, Path]]:
-    """What stands in the brackets behind a name for what is taken of such an object."""
+    """The type in an annotation's brackets for what is taken of such an object."""
     if name in _TRANSPARENT or name == "Union":
         yield from ((each, path) for each in (parts if name == "Union" else parts[:1]))
         return
@@ -154,7 +154,7 @@ def _of_alias(flow: ValueFlow, module: ModuleUses, node: ast.expr, path: Path) -
 
 
 def _of_members(flow: ValueFlow, module: ModuleUses, node: ast.expr, path: Path) -> Iterator[Annotation]:
-    """What a class of the project says of an attribute, of the field at a place, or of what a method gives."""
+    """What a class of the project declares for an attribute, a field at a place, or a method's result."""
     is_asked = bool(path) and path[0].kind in (By.ATTRIBUTE, By.ITEM)
     of_class = flow.class_at(module, node) if is_asked else None
     for home, definition in flow.bases(*of_class).classes if of_class is not None else ():

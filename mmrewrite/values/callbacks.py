@@ -98,7 +98,7 @@ def _given(form: _Form, call: CallArguments) -> Iterator[Value]:
 
 
 def of_called_back(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> Iterator[Value]:
-    """What a function of a library gives that calls what it is given."""
+    """The result of a library's function that calls its argument."""
     name = f"{value.head}"
     form = _FORMS[name]
     start = call.at(*form.start[:2]) if form.start is not None else None

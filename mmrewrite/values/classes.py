@@ -46,7 +46,7 @@ _INNER = {"__iter__": ELEMENT, "__aenter__": AWAITED, "__await__": AWAITED}
 
 
 class Bases(NamedTuple):
-    """A class and all that it derives from: those of the project, full names of others, and whether all are seen.
+    """A class and its bases: classes of the project, full names of others, and whether all are seen.
 
     `metaclasses` are those of the project, `made` bases that a call makes, such as `namedtuple("Pair", "a b")`.
     """
@@ -356,7 +356,7 @@ def _attribute(
 def stores_of(
     flow: ValueFlow, of: Definition, name: str, *, is_exact: bool = False
 ) -> tuple[Sequence[Store], Sequence[Store]]:
-    """The places that may set an attribute of a class or of its objects: those that name it, and by computed names."""
+    """The places that may set an attribute of a class or of its objects, by its name or by a computed one."""
 
     def find() -> tuple[Sequence[Store], Sequence[Store]]:
         below = () if is_exact else flow.below(of[1])

@@ -65,7 +65,7 @@ def display_of(value: Value) -> Display:
 
 
 def parts_of(value: Value) -> Iterator[Value]:
-    """What may be in a value that is a container, but for keys: what is written, and what is put into it later."""
+    """What a container may hold besides its keys: what is written in it, and what is put into it later."""
     head = value.head
     if value.path:
         return

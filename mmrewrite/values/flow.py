@@ -282,7 +282,7 @@ class ValueFlow:
             yield Value(store.module, taken.source, (*taken.path, *path), inside)
 
     def may_be(self, store: Store, definition: ast.AST) -> bool:
-        """Whether the target of a store may be what a definition defines or makes, by what its name is bound to."""
+        """Whether a store's target may be a definition or an object that it makes, by what its name is bound to."""
         target = store.target
         if isinstance(target, ast.Constant):
             return f"{store.owner()}".endswith(getattr(definition, "name", ""))
@@ -388,7 +388,7 @@ class ValueFlow:
     # One step back
 
     def behind(self, value: Value) -> Behind:
-        """The values of which a value may be one, none where it ends."""
+        """The values that this value may be, one step back; none where there is nothing to go back to."""
         found = self._behind.get(value)
         if found is None:
             if len(value.path) > _LONGEST_PATH:
@@ -681,7 +681,7 @@ class ValueFlow:
 
 
 def values_of(project: Project) -> ValueFlow:
-    """The values of the modules that a run has, of those that these import, and of callers; the same for each call."""
+    """The value flow over a run's modules, the modules that they import, and callers; one for all calls."""
 
     def build() -> ValueFlow:
         every = project.imported_by((*project.facts.values(), *project.callers)).values()

@@ -207,7 +207,7 @@ def may_call_what_it_is_given(name: str) -> bool:
 
 
 def given_to(value: Value) -> Iterator[Value]:
-    """What calls of functions out of view may give of their arguments, with what is done to it.
+    """What a call of a function out of view may return of its arguments, with what is done to it.
 
     That is an argument itself, or what a keyword names (`holder(mesh=x).mesh`): another attribute is one of that.
     """
@@ -225,7 +225,7 @@ def given_to(value: Value) -> Iterator[Value]:
 
 
 def inside(flow: ValueFlow, value: Value) -> Iterator[Value]:
-    """What a function out of view may get from what it is given: what a container has, or a function gives."""
+    """What a function out of view may get out of its arguments: what a container holds, what a function returns."""
     if value.path:
         return
     if isinstance(value.head, CONTAINERS):
@@ -305,7 +305,7 @@ def _first(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _F
 
 
 def _combined(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
-    """`eqx.combine(params, static)`, of which each part is of one of them."""
+    """`eqx.combine(params, static)`: each part comes from one of its arguments."""
     yield from (each.done(*rest) for each in given(call))
 
 
@@ -371,7 +371,7 @@ def _reference(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -
 
 
 def _as_dictionary(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
-    """`dataclasses.asdict(x)`, of which the items are the fields."""
+    """`dataclasses.asdict(x)`: its items are the fields."""
     first = call.first()
     if call.at(1 << 30, "dict_factory") is not None:
         yield Unknown("another function makes the dictionary", value)
@@ -1082,7 +1082,7 @@ def _of_modules_by_name(flow: ValueFlow, value: Value) -> _Found:
 
 
 def _array(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
-    """`np.array([x, y]).reshape(2, 1)[0, 0]`, of which any entry may be asked for."""
+    """`np.array([x, y]).reshape(2, 1)[0, 0]`: any entry may be asked for."""
     match rest:
         case [Access(By.ATTRIBUTE, str(name)), Access(By.CALL), *more] if name in _SAME_ENTRIES:
             yield Value(value.module, value.head, (*value.path[:1], *more))

@@ -1,4 +1,4 @@
-"""One step back from a name: the bindings that it may have where it is read, also those of other modules."""
+"""One step back from a name: the bindings that it may have where it is read, in other modules too."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def of_name(flow: ValueFlow, value: Value) -> _Found:
 
 
 def frame_in(frame: CallFrame | None, owner: Scope) -> CallFrame | None:
-    """The frame of the function that binds a name, of those that are known where it is read."""
+    """The frame of the function that binds a name, if it is known where the name is read."""
     node = owner.function.node
     while frame is not None and frame.function is not node:
         frame = frame.outer
@@ -124,7 +124,7 @@ def of_caught(flow: ValueFlow, value: Value) -> _Found:
 
 
 def _of_generator(flow: ValueFlow, value: Value, handler: ast.ExceptHandler) -> _Found:
-    """What `e.value` of a `StopIteration` is: what a generator returns that is advanced in the block."""
+    """`e.value` of a `StopIteration`: the result of a generator that the block advances."""
     holder = value.module.parents[handler]
     if value.path[:1] != (attribute("value"),) or not isinstance(holder, ast.Try):
         return
@@ -143,7 +143,7 @@ _OVERLOADS = frozenset(("typing.overload", "typing_extensions.overload"))
 
 
 def reaching(module: ModuleUses, node: ast.Name, scope: Scope, owner: Scope) -> list[Binding]:
-    """The bindings of a name that may hold where it is read: of a function's own names those that come before.
+    """The bindings of a name that may hold where it is read. For a function's own names they come before it.
 
     One that surely runs in between hides those above it. Code of another function may run at any time.
     """
@@ -314,7 +314,7 @@ def of_member(flow: ValueFlow, facts: Facts, name: str, path: Path) -> _Found:
 
 
 def _at_the_end(module: ModuleUses, bindings: list[Binding] | tuple[Binding, ...]) -> list[Binding]:
-    """The bindings of a module that may hold once it has run, and those of its functions."""
+    """The bindings that may hold once a module has run, and those that its functions make."""
     top = [
         place
         for place, each in enumerate(bindings)

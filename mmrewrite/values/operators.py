@@ -91,7 +91,7 @@ def _by_methods(
 
 
 def special_methods(node: ast.AST) -> Iterator[tuple[ast.expr, Sequence[str]]]:
-    """The values of which Python calls methods at a node that names none of them, with names of such methods."""
+    """The values whose special methods Python calls at a node, with the names of these methods."""
     match node:
         case ast.BinOp(left=left, op=op, right=right):
             yield left, (f"__{WORDS[type(op)]}__",)

@@ -323,7 +323,7 @@ def _is_of_tests(module: ModuleUses) -> bool:
 
 
 def own_class(module: ModuleUses, node: ast.expr | None) -> ast.ClassDef | None:
-    """The class of which an expression is `self` or `cls`: the first parameter of a method around."""
+    """The class whose `self` or `cls` an expression is: the first parameter of the method around it."""
     if not isinstance(node, ast.Name):
         return None
     owner = module.scope_of(node).owner(node.id)

@@ -36,7 +36,7 @@ class Texts(NamedTuple):
         return any(_pattern(text).fullmatch(name) for text in self.texts)
 
     def names(self, names: Iterable[str]) -> Iterator[str]:
-        """The texts that are seen, and those of some names that others may be; these as well, for names in view."""
+        """The texts that are seen, and texts of the names that unseen ones may be, for names in view."""
         for text in self.texts:
             if ANYTHING in text and len(text) - text.count(ANYTHING) >= _SHORTEST:
                 yield from filter(_pattern(text).fullmatch, names)

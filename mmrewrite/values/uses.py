@@ -112,7 +112,7 @@ def calls_of(flow: ValueFlow, module: ModuleUses, definition: ast.AST) -> tuple[
 
 
 def uses_of(flow: ValueFlow, module: ModuleUses, definition: ast.AST) -> Used:
-    """What becomes of a function, a class, or of what an expression gives."""
+    """The uses of a function, a class, or the value of an expression."""
     marks = {flow.full_name(module, each) for each in getattr(definition, "decorator_list", ())}
     takes = True if "builtins.classmethod" in marks else False if "builtins.staticmethod" in marks else None
     used = Used([], [], takes)

@@ -117,7 +117,7 @@ class Decorated(NamedTuple):
 
 
 class Passed(NamedTuple):
-    """What calls in view pass for a parameter: looked for only by those who go on behind what other code may pass."""
+    """What calls in view pass for a parameter. Only readers that go on behind it look for them."""
 
     parameter: ast.arg
 

@@ -125,7 +125,7 @@ def original_of(revision: str, files: Sequence[str]) -> Iterator[Before]:
 
 
 def own_of_calls(files: Iterable[bytes]) -> Iterator[str]:
-    """The keywords of calls of the runtime's microbatch functions in some modules, but for those that say nothing."""
+    """The keywords in calls of the runtime's microbatch functions, without those that change nothing."""
     for data in files:
         if b"microbatch" not in data:
             continue

@@ -83,7 +83,7 @@ _INTERNAL = ("tolerable", "near")
 
 @dataclass(frozen=True)
 class Precision:
-    """What a program computes in, where that is not what it names.
+    """The type in which a program computes, where it differs from the one that it names.
 
     Attributes:
         bits: Those of each float.

@@ -121,7 +121,7 @@ def check_programs(entry: Entry, mirror: Mirror, settings: ProgramSettings, phas
 
 @dataclass(frozen=True)
 class ProgramRun:
-    """What a program said, and the folder with what it saved."""
+    """The document that a program printed, and the folder with the arrays that it saved."""
 
     document: Mapping[str, Any]
     folder: str

@@ -1,4 +1,4 @@
-"""What leads to what in a graph, asked for many nodes at once."""
+"""Reachability in a graph, asked for many nodes at once."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def _calls_with(module: ModuleUses, function: ast.expr, lost: Mapping[str, str])
 
 
 def _may_be_unclear(module: ModuleUses) -> set[str]:
-    """Names but for those that hold plain values or are imported once: most of the names that a module reads."""
+    """The names that are neither plain values nor imported once, as most names of a module are."""
     has_stars = bool(module.facts.names.stars)
     return {
         name
@@ -155,7 +155,7 @@ def _why(module: ModuleUses, name: str, bindings: Collection[Binding], old: str)
 
 
 def _meanings(module: ModuleUses, name: str, scope: Scope, seen: frozenset[str]) -> set[str]:
-    """Full names that a name with several bindings may stand for, but for those that its assignment already names."""
+    """The full names that a name with several bindings may stand for, without the one in its own assignment."""
     found: set[str] = set()
     for binding in scope.bindings[name]:
         if binding.target is not None:
@@ -328,7 +328,7 @@ def _parts(chain: list[ast.Attribute]) -> Iterator[tuple[ast.expr, str, ast.Attr
 def _read_of_held(
     module: ModuleUses, context: ModernizeContext, chain: list[ast.Attribute]
 ) -> tuple[str, str, str, ast.Attribute] | None:
-    """The old name that is read of a value, by what assignments and calls show: the name, its module, and its place."""
+    """The old name that is read of a value, as assignments and calls show: the name, its module and its place."""
     rests, loose = context.analysis(_RestsOfNames).homes, context.analysis(PassedModules).loose
     for value, rest, part in _parts(chain):
         is_possible = not loose.isdisjoint(rests.get(rest, ()))
@@ -345,7 +345,7 @@ def _read_of_held(
 def _read_of_any(
     chain: list[ast.Attribute], places: Mapping[str, str], names: Collection[str], own: Collection[str]
 ) -> tuple[str, str, str, ast.Attribute] | None:
-    """The old name that may be read of a value of which nothing is known, unless the project has such attributes."""
+    """The old name that an attribute of an unknown value may be, unless the project has attributes of that name."""
     for _, rest, part in _parts(chain):
         for home, place in places.items():
             if f"{home}.{rest}" in names:

@@ -132,7 +132,7 @@ def _modules(module: ModuleUses, node: ast.expr, places: Iterable[str] = ()) -> 
 def _of_computed_names(
     module: ModuleUses, passed: PassedModules, names: Collection[str]
 ) -> Iterator[tuple[ast.AST, str]]:
-    """What a module may be asked for by an expression: what its parts match, or else strings of this module."""
+    """The names that a computed lookup may ask a module for: what its known parts match, else this module's strings."""
     for node in module.nodes_of(ast.Call, ast.Subscript):
         for asked in asked_for(module, node):
             pattern = says_part(text_pattern(module, asked))
@@ -150,7 +150,7 @@ def _of_pattern(
     passed: PassedModules,
     names: Collection[str],
 ) -> Iterator[tuple[ast.AST, str]]:
-    """A name that is put together of parts, of which some are written."""
+    """The pattern of a name that is put together of known and unknown parts."""
     homes = list(dict.fromkeys(homes_asked(module, asked, passed.places)))
     found = [name for home in homes for name in names if _is_in(name, home, pattern)]
     if isinstance(node, ast.Call) and not homes and takes_full_names(module, node):
@@ -162,7 +162,7 @@ def _of_pattern(
 def _of_strings(
     module: ModuleUses, asked: ast.expr, passed: PassedModules, names: Collection[str]
 ) -> Iterator[tuple[ast.AST, str]]:
-    """Strings of a module that is seen to ask one of JAX or its libraries for names, of which no part is written."""
+    """Strings of a module that looks up names of JAX or its libraries, none of whose parts can be seen."""
     homes = passed.homes.intersection(homes_asked(module, asked, ()))
     for node in module.strings if homes else ():
         # What stands alone, as a docstring does, is no value that can be asked for.

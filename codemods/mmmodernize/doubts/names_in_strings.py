@@ -158,7 +158,7 @@ def _label_in(module: ModuleUses, node: ast.Constant) -> str:
 
 
 def _in_hidden(module: ModuleUses, lines: Mapping[int, str], told: ToldNames) -> Iterator[LeftAlone]:
-    """Old names in the lines of a cell that are not read as Python, by the imports there and those of the notebook."""
+    """Old names in lines of a cell that are no Python, as the imports in them and in the notebook resolve them."""
     text = "\n".join(lines.values())
     if told.last_parts.isdisjoint(_WORDS.findall(text)):
         return
@@ -277,7 +277,7 @@ def _in_type(module: ModuleUses, node: ast.Constant, text: str, names: Collectio
 
 
 def _aliases(module: ModuleUses, call: ast.Call | None, text: str) -> Mapping[str, str]:
-    """What names stand for in a string, as far as its text shows: by its imports, and by those of the module.
+    """What names in a string stand for, by the imports in its text and in the module.
 
     The latter count in examples, and in text that `call` runs. `timeit` is given imports apart.
     """

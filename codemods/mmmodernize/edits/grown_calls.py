@@ -35,7 +35,7 @@ class _Grown:
 
 
 def break_grown_calls(edits: Sequence[Edit], module: ModuleUses, width: int) -> tuple[Edit, ...]:
-    """The edits, where those of a statement with a line beyond `width` become one that breaks its calls.
+    """The edits. Those in a statement with a line beyond `width` become one that breaks its calls.
 
     A statement may keep a line as long as its longest was. Calls that are broken already keep their breaks.
     """

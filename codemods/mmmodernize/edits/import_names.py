@@ -40,7 +40,7 @@ def parts_that_go(
     dropped: Collection[ast.alias],
     moved: Collection[ast.alias] = (),
 ) -> ImportParts:
-    """The parts of the text to remove with the names `dropped`, of which those in `moved` are imported elsewhere.
+    """The parts of the text to remove with the names `dropped`. Those in `moved` are imported from elsewhere.
 
     A comment goes with a name if that moves, or if it is for a tool.
     """

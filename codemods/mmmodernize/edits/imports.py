@@ -154,7 +154,7 @@ class ImportEdits:
             yield source.line_starts[statement.lineno - 1], line_end, ""
 
     def _ends_imports(self, statement: ast.Import | ast.ImportFrom) -> bool:
-        """Whether a statement is the last of a group of imports of which the one above it stays."""
+        """Whether a statement ends a group of imports, and the import above it stays."""
         block = block_around(self.module.parents[statement], statement)
         place, kinds = block.index(statement), (ast.Import, ast.ImportFrom)
         above = block[place - 1] if place else None
@@ -453,7 +453,7 @@ class ImportEdits:
         return True
 
     def _is_rest_of_body(self, statement: ast.stmt) -> bool:
-        """Whether a statement is the last of a block of which all goes."""
+        """Whether a statement ends a block that goes as a whole."""
         holder = self.module.parents[statement]
         if isinstance(holder, ast.Module):
             return False

@@ -77,7 +77,7 @@ class ContextExtents:
         return found
 
     def _is_opened(self, context: MeshContext) -> bool:
-        """Whether a context lasts as long as those that other code opens with the function around it."""
+        """Whether other code enters the context, by calling the function around it, and decides how long it lasts."""
         if not context.outlasts:
             return False
         holder = next(_around(context, _DEFINITIONS), None)

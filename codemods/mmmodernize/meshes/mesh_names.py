@@ -162,7 +162,7 @@ def mesh_name(context: MeshContext, flow: ValueFlow) -> MeshName:
 
 
 def _last_binding(module: ModuleUses, context: MeshContext, bindings: Sequence[Binding]) -> ast.stmt | None:
-    """The last of several statements that bind a name, all of which are over when a context is entered, else None."""
+    """The last statement that binds a name, if all that bind it have run when a context is entered; else None."""
     statements = [binding.statement for binding in bindings if binding.kind != "parameter"]
     if len(bindings) < 2 or any(statement is None for statement in statements):
         return None

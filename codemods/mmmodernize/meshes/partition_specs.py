@@ -99,7 +99,7 @@ def has_leaf(spec: ast.expr) -> bool:
 
 
 def parts_of(tree: ast.AST) -> Iterator[ast.expr]:
-    """The parts of a tree that is written out, or the expression that makes those of a comprehension."""
+    """The parts of a tree that is written out; of a comprehension, the expression that makes them."""
     if isinstance(tree, ast.Tuple | ast.List):
         yield from tree.elts
     elif isinstance(tree, ast.Dict):

@@ -38,7 +38,7 @@ class HeldModules:
         return self._flow.may(Value(module, node), self._test, by_name=True, also=self._also).places
 
     def look_ahead(self) -> None:
-        """Find what every process would find for itself otherwise, if anything is to be asked."""
+        """Look ahead for what every worker process would otherwise find for itself, if anything asks for it."""
         if self._context.analysis(PassedModules).loose:
             self._flow.stores.look_ahead()
 

@@ -7,7 +7,7 @@ from mmrewrite.project.project import Project
 
 
 def read_as_written(file: SourceFile) -> Facts | Unreadable:
-    """The facts of a module, in which every name is the one that is written."""
+    """The facts of a module with every name as it is written."""
     facts = read_facts(file, ())
     if isinstance(facts, Facts):
         facts.names.synonyms = {}

@@ -88,7 +88,7 @@ class ProjectAge:
 
 
 class ToldNames:
-    """Old names, and of names of another meaning those that are told for themselves and not for an argument.
+    """Old names, and names whose meaning changed, where the name itself is reported and not an argument.
 
     What programs of today use as much is told in projects that are older than the change.
 

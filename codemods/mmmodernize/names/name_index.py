@@ -119,7 +119,7 @@ _SAYS_MORE = re.compile(
 
 
 def prefixes(name: str) -> Iterator[str]:
-    """A full name, and those of what is around it, from the inside."""
+    """A full name and its parents, innermost first."""
     while name:
         yield name
         name = name.rpartition(".")[0]

@@ -84,7 +84,7 @@ class Lacking:
 
     @classmethod
     def of(cls, wanted: Mapping[str, str]) -> Lacking:
-        """What `wanted` lack, but for what they had before: that is an old name there."""
+        """What the releases in `wanted` lack. What they had and lost is left out: there it is an old name."""
         found: dict[str, tuple[NewerName, str]] = {}
         for name, row in newer_names().items():
             release = row.comes_after(wanted[row.package]) if row.package in wanted else None

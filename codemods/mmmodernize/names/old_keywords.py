@@ -1,4 +1,4 @@
-"""Keywords that functions have not today: those with another name or form, and all that calls may not give."""
+"""Keywords that functions no longer take: renamed, in another form, or gone."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _OF_SHARD_MAP = {"auto": "gives way to `axis_names=`", "check_rep": "is `check_v
 
 @functools.cache
 def lost_keywords() -> Mapping[str, Mapping[str, str]]:
-    """The keywords that functions and classes lost, with what became of each, by the full name of these."""
+    """By the full name of a function or class, the keywords that it lost, and what became of each."""
     found: dict[str, dict[str, str]] = {_SHARD_MAP: dict(_OF_SHARD_MAP)}
     for name, moved in moved_calls().items():
         found.setdefault(name, {}).update(dict.fromkeys(moved.lost, "is no keyword of what took its place"))

@@ -70,7 +70,7 @@ class TakenNames:
                 pass
 
     def _imported_first(self) -> list[_File]:
-        """The files, each behind those that it imports, but for circles: then two rounds do for most projects."""
+        """The files, each behind those that it imports, but for circles. Two rounds then do for most projects."""
         found: dict[_File, None] = {}
         begun: set[_File] = set()
         for start in self._files.values():
@@ -87,7 +87,7 @@ class TakenNames:
         return list(found)
 
     def between(self, paths: Collection[str], others: Collection[str]) -> set[str]:
-        """The files of the run by way of which some may be given what others hold: by imports, in either direction."""
+        """The files through which values may pass from some files to others, by imports in either direction."""
         places = self._tied(set(map(_place, paths))) & self._tied(set(map(_place, others)))
         return {self._of_run[place] for place in places if place in self._of_run}
 
@@ -106,7 +106,7 @@ class TakenNames:
 
     @cached_property
     def _imports(self) -> tuple[Mapping[str, set[str]], Mapping[str, set[str]]]:
-        """For each file those that it may import, and those that may import it."""
+        """For each file, the files that it may import and the files that may import it."""
         imports = {file.place: {each.place for each in self._imported_by(file)} for file in self._files.values()}
         importing: dict[str, set[str]] = {}
         for place, others in imports.items():
@@ -196,7 +196,7 @@ class TakenNames:
         self.givers |= {self._of_run[each.place] for each in others if each.place in self._of_run}
 
     def _is_read(self, file: _File, stem: bytes, seen: dict[bytes, bool]) -> bool:
-        """Whether a file reads, as an attribute or by its text, what a module gives, or one of those that it holds."""
+        """Whether a file reads, as an attribute or in its text, something of a module or of one that this holds."""
         if stem not in seen:
             seen[stem] = False
             given, held = self._given.get(stem, set()), self._held.get(stem, {})
@@ -258,7 +258,7 @@ class _File:
         return folder
 
     def led_to(self, there: Callable[[str], bool]) -> Iterator[str]:
-        """The places of the modules that the imports name, of those that are there."""
+        """The places of the modules that the imports name, if they exist."""
         root = self.folder
         while there(os.path.join(root, "__init__.py")) and os.path.dirname(root) != root:
             root = os.path.dirname(root)
@@ -331,7 +331,7 @@ def _place(path: str) -> str:
 
 
 def _imports(data: bytes) -> Iterator[_Import]:
-    """The imports that a text holds; those in strings are no imports, and among them."""
+    """The imports in a text, found by pattern, so that imports in strings are among them."""
     if b"\\\n" in data or b"\\\r\n" in data:
         data = _CONTINUED.sub(b" ", data)
     start = data.find(b"import")

@@ -148,7 +148,7 @@ class ModernizeContext:
         return found
 
     def reading(self, name: str) -> Sequence[tuple[ModuleUses, ast.expr]]:
-        """The expressions of which code reads an attribute, as by `getattr`, each with its module."""
+        """The expressions whose attributes code reads, as by `getattr`, each with its module."""
         return self._reading.get(name, ())
 
     @cached_property

@@ -108,7 +108,7 @@ class _VersionText(str):
 
 
 class _Object:
-    """Something that is there, of which nothing else is known."""
+    """Something that exists and of which nothing else is known."""
 
 
 @dataclass(frozen=True, order=True)
@@ -296,7 +296,7 @@ class ConditionReader:
         return (module, found[0], owner) if len(found) == 1 else None
 
     def _last_of(self, module: ModuleUses, bindings: Sequence[Binding], owner: Scope) -> Sequence[Binding]:
-        """Those of several bindings that may be what a name has in the end, as the releases take branches."""
+        """The bindings that a name may have in the end, by the branches that the releases take."""
         if any(each.node in self._following for each in bindings):
             return bindings
         self._following.update(each.node for each in bindings)
@@ -492,7 +492,7 @@ def _made(function: Callable[..., object], *values: object) -> object:
 
 
 def _named_in(module: ModuleUses, test: ast.expr, scope: Scope) -> str | None:
-    """The package for whose version, or for a name of which, an expression asks in a way that is not computed."""
+    """The package whose version or names an expression asks for, in a way that cannot be computed."""
     names = module.facts.names
     for node in ast.walk(test):
         found = ""

@@ -85,7 +85,7 @@ def path_beginning(flow: ValueFlow, value: Value, depth: int = 0) -> PathBeginni
 
 
 def _told(flow: ValueFlow, value: Value | None) -> str:
-    """When something is no relative path of which nothing is known, in words; empty if nothing is to be told then."""
+    """In which case the value is not an unknown path, in words for a message; empty if there is nothing to add."""
     is_whole = value is not None and all(step.kind in (By.ITEM, By.ELEMENT) for step in value.path)
     if value is not None and isinstance(value.head, ast.arg) and is_whole:
         return f"a caller passes another `{value.head.arg}`"
@@ -160,7 +160,7 @@ def _positional(call: CallArguments) -> list[Value | None]:
 
 
 def _joined(flow: ValueFlow, parts: Sequence[Value | None], depth: int) -> PathBeginning | None:
-    """How a path begins that is put together of parts, of which an absolute one takes the place of all before it."""
+    """The beginning of a path that is joined from parts. An absolute part replaces all before it."""
     unknown: list[str] = []
     values = [part for part in parts if part is not None]
     if not parts or len(values) < len(parts):
@@ -215,14 +215,14 @@ def _of_library(flow: ValueFlow, value: Value, depth: int) -> PathBeginning | No
 
 
 def _parameter_of_default(module: ModuleUses, node: ast.expr) -> ast.arg | None:
-    """The parameter of which an expression is the default, None if it is none."""
+    """The parameter whose default the expression is, None if it is no default."""
     arguments = module.parents.get(node)
     pairs = with_defaults(arguments) if isinstance(arguments, ast.arguments) else ()
     return next((parameter for parameter, default in pairs if default is node), None)
 
 
 def _overridable(begin: PathBeginning, unless: str) -> PathBeginning:
-    """The beginning of a default, in the place of which another value may be."""
+    """The beginning of a default that a caller may override."""
     return replace(begin, unless=f"{begin.unless} or {unless}" if begin.unless else unless, is_default=True)
 
 

@@ -142,7 +142,7 @@ def keywords_in(code: ModuleUses, functions: Collection[str]) -> list[tuple[str,
 
 
 def _codes(text: str) -> Iterator[str]:
-    """What of a text may be code: all of it, or its examples and what is fenced."""
+    """The parts of a text that may be code: all of it, or its examples and fenced blocks."""
     yield dedent(text)
     yield text.strip()
     pieces = [(match.start(), _PROMPT.sub("", match[0])) for match in _PROMPTED.finditer(text)]

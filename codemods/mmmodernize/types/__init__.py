@@ -1,4 +1,4 @@
-"""Of which class a value may be: an array, a module, an object of a library.
+"""The classes that a value may have: an array, a module, an object of a library.
 
 A new library of which it is known what it does is a line in `libraries`.
 """

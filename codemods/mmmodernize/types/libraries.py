@@ -1,4 +1,4 @@
-"""Libraries of which it is known what they do with a mesh in context: nothing."""
+"""Libraries that are known to do nothing with a mesh in context."""
 
 from __future__ import annotations
 

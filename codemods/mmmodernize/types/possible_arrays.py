@@ -219,7 +219,7 @@ class PossibleArrays:
         return None
 
     def _of_exception(self, module: ModuleUses, kinds: ast.expr | None, itself: bool) -> bool:
-        """Whether an exception may have an array in it: those of the project may have anything."""
+        """Whether an exception may hold an array: one of the project's own classes may hold anything."""
         names = [
             library_name(module, each) for each in (kinds.elts if isinstance(kinds, ast.Tuple) else [kinds]) if each
         ]
@@ -246,7 +246,7 @@ class PossibleArrays:
         return [*self._handed_on(path, itself=itself and name in OF_NUMPY and len(path) == 1)]
 
     def _handed_on(self, path: Path, *, itself: bool) -> Iterable[_Asked]:
-        """What calls are given, and what functions give that they are given."""
+        """The arguments of calls, and the results of functions that return their arguments."""
         for step in path:
             if isinstance(step.what, CallArguments):
                 yield from ((each, itself) for each in given(step.what))

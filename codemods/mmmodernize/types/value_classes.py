@@ -1,4 +1,4 @@
-"""Of which class of JAX or its libraries a value is, where the source shows it."""
+"""The class of JAX or its libraries that a value has, where the source shows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What statements that become a function assign and read, and what they must not have; liveness of their names.
+"""What statements that are to become a function assign, read and must not contain; liveness of their names.
 
 Where paths cannot be told apart, more names count as read and fewer as assigned. That is the safe side: a function made
 of the statements then gets a parameter too many, never one too few.
@@ -29,8 +29,7 @@ class Flow:
         return exposed
 
     def through(self, loop: ast.For) -> tuple[set[str], _Names]:
-        """Names that the body of a loop may read before it assigns them, the target included; and those that it
-        assigns on every path."""
+        """Names that a loop's body may read before it assigns them, and names that every path assigns."""
         return self._run(loop.body, frozenset())
 
     def defined_before(self, statement: ast.stmt) -> _Names:

@@ -81,7 +81,7 @@ def _makers(site: Site, loop: ast.For) -> Iterator[tuple[ast.expr, str]]:
 
 
 def _values_in(node: ast.AST) -> set[str]:
-    """The names in an expression of which more is read than `x.shape` and the like."""
+    """The names in an expression whose values are read, not only `x.shape` and the like."""
     types = {id(each.value) for each in ast.walk(node) if isinstance(each, ast.Attribute) and each.attr in _OF_TYPES}
     return {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and id(each) not in types}
 
@@ -226,7 +226,7 @@ def _names(node: ast.AST) -> set[str]:
 
 
 def _calls(site: Site, statement: ast.stmt) -> Iterator[LayerCall]:
-    """Calls in a statement and its blocks, without those that only make the callee of another one."""
+    """Calls in a statement and its blocks, without calls that only make the callee of another."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return
     inner = [child for child in ast.walk(statement) if isinstance(child, ast.stmt) and child is not statement]

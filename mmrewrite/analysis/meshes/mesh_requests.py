@@ -158,7 +158,7 @@ class _MeshesOfProgram:
 
 
 def _sliced(hint: Hint) -> frozenset[str] | None:
-    """The axes of which the tasks of a hint have one slice, None if that is computed."""
+    """The axes along which the tasks of a hint have one slice each, None if that is computed."""
     if not hint.record.deals_layers:
         return frozenset(name for name, _ in hint.named)
     axis = stage_axis(hint)
@@ -359,7 +359,7 @@ class _RequestFinder:
         return bool(self._made(node, (_SPEC,)))
 
     def _axes_of_own_mesh(self, node: ast.expr) -> list[str]:
-        """The axes that a `NamedSharding` names of a mesh that the program makes, but for those of one device."""
+        """The axes in a `NamedSharding` over a mesh that the program makes, without axes of one device."""
         found: dict[str, None] = {}
         for sharding in self._made(node, (_SHARDING,)):
             call = sharding.path[0].what

@@ -75,7 +75,7 @@ class _OtherMeshFinder:
         return next((each for each in calls if self._names.resolve(each.func, scope) in _SETS), None)
 
     def _is_explicit(self, call: ast.Call) -> bool:
-        """Whether a call certainly sets a mesh all of whose axes are explicit, as those of `jax.make_mesh` are."""
+        """Whether a call certainly sets a mesh whose axes are all explicit, as `jax.make_mesh` makes them."""
 
         def test(value: Value) -> bool | None:
             if value.head != "jax.make_mesh" or [step.kind for step in value.path] != [By.CALL]:

@@ -128,7 +128,7 @@ def _may_call(flow: ValueFlow, module: ModuleUses, call: ast.Call, found: Callee
 
 
 def _operands(node: ast.AST) -> tuple[ast.expr, ...]:
-    """What an operator, an index, a loop, a `with` or what takes a value apart may run a special method of.
+    """The expressions whose special methods an operator, an index, a loop, a `with` or an unpacking may run.
 
     What must give Python a truth value, a length or a text cannot compute it of arrays, and runs no task.
     """

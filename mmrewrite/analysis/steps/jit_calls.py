@@ -118,7 +118,7 @@ def _in_decorator(site: Site, decorator: ast.expr) -> tuple[Compiler, Sequence[a
 
 
 def refuse_uses(site: Site, made: ast.Call | ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-    """Refuses a step of which the program uses methods that only the result of `jax.jit` has, such as `lower`."""
+    """Refuses a step on which the program calls methods that only the result of `jax.jit` has, such as `lower`."""
     flow = values_of(site.project)
 
     def is_step(value: Value) -> bool | None:

@@ -129,7 +129,7 @@ def plain_steps(project: Project, facts: Facts, hinted: set[ast.stmt], codemod: 
 
 
 def _compiled(project: Project, facts: Facts, node: ast.Call, scope: Scope) -> Sequence[ast.expr]:
-    """What a call may compile: what it gives a function that compiles, or gives beside one to what calls either.
+    """What a call may compile: what it passes to a compiler, or beside a compiler to a function that may call it.
 
     `map(jax.jit, steps)` does, and code out of view may: `pool.submit(jax.jit, step)`.
     """

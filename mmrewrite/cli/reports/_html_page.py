@@ -139,7 +139,7 @@ def page(title: str, head: str, main: Iterable[str], style: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Escaped text, in which characters that cannot be seen, or reorder those around them, are named.
+    """Escaped text. Characters that cannot be seen, or that reorder their neighbours, are named.
 
     Otherwise a line could look like another one: https://trojansource.codes.
     """

@@ -54,7 +54,7 @@ _BY_HAND = {
 
 
 def parts_of(upgrade: Upgrade) -> Iterator[UpgradePart]:
-    """What is for a person, the worst first; what is rewritten; then what is not needed, yet."""
+    """What a person must do, the worst first; what is rewritten; what can wait."""
     needed = (*upgrade.needed, *upgrade.newer)
     by_hand: dict[str, list[_Placed]] = {change: [] for change in _BY_HAND}
     for group, item in _items(needed):
@@ -92,7 +92,7 @@ def _part(upgrade: Upgrade, title: str, found: Sequence[_Placed]) -> UpgradePart
 
 
 def _said(item: UpgradeItem, release: str) -> tuple[str, str]:
-    """What stands at a place, and what became of the name and becomes of its use, and in which release."""
+    """The name at a place, what became of it in which release, and what becomes of its use."""
     # In an import or a string, the name stands in part, or among other words.
     text = item.text if item.text.replace(".", "").isidentifier() else item.name or item.text.partition("\n")[0]
     detail = "rewritten" if item.outcome == "rewritten" else item.detail

@@ -136,7 +136,7 @@ def _arrays(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
 
 
 def _told_apart(names: Sequence[str]) -> list[str]:
-    """Names of arrays, short enough for the table; those that this makes alike, without what they have in common."""
+    """Names of arrays, short enough for the table. Those that would become equal lose what they share instead."""
     alike: dict[str, list[str]] = defaultdict(list)
     for name in names:
         alike[_cut(name, _NAME)].append(name)
@@ -154,7 +154,7 @@ def _apart(name: str, others: Sequence[str]) -> str:
 
 
 def _in_common(paths: Sequence[Sequence[str]]) -> int:
-    """How many parts all paths begin with, of which each keeps one more."""
+    """How many leading parts all paths share; each keeps at least one more."""
     shortest = min(map(len, paths))
     differing = (number for number in range(shortest) if len({path[number] for path in paths}) > 1)
     return min(next(differing, shortest), shortest - 1)

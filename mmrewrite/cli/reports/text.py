@@ -157,7 +157,7 @@ def _lines(title: str, notes: Iterable[str]) -> str:
 
 
 def _table(table: PlanTable) -> str:
-    """Columns as wide as their widest cell, numbers to the right; those that do not fit stand in lines of their own.
+    """Columns as wide as their widest cell, numbers to the right. Cells that do not fit get lines of their own.
 
     Where a table is too wide, heads take several lines, and a column that says the same of every row is said once,
     above. Of what else does not fit, the widest first, rows that agree on it stand together under it, and where few do,

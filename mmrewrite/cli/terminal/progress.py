@@ -77,7 +77,7 @@ class StatusLine:
 
     @contextlib.contextmanager
     def phase(self, text: str) -> Iterator[Tell]:
-        """Show `text` with the seconds since it began, those in all, and a bar that moves, until the block ends.
+        """Show `text`, the seconds of the phase and in all, and a moving bar until the block ends.
 
         What the block is given takes what is being done of it, which stands behind the text.
         """

@@ -32,7 +32,7 @@ _OBEYED = re.compile(
 
 
 def visible(text: str) -> str:
-    """A text to print, of which a terminal obeys nothing but lines, tabs and our colors.
+    """A text in which a terminal obeys nothing but line ends, tabs and our colors.
 
     The rest is shown as in Python's strings.
     """
@@ -80,7 +80,7 @@ def error(text: str) -> str:
 
 
 def doubt(text: str) -> str:
-    """What the reader should look at, as what was refused."""
+    """Text for the reader to look at, such as a refusal."""
     return styled(text, fg="yellow")
 
 

@@ -15,7 +15,7 @@ from mmruntime._frontend.nnx_objects import is_stateful
 
 @dataclass(frozen=True)
 class _Slot:
-    """The structure of a value, in which objects are leaves; and which of the leaves they are."""
+    """The structure of a value with objects as leaves, and the positions of these leaves."""
 
     tree: Any
     is_object: tuple[bool, ...]

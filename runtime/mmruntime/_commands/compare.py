@@ -328,7 +328,7 @@ class Row:
 def compare(
     original: Sequence[Leaf], rewritten: Sequence[Leaf], tolerance: Tolerance, spreads: Sequence[Leaf] = ()
 ) -> list[Row]:
-    """A row for every array of the original program, in order, and then for those that only the rewritten one has.
+    """A row for every array of the original program, in order, then one for every array of the rewritten one alone.
 
     `spreads` are how far each element of the original's results moves if its arguments are disturbed.
     """
@@ -421,7 +421,7 @@ def _is_float(array: np.ndarray) -> bool:
 
 
 def _with_unchanged(leaves: Sequence[Leaf], other: Sequence[Leaf]) -> list[Leaf]:
-    """The leaves of a run, and those that only the other run changed in place, which are what they were before."""
+    """The leaves of a run. Leaves that only the other run changed in place have their values from before."""
     known = {(leaf.role, leaf.name): leaf for leaf in leaves}
     changed = [leaf.name for leaf in other if leaf.role == "result" and leaf.name.endswith(CHANGED)]
     missing = [name for name in changed if ("result", name) not in known]

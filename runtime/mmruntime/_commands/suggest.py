@@ -65,7 +65,7 @@ def looked_at(
     devices: int | None = None,
     function: str | None = None,
 ) -> dict[str, Any]:
-    """What `take` makes of the step's function, its call, its mesh and what it is given up, within a call of the step.
+    """What `take` returns for the step's function, call, mesh and donated arguments, within a call of the step.
 
     With `alone`, the step is the only one of a module that is run, whatever its name; else its function has the name of
     the entry, or is `function`. With `devices`, the program sees so many until then, as it makes meshes and batches of

@@ -61,7 +61,7 @@ def _settings_of_steps(count: int) -> tuple[tuple[str, ...], Callable[[Any], tup
 
 
 def _tried_names(count: int) -> list[str]:
-    """The names of the values of JAX's context, by which of them a setting changes; numbers of those that none does."""
+    """The names of the values in JAX's context, found by changing each setting; numbers where none changes one."""
     names = [str(position) for position in range(count)]
     for setting in (core.axis_env_state, *jax.config._value_holders.values(), *vars(config).values()):
         if isinstance(setting, type(core.axis_env_state)):

@@ -126,7 +126,7 @@ _NOT_OF_PROGRAMS = ("jax_compilation_cache_", "jax_persistent_cache_", "jax_log"
 
 
 def compilation_settings() -> tuple[Any, ...]:
-    """All that decides beside a program how JAX lowers it: settings, also those of this thread, and its context."""
+    """All that decides, beside a program, how JAX lowers it: settings, this thread's included, and its context."""
     values: Mapping[str, Any] = jax.config.values
     read = [(name, value) for name, value in sorted(values.items()) if not name.startswith(_NOT_OF_PROGRAMS)]
     return (*read, core.JaxprEqnContext())

@@ -78,7 +78,7 @@ def scale_eqns(source: Any, n: int, power: int, target: Var) -> list[Any]:
 
 
 def _varying(literal: Any, like: Any, template: Any, eqns: list[Any]) -> Any:
-    """A number that may be combined with a type of which devices have different values; adds an equation if need be."""
+    """A number that may be combined with values that vary over devices; adds an equation if need be."""
     axes = like.manual_axis_type.varying
     if not axes:
         return literal
@@ -153,7 +153,7 @@ def reshape_eqn(source: Any, target: Var) -> Any:
 
 
 def with_device_inputs(eqn: Any, jaxpr: Any, arrays: Sequence[Any]) -> Any:
-    """A `shard_map` of which each device takes its value of further arrays, made as `aval_of_devices` says.
+    """A `shard_map` with further operands, of which each device takes its own value, made as `aval_of_devices` says.
 
     Args:
         eqn: The equation.

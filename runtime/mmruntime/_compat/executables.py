@@ -270,7 +270,7 @@ def pack(program: CompiledProgram, borders: Borders) -> tuple[bytes, bytes] | No
 
 
 def unpack(about: bytes, serialized: bytes, borders: Borders) -> CompiledProgram | None:
-    """A program of which `pack` made bytes; None if this process cannot load it."""
+    """The program that `pack` turned into bytes; None if this process cannot load it."""
     ins, outs = borders
     # What the bytes say was written by another process: whatever it is, the program can be compiled instead.
     try:

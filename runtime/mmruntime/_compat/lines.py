@@ -89,7 +89,7 @@ def own_frames(eqn: Any) -> tuple[tuple[str, int, int, int, int], ...]:
 
 
 def is_call_of_library(eqn: Any) -> bool:
-    """Whether an equation calls a compiled function of an installed library, whose lines may be those of another call.
+    """Whether an equation calls a compiled function of an installed library. JAX may give it the lines of another call.
 
     JAX traces such a function once, and has the lines of the first call in all of its equations.
     """

@@ -23,7 +23,7 @@ _ERASE = "\r\x1b[K"
 
 
 class _Audience:
-    """What `mm.init` and the tool have said; None is what the variable says."""
+    """Whom `mm.init` and the tool asked to tell; None leaves it to the environment variable."""
 
     shown: bool | None = None
     listener: Callable[[str], None] | None = None
@@ -96,7 +96,7 @@ def _teller() -> Callable[[str], None]:
 
 @contextlib.contextmanager
 def long_call(name: str, why: str = "", *, shows: bool = True) -> Iterator[None]:
-    """A block of which lines tell what it does, if it takes more than three seconds.
+    """A block that prints what it does, if it takes more than three seconds.
 
     Args:
         name: The name of what is called.

@@ -114,7 +114,7 @@ def make_registration(matcher: str, callback: TaskCallback | None, task: Task | 
 
 
 class _Changes:
-    """Counts changes of registrations, and contexts entered or left. While the count stays, so do those in force."""
+    """Counts changes of registrations and contexts entered or left. While the count stays, so do the registrations."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -70,7 +70,7 @@ def put_off(part: Any, whole: Any, env: Mapping[Any, AbstractValue], after: Coll
 
 
 def _factors(jaxpr: Any, env: Mapping[Any, AbstractValue], after: Collection[int]) -> list[Any]:
-    """The numbers that are known after the loop alone, and are read in it; those of which nothing is a sum, first."""
+    """The numbers that the loop reads and that are known only after it. Those that no sum depends on come first."""
     read = dict.fromkeys(
         atom
         for index, eqn in enumerate(jaxpr.eqns)

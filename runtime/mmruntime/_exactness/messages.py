@@ -17,7 +17,7 @@ _MOST_REASONS = 5
 
 
 def not_exact(label: str, verdicts: Sequence[Verdict], names: Sequence[str]) -> str:
-    """The message where results are not those of the whole batch, or are not known to be: each reason, and for what.
+    """The message where results differ from those of the whole batch, or may: each reason with its results.
 
     Args:
         label: The function's name.
@@ -111,7 +111,7 @@ def gives_whole(verdict: Verdict, how: str, dim: int) -> bool:
 def given_summary(
     proof: Proof, names: Sequence[str], kinds: Sequence[str], dims: Sequence[int], *, is_bare: bool
 ) -> tuple[str, ...]:
-    """What results that are put together in given ways are of those of the whole batch, in lines.
+    """How results that are put together in given ways relate to those of the whole batch, in lines.
 
     Args:
         proof: The proof of the function as it is written.

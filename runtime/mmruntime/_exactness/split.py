@@ -140,7 +140,7 @@ class _Body:
         return _compat.with_extra_inputs(eqn.replace(params=params), extra)
 
     def _branches(self, branches: Sequence[Any], inner: Mapping[Any, Edits]) -> tuple[tuple[Any, ...], list[Hoisted]]:
-        """The branches, all of which take all hoisted values, and these."""
+        """The branches, each taking all hoisted values, and these values."""
         built = [self.build(branch, inner["branches", index]) for index, branch in enumerate(branches)]
         every = [each for _, hoisted in built for each in hoisted]
         changed = []

@@ -150,7 +150,7 @@ class CheckedRunner(RunnerAround):
     def _problem_of_all(
         self, group: Group, problem: _InvalidResult | None, sent: Sequence[InvalidValue]
     ) -> _InvalidResult | None:
-        """The problem of which most is known, the same in all processes of a step; None if all results are valid."""
+        """The best described problem, the same in all processes of a step; None if all results are valid."""
         name = f"checked/{group.key}/{group.calls}"
         found = [_InvalidResult(*each) for each in self._shared(group, f"{name}/results", problem) if each is not None]
         if jax.process_index() == group.members[0]:

@@ -125,7 +125,7 @@ def _bind_transfers(
 def _compile_all(
     specs: Sequence[ProgramSpec], shardings: Shardings, donated: Mapping[ProgramSpec, tuple[int, ...]]
 ) -> dict[ProgramSpec, Any]:
-    """Compile each program, those that are equal but for their submesh once."""
+    """Compile each program once; programs that differ in their submesh alone share it."""
     groups: dict[Hashable, list[ProgramSpec]] = defaultdict(list)
     for spec in specs:
         groups[_form(spec, shardings, donated[spec], shardings.form)].append(spec)

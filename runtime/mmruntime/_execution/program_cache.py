@@ -1,4 +1,4 @@
-"""Executables kept beside those of JAX's persistent compilation cache, by what a program is before it is lowered.
+"""A cache of executables beside JAX's persistent compilation cache, keyed by programs before they are lowered.
 
 JAX looks its executables up by what a program is lowered to, so that every start lowers them all. Here they are found
 by a digest of all that lowering and XLA read: the canonical form, types, layouts, devices, donations, settings,

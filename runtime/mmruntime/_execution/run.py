@@ -386,7 +386,7 @@ def deletable(step: Step, program: Program, donated: Collection[int]) -> frozens
 
 
 def delete_moved(inputs: Sequence[Any], positions: Iterable[int]) -> None:
-    """Delete the caller's donated arrays of which the step took copies, once everything that reads them is issued.
+    """Delete the caller's donated arrays that the step copied, once everything that reads them is issued.
 
     The caller counts on that memory, which XLA frees by itself only where the array is a program's own argument.
     An array that the caller passed twice stays.

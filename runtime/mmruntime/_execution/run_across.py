@@ -1,4 +1,4 @@
-"""Run a step over several processes: each issues, of the one list of instructions, those that its devices take part in.
+"""Run a step over several processes: of one list of instructions, each issues those that its devices take part in.
 
 That all processes issue parts of one list, in its order, is what keeps them from waiting for each other in a circle: of
 all instructions that are not done, the earliest has all that it needs.
@@ -54,7 +54,7 @@ _LARGEST_PROBE = 1 << 20
 
 
 class AcrossRunner:
-    """A compiled step of which other processes run parts. Called as a `Runner`.
+    """A compiled step with parts in other processes. Called as a `Runner`.
 
     Args:
         label: The step's name.

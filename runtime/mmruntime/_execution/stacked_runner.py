@@ -50,7 +50,7 @@ class StackLayout:
 
     @staticmethod
     def of(value: BorderValue, part: Any, cut: StackCut, parts: Sequence[NamedSharding], mesh: Mesh) -> StackLayout:
-        """The layout of a stack by those of its parts, which are alike.
+        """The layout of a stack whose parts have equal layouts.
 
         Args:
             value: The stack.
@@ -267,7 +267,7 @@ class StackedRunner(RunnerAround):
         self._known.pop(key, None)
 
     def _delete(self, inputs: Sequence[Any], position: int) -> None:
-        """Delete a donated stack of which the step took a copy; an array that the caller passed twice stays."""
+        """Delete a donated stack that the step copied; an array that the caller passed twice stays."""
         array, layout = inputs[position], self._layouts.inputs[position]
         if not isinstance(array, jax.Array) or sum(other is array for other in inputs) > 1:
             return

@@ -142,7 +142,7 @@ class StepAgreement:
         return "\n".join(lines)
 
     def _captured(self) -> dict[str, str]:
-        """Captured arrays of which each process has its own, which must be equal as well."""
+        """Captured arrays. Each process has its own, and they must be equal as well."""
         name = f"a captured array of {self._label}"
         found = [
             (_kind(value), _checksum(name, value)) if isinstance(value, jax.Array) else value

@@ -108,7 +108,7 @@ class _StateObject:
 
 @dataclass(frozen=True, eq=False)
 class _View:
-    """What an object holds: its parts with what leads to them, and what else may be different afterwards.
+    """What an object holds: its parts by their paths, and what else may have changed afterwards.
 
     `followed` leads to parts that a library may exchange.
     """
@@ -488,7 +488,7 @@ def is_library(package: str) -> bool:
 
 
 def _names_in(code: types.CodeType) -> Iterator[str]:
-    """The names of globals and attributes that a function and those in it read, also in texts."""
+    """The names of globals and attributes that a function and its inner functions read, in texts too."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -506,7 +506,7 @@ def _in_cell(cell: types.CellType) -> Any:
 
 
 def _parts_of(value: Any) -> Iterator[tuple[str, Any]]:
-    """What is in an object, with what leads to it from there; found without running methods of the program."""
+    """The parts of an object by their paths, found without running methods of the program."""
     kind = type(value)
     if value is os.environ:
         # It keeps bytes.

@@ -75,7 +75,7 @@ def _holds_stateful(value: Any) -> bool:
 
 
 def _closed_over(fun: Any, seen: set[int]) -> Iterator[Any]:
-    """The closed-over and global values that a function uses, and those that they use in turn."""
+    """The closed-over and global values that a function uses, directly or through each other."""
     if id(fun) in seen:
         return
     seen.add(id(fun))

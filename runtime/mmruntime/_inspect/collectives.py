@@ -76,7 +76,7 @@ def made_equations(eqns: Sequence[Any]) -> list[MadeEquation]:
 
 
 def collectives(text: str, made: Sequence[MadeEquation], num_devices: int) -> list[Collective]:
-    """The collectives of an optimized HLO module, those that are alike counted together, in order.
+    """The collectives of an optimized HLO module in order, with equal ones counted together.
 
     Args:
         text: The module.
@@ -103,7 +103,7 @@ def collectives(text: str, made: Sequence[MadeEquation], num_devices: int) -> li
 
 
 def _combined(name: str) -> list[str]:
-    """The names of the operations of which XLA has made one: `f/(g/add:mul)` is `f/g/add` and `f/mul`."""
+    """The names of the operations that XLA combined into one: `f/(g/add:mul)` is `f/g/add` and `f/mul`."""
     group = _GROUP.match(name)
     if group is None:
         return [name]

@@ -124,7 +124,7 @@ class _Constraints:
                 self._same[other].append(one)
 
     def laid_out_by(self, var: Var, where: int) -> str:
-        """What cuts an input on a submesh: its names, or what is nearest to it and cuts over the same axes."""
+        """What cuts an input on a submesh: its names, or the nearest value that is cut over the same axes."""
         sharding = self._shardings[var, where]
         axes = spec_axes(sharding.spec)
         if not axes:

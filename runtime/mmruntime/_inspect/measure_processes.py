@@ -172,7 +172,7 @@ def _work(elapsed: float, used: Mapping[int, _CpuTime]) -> Work:
 
 
 def _pools(group: Group, name: str) -> dict[int, tuple[Hashable, int]]:
-    """The cores of each process: a name, the same for those that share some, and how many there are."""
+    """The cores of each process: a name, equal for processes that share cores, and their number."""
     found = [json.loads(text) for text in share(json.dumps([own_host(), *sorted(usable_cores())]), group, name)]
     return pools(dict(zip(group.members, ((host, frozenset(cores)) for host, *cores in found), strict=True)))
 

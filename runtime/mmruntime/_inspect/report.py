@@ -383,7 +383,7 @@ def _compiled_costs(program: Program, compiled: Compiled) -> dict[Segment | None
 
 
 def _computing(program: Program, compiled: Compiled) -> Counter[ProgramSpec]:
-    """The programs that this process compiles, but for those that zero alone, and how often each runs."""
+    """The programs that this process compiles, and how often each runs. Programs that only make zeros are left out."""
     specs = Counter(item.spec for item in program.runs)
     return Counter({spec: n for spec, n in specs.items() if spec.kind != "zeros" and spec in compiled.programs})
 

@@ -36,7 +36,7 @@ class Timed(NamedTuple):
 def timed(
     runner: StepRunner, inputs: Sequence[Any], rest: Callable[[int], float] | None = None, *, wait: bool = True
 ) -> dict[int, Timed]:
-    """What each instruction took that this process issues, in order of issue; also what came before and after them.
+    """The times of the instructions that this process issues, in order, and of what came before and after them.
 
     Args:
         runner: The compiled step.

@@ -99,7 +99,7 @@ def names_mesh(closed: Any) -> bool:
 
 
 def lays_out(eqn: Any) -> bool:
-    """Whether an equation has shardings or meshes among its parameters, apart from those in its bodies."""
+    """Whether an equation's own parameters, not its bodies, have shardings or meshes."""
     return any(map(is_layout, eqn.params.values()))
 
 

@@ -40,7 +40,7 @@ def content_digest(form: Hashable, platform: str) -> str | None:
 
 
 class ContentDigests:
-    """The digests of forms that have parts in common, each of which is spelled out once.
+    """The digests of forms that share parts; each part is spelled out once.
 
     They are of one moment: what a lowering rule reaches is not looked at again.
     """

@@ -92,7 +92,7 @@ def is_constraint(name: str) -> bool:
 
 
 def linear_in(eqn: Any) -> list[tuple[int, ...]]:
-    """Groups of operands: an equation is linear in those of a group together, where the others stay as they are.
+    """Groups of operands. An equation is linear in the operands of a group together, with the others fixed.
 
     Up to rounding, of floats and complex numbers; integers divide and convert in another way.
     """
@@ -105,7 +105,7 @@ def linear_in(eqn: Any) -> list[tuple[int, ...]]:
 
 
 def along(eqn: Any) -> set[int] | None:
-    """The dimensions along which an equation goes; None if it is none of those that have the others in common."""
+    """The dimensions along which an equation computes, entry by entry in all others; None if it does not."""
     found = _ALONG.get(eqn.primitive.name)
     return None if found is None else found(eqn)
 

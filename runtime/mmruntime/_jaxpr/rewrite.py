@@ -45,7 +45,7 @@ def has_effects(item: Any) -> bool:
 
 
 def renamed(eqn: Any, reads: Mapping[Any, Any], writes: Mapping[Any, Any]) -> Any:
-    """An equation with other variables in the place of those that it reads and writes; the same object if none is."""
+    """An equation with the variables that it reads and writes replaced; the same object if none is."""
     ins = [reads.get(atom, atom) if is_var(atom) else atom for atom in eqn.invars]
     outs = [writes.get(var, var) if is_var(var) else var for var in eqn.outvars]
     is_same = all(a is b for a, b in zip((*ins, *outs), (*eqn.invars, *eqn.outvars), strict=True))

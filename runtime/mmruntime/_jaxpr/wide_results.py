@@ -1,4 +1,4 @@
-"""Results of short floats in float32, without the rounding of each: what is to be added up is rounded once, as a sum.
+"""Results of short floats, kept in float32 without rounding each: a sum of them is rounded once.
 
 A gradient in bfloat16 is a contraction over examples, which hardware sums in float32 and then rounds. Where the
 gradients of microbatches are added up, each would be rounded, which one device does not do. So the last contraction

@@ -237,7 +237,7 @@ class Pmap:
         return sorted(jax.devices(), key=lambda device: device.process_index)
 
     def _stack(self, out: Any) -> Any:
-        """The results of one device, with a dimension of size 1 along which those of all devices are joined."""
+        """The results of one device, with a dimension of size 1 for joining the results of all devices."""
         try:
             axes = _spread(self._out_axes, out)
         except ValueError as error:

@@ -168,7 +168,7 @@ class PositionalSharding(ShardingByRank):
 
 
 def _joined(runs: Iterable[_Run]) -> tuple[_Run, ...]:
-    """Runs of which each is longer than one position and none goes on where the one before it ends."""
+    """The runs longer than one position, with those that continue each other joined."""
     joined: list[_Run] = []
     for size, stride in runs:
         if size == 1:

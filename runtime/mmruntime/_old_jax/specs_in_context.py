@@ -1,4 +1,4 @@
-"""Partition specs whose axes are those of the mesh in context."""
+"""Partition specs over the axes of the mesh in context."""
 
 from __future__ import annotations
 

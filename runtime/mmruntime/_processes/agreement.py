@@ -36,7 +36,7 @@ _SAME_MEETING = (
 
 
 def agree(label: str, parts: Mapping[str, str], group: Group, advice: str, *, why: str = "") -> None:
-    """Wait for the other processes to come here, and compare, with what is given, the steps that they have called.
+    """Wait until the other processes are here, and compare the steps that they have called with the given ones.
 
     Args:
         label: What is about to happen, for messages.

@@ -31,7 +31,7 @@ _TPU_PORT = 8482
 
 @dataclass(frozen=True)
 class Launched:
-    """What is known of the processes of a job. None is for what nobody said.
+    """What is known of the processes of a job; None for what is not given.
 
     Attributes:
         launcher: Who started them, for messages.
@@ -55,7 +55,7 @@ class Launched:
         return tuple(name for name in names if getattr(self, name) is None)
 
     def completed(self, found: Launched) -> Launched:
-        """What a launcher has found, but for what is said here."""
+        """What is given here, completed by what a launcher has set."""
         said = {name: value for name, value in vars(self).items() if value not in (None, ())}
         return replace(found, **{**said, "launcher": found.launcher, "advice": found.advice})
 

@@ -1,4 +1,4 @@
-"""Start the processes: with the addresses given, with those that a launcher has set, or not at all."""
+"""Start the processes: with the addresses given, with a launcher's, or not at all."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def _say_who_waits(job: Launched) -> None:
 
 
 def _joined(arguments: ProcessArguments, found: Launched | None) -> Launched:
-    """What the user said, and where that is nothing, what the launcher said."""
+    """What the user gave, and for what is missing, what the launcher set."""
     devices = arguments.local_device_ids
     given = Launched(
         "mm.init",

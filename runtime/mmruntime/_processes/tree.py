@@ -253,7 +253,7 @@ class Node:
             self._waiting.pop(status.process, None)
 
     def _ask_for_calls(self, status: ProcessStatus, now: float) -> None:
-        """Ask some of those that a process waits for what they have called: it may be something else."""
+        """Ask some of the awaited processes what they have called: it may be something else."""
         if self._cause is not None:
             return
         for other in status.waits_for[:_MOST_ASKED]:

@@ -136,7 +136,7 @@ def _too_early(left: ProcessStatus, waits: ProcessStatus) -> str:
 
 
 def edges_to(culprits: Collection[int], waiting: Mapping[int, ProcessStatus]) -> dict[int, int]:
-    """For the processes that are nearest to the culprits, by whom they are held up: the next one on a shortest way."""
+    """For the processes nearest to the culprits, the next process on a shortest path to one of them."""
     backward: dict[int, list[int]] = {}
     for status in waiting.values():
         for peer in status.waits_for:

@@ -463,7 +463,7 @@ def _wait_in_words(wait: Wait) -> str:
 
 
 def _block_in_words(blocked: Blocked, current: Progress) -> str:
-    """What the thread itself waits for: what the instruction awaits that it is at, if it is at one."""
+    """What the thread waits for: what its current instruction awaits, if it is at one."""
     itinerary, index = current.itinerary, current.index
     awaited = itinerary.awaited.get(index) if current.inside and itinerary is not None else None
     if itinerary is None or awaited is None or not set(blocked.processes) <= set(awaited.processes):

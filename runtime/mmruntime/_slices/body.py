@@ -546,7 +546,7 @@ class _Slicer:
         return self._made(chosen, [wrong, result], op, number, False)
 
     def _range(self, atom: Any, leaves: dict[tuple[Any, bool], int], *, inverse: bool = False) -> _RangeOf | None:
-        """Between which numbers a value lies, as a function of those of `leaves`; None if that is not known.
+        """The range of a value as a function of the ranges of `leaves`; None if that is not known.
 
         Pairs of positions that a mask hides are computed by no slice, but what they are made of is.
         """
@@ -610,7 +610,7 @@ class _Slicer:
             self.counts.append(self._made(counted, [each[1] for each in group], op, number, late))
 
     def _suffix(self, known: _Known, number: int) -> None:
-        """What a slice and those behind it give to the slice's own positions."""
+        """What a slice and the slices behind it contribute to the slice's own positions."""
         (axis,) = known.rule.out.axes
         (var,) = known.op.writes()
         for each in range(self.count - 1, number - 1, -1):

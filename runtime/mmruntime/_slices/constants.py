@@ -55,7 +55,7 @@ _MOVES = frozenset(("broadcast_in_dim", "transpose", "squeeze", "slice", "reshap
 
 @dataclass(frozen=True)
 class PartlyKnown:
-    """A value of which some entries are the same whatever the inputs are.
+    """A value with entries that are the same whatever the inputs are.
 
     Attributes:
         known: A mask of these entries.

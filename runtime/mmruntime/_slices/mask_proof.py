@@ -278,7 +278,7 @@ def _range(eqn: Any, operand: int) -> tuple[float, float] | None:
 
 
 def _bounded(eqn: Any, operand: int, form: str, limit: float) -> tuple[Check, ...] | None:
-    """What is to be checked of an operand so that all its entries are "above" a limit, or "below"; None if one is not.
+    """The check that all entries of an operand are "above" a limit, or "below"; None if one is known not to be.
 
     Of pairs of positions slices do not compute those that are hidden.
     """
@@ -308,18 +308,18 @@ _ROW_SEES = (
 
 
 def row_sees(fill: Fill) -> Check:
-    """The check that the largest entry of each row is none of those that a mask hides with a number."""
+    """The check that the largest entry of each row is one that the mask does not hide."""
     what = f"the largest score of a row is below {_tenth(fill):.0e}: it sees no position, and reads those behind it"
     return Check(None, "above", _tenth(fill), f"{what}. {_ROW_SEES}")
 
 
 def _tenth(fill: Fill | None) -> float:
-    """What numbers that are not hidden are above: far above what hides."""
+    """The bound that entries which are not hidden must exceed: far above the number that hides."""
     return max(_most(fill) / 10, float(np.finfo(np.float32).min))
 
 
 def _most(fill: Fill | None) -> float:
-    """What none of the columns behind a slice is above, of which something is known."""
+    """The upper bound on values in the columns behind a slice, where one is known."""
     assert fill is not None
     return fill.most if isinstance(fill, Low) else fill
 

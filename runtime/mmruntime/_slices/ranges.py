@@ -40,7 +40,7 @@ def _dot_general(eqn: Any, one: Range, other: Range) -> Range:
 
 
 def _even(eqn: Any, found: Range) -> Range:
-    """A square or absolute value, of which it is enough that it is not negative."""
+    """The range of a square or absolute value: from zero to that of the largest magnitude."""
     most = jnp.maximum(jnp.abs(found[0]), jnp.abs(found[1]))
     return 0.0, most if eqn.primitive.name == "abs" else most * most
 

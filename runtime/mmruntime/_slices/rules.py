@@ -162,7 +162,7 @@ def _least(eqn: SlicedEquation) -> float:
 
 
 def _united(found: Sequence[tuple[SequenceAxis, bool]]) -> list[SequenceAxis]:
-    """The axes of a result, from those of operands and whether they are more than a suggestion."""
+    """The axes of a result, from the axes of its operands and whether these are more than a suggestion."""
     axes: dict[int, SequenceAxis] = {}
     firm: dict[int, bool] = {}
     for axis, is_firm in sorted(found, key=lambda each: not each[1]):
@@ -476,7 +476,7 @@ def _joined(eqn: SlicedEquation, at: int) -> Application:
 
 
 def _unjoined(eqn: SlicedEquation, column: SequenceAxis, start: int, limit: int) -> Application:
-    """Entries of the columns of pairs: without those that are no positions, or some of these alone."""
+    """Entries in the columns of pairs: all that are positions, or some of those that are not."""
     end = column.lead + column.length
     if limit <= column.lead or start >= end:
         # No position is among them.
@@ -671,7 +671,7 @@ def _is_exact(eqn: SlicedEquation, *, is_inexact: bool) -> bool:
 
 
 def suggested(eqn: SlicedEquation) -> tuple[SequenceAxis, ...]:
-    """Axes for a result that slices compute whole: those of its operands, where dimensions stay."""
+    """Axes for a result that slices compute whole: the axes of its operands, where dimensions stay."""
     rank = len(eqn.out_shape)
     for k, value in enumerate(eqn.ins):
         if len(value.axes) == 1 and len(eqn.shape(k)) == rank and value.axes[0].is_plain:

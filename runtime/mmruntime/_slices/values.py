@@ -49,7 +49,7 @@ class Check:
 
 
 class NotSliceableError(Exception):
-    """What an equation computes of a slice is not known to be the slice of what it computes."""
+    """An equation on a slice is not known to give the slice of its result."""
 
 
 @dataclass(frozen=True)

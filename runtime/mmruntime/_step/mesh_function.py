@@ -304,7 +304,7 @@ class MeshFunction(Generic[P, R]):
         self._prng_impl = default_prng_impl.value
 
     def _same_registrations(self) -> bool:
-        """Whether the registrations in force are those of the latest plan, although contexts were entered or left."""
+        """Whether the registrations in force equal those of the latest plan, although contexts were entered or left."""
         now = changes.count
         same = registered(self._context) == self._registered
         if same:

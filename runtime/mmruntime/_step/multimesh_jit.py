@@ -100,17 +100,17 @@ def _is_layout(node: Any) -> bool:
 
 
 def _auto(layouts: Any) -> Any:
-    """Layouts with None for those that are given."""
+    """Layouts with None in the place of given ones."""
     return jax.tree.map(lambda leaf: leaf if isinstance(leaf, AUTO) else None, layouts, is_leaf=_is_layout)
 
 
 def _given(layouts: Any) -> Any:
-    """Layouts with None, which is unspecified, for those that are left to the compiler."""
+    """Layouts with None, for unspecified, in the place of those that are left to the compiler."""
     return jax.tree.map(lambda leaf: leaf if isinstance(leaf, Sharding) else None, layouts, is_leaf=_is_layout)
 
 
 def _merged(given: Any, found: Any) -> Any:
-    """The layouts that were given, a prefix of the tree of those that were found, and the latter where none were."""
+    """The given layouts, spread over the tree of the found ones, and the found ones where none are given."""
     over = functools.partial(jax.tree.map, is_leaf=_is_layout)
     ins = tuple(given) if isinstance(given, list) else given
     return over(lambda one, rest: over(lambda _: one, rest) if isinstance(one, Sharding) else rest, ins, found)

@@ -1,4 +1,4 @@
-"""What JAX says to code outside of steps that uses arrays of several submeshes or processes: what to do about it."""
+"""Advice in JAX's errors about code outside of steps that uses arrays of several submeshes or processes."""
 
 from __future__ import annotations
 

@@ -320,7 +320,7 @@ def _without_garbage_collection() -> Iterator[None]:
 
 
 def _with_cut_layers(step: Step, multimesh: MultiMesh) -> Step:
-    """The step with a cut of its layers in the place of what is to be searched."""
+    """The step with one cut of its layers chosen, in the place of the search for it."""
     is_asked = any(searched_slice(task) is not None for task in tasks_of(step.ops()))
     return cut_layers(step, multimesh) if is_asked else step
 
@@ -328,7 +328,7 @@ def _with_cut_layers(step: Step, multimesh: MultiMesh) -> Step:
 def _place_parts(
     step: Step, multimesh: MultiMesh, homes: Mapping[int, NamedSharding], names: Sequence[str]
 ) -> tuple[Step, Stacks, Placement]:
-    """Cut the stacks of a step and place it; a stack of which a part comes to lie off its stage is left whole."""
+    """Cut the stacks of a step and place it. A stack with a part that would lie off its stage is left whole."""
     left: set[int] = set()
     while True:
         parts, stacks = cut_stacks(step, multimesh, left, names)
@@ -377,7 +377,7 @@ def _of_loop_on_several_devices(state: StepState) -> bool:
 
 
 def _of_stacks(state: StepState) -> bool:
-    """Whether it is several programs, and has stacks, of which each stage has a part."""
+    """Whether the step is several programs and has stacks, with a part for each stage."""
     return not state.whole and state.stacks.any
 
 

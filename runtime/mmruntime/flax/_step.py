@@ -149,7 +149,7 @@ def parallelize_step(
 
 
 def _of_all_processes(batch: Any) -> Any:
-    """The shapes of the global batch, from those of one process."""
+    """The shapes of the global batch, given the shapes of one process."""
 
     def shape(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         sizes = leaf.shape

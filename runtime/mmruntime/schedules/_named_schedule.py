@@ -39,7 +39,7 @@ class ScheduleSizes:
 
 @dataclass(frozen=True)
 class Order:
-    """The result of a schedule's algorithm; the attributes are those of `Schedule`."""
+    """The result of a schedule's algorithm, with the attributes of `Schedule`."""
 
     rows: Rows
     fused: frozenset[Action] = frozenset()

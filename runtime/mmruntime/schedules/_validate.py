@@ -22,7 +22,7 @@ def check(schedule: "Schedule") -> None:
 
 
 def _fail(schedule: "Schedule", problem: str, remedy: str, *marks: tuple[int, int]) -> ValueError:
-    """The error with the grid of the schedule, in which the cells `marks` stand in square brackets."""
+    """The error with the grid of the schedule, where the cells `marks` stand in square brackets."""
     return ValueError(
         f"Schedule {schedule.name!r} cannot run: {problem} {remedy}\n"
         + grid(schedule.rows, schedule.fused, marks=marks)

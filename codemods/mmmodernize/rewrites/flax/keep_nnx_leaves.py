@@ -182,7 +182,7 @@ _Hashed = tuple[ast.expr | None, Sequence[tuple[ast.expr, Value]]]
 
 
 def _hashed(module: ModuleUses, node: ast.AST) -> _Hashed:
-    """What has to be a dictionary or a set for a node to hash something, and what that is, each with its value."""
+    """What must be a dictionary or a set for a node to hash something, and what is hashed, each with its value."""
     holder: ast.expr | None = None
     found: Sequence[ast.expr] = ()
     path: Path | None = ()

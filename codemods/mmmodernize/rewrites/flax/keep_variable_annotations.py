@@ -242,7 +242,7 @@ def _is_annotation(context: ModernizeContext, module: ModuleUses, name: ast.AST)
 
 
 def _place(module: ModuleUses, name: ast.AST) -> tuple[str, ast.expr] | None:
-    """Of what a text or a keyword names a part: of a variable, of what its class makes, or of its metadata."""
+    """What a text or a keyword names a part of: a variable, what its class makes, or its metadata."""
     holder = module.parents.get(name)
     match holder:
         case ast.Call(func=function, args=[owner, key, *_]) if key is name and module.full_name(function) in _GETTERS:

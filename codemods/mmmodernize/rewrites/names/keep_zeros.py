@@ -35,7 +35,7 @@ class KeepZeros(ModernizeCodemod):
 
     @classmethod
     def may_be_in(cls, data: bytes) -> bool:
-        """Many files have the word; those that do not name JAX have no site."""
+        """Many files have the word. One that does not name JAX has no site."""
         return b"jax" in data and _HERE.search(data) is not None
 
     @classmethod

@@ -277,7 +277,7 @@ class MoveNames(ModernizeCodemod):
 
 
 def _is_of_moved_module(use: OldNameUse, context: ModernizeContext) -> bool:
-    """Whether a name is read of a module by one name, whose import is that of the moved module then."""
+    """Whether the use is an attribute of a module by its one local name, and moves with the module's import."""
     home, _, own = use.name.rpartition(".")
     is_member = isinstance(use.node, ast.Attribute) and isinstance(use.node.value, ast.Name)
     return is_member and f"{context.moved.get(home)}.{own}" == context.moved.get(use.name)
@@ -289,7 +289,7 @@ def _is_refused_alias(module: ModuleUses, use: OldNameUse) -> bool:
 
 
 def _changes(name: str, found: CallForm) -> bool:
-    """Whether a call is to be written otherwise under the new name, if it can be."""
+    """Whether a call is written otherwise under the new name, or cannot be."""
     changed = {**_RENAMED.get(name, {}), **_places(name, found)}
     return _problem(name, found) is not None or any(keyword.arg in changed for keyword in found.call.keywords)
 

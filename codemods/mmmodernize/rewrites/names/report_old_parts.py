@@ -179,7 +179,7 @@ class ReportOldParts(ModernizeCodemod):
         self.refuse(f"`{arg}=` of `{owner}` {old_keywords()[owner][arg].told(owner)}", keyword)
 
     def _name_arguments(self, name: str, change: ChangedPlaces, found: CallForm) -> None:
-        """Give the arguments that are passed by name alone today their names, if they are those of before."""
+        """Name the arguments that may only be passed by name today, if the call is an old one."""
         named = dict(zip(found.positional[change.first :], change.was[change.first :], strict=False))
         # What an alias stands for may be moved, and this call with it.
         is_written = self.site.use is None or self.use.is_direct
@@ -336,7 +336,7 @@ def _is_changed(module: ModuleUses, name: str, found: CallForm, age: ProjectAge)
 
 
 def _is_told(module: ModuleUses, change: ChangedPlaces, found: CallForm, age: ProjectAge) -> bool:
-    """Whether a call is old for certain: those that raise are; others may be written for today."""
+    """Whether a call is old for certain: it raises today. Others may have been written for today."""
     return change.raises(found.count) or age.is_before(change.package, change.since, module)
 
 

@@ -114,7 +114,7 @@ def _empty_spec(call: ast.AST | None) -> ast.expr | None:
 
 
 def _is_test(module: ModuleUses, node: ast.AST) -> bool:
-    """Whether a node is `isinstance(value, tuple)`, or with several classes, none of which is that of specs."""
+    """Whether a node is `isinstance(value, tuple)`, alone or with other classes that are not the class of specs."""
     if not isinstance(node, ast.Call) or len(node.args) != 2 or node.keywords:
         return False
     names, scope = module.facts.names, module.scope_of(node)

@@ -1,4 +1,4 @@
-"""Write today's names of layouts, of which one took the place of another.
+"""Write today's names of layouts. One of them meant another class before.
 
     from jax.experimental.layout import DeviceLocalLayout, Layout
     jax.device_put(x, Layout(DeviceLocalLayout((1, 0)), sharding))

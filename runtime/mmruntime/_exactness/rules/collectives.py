@@ -120,7 +120,7 @@ def all_gather(eqn: Equation) -> AbstractValue:
 
 @rule("reduce_scatter", "unreduced_reduce_scatter")
 def reduce_scatter(eqn: Equation) -> AbstractValue:
-    """Sums over devices, of which each keeps a part."""
+    """Sums over devices; each device keeps a part of the result."""
     value, dim, axes = _linear(eqn), eqn.params["scatter_dimension"], _axes(eqn)
     if value.kind is Kind.SUM:
         _split_over(eqn, value)

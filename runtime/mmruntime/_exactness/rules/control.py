@@ -148,7 +148,7 @@ def _scale_between(found: AbstractValue, wanted: AbstractValue, atom: Any) -> in
 
 
 def _join(one: AbstractValue, other: AbstractValue, atom: Any) -> AbstractValue:
-    """What two values have in common, each of which a variable may have."""
+    """What holds of a variable that may have either of two values."""
     found = _join_kinds(one, other, atom)
     if one.is_on_devices or other.is_on_devices:
         return joined_on_devices(one, other, found) or _not_joined(found.hoistable)

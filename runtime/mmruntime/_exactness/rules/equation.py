@@ -273,7 +273,7 @@ class Equation:
         return [self.ins[index] for index in every]
 
     def by_example(self, *indices: int) -> AbstractValue:
-        """What a function gives that looks at each example by itself: the rows of its operands, or what is free.
+        """The result of a function that looks at each example by itself: rows like its operands, or free.
 
         Args:
             indices: The operands; all if left out.

@@ -132,7 +132,7 @@ def _accumulated(eqn: Equation) -> AbstractValue:
 
 
 def _with_own_place(eqn: Equation) -> AbstractValue:
-    """The updates of a scatter into what does not count examples, each of which says where its own go.
+    """The updates of a scatter into dimensions that count no examples, where each update has its own index.
 
     Raises:
         NotProved: If they do not.

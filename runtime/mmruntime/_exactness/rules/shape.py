@@ -103,7 +103,7 @@ def placed(eqn: Equation, value: AbstractValue) -> AbstractValue:
 
 
 def shifted(value: AbstractValue, dropped: Sequence[int]) -> AbstractValue:
-    """A value without some dimensions, none of which counts examples."""
+    """A value without some dimensions that count no examples."""
     if not value.shape_grows:
         return value
     if value.dim in dropped:

@@ -38,7 +38,7 @@ def shard_map(eqn: Equation) -> list[AbstractValue]:
 
 
 def _layout(spec: Any, sizes: dict[str, int], rank: int) -> Layout:
-    """The mesh axes that each dimension is split over, those with one device left out."""
+    """The mesh axes that each dimension is split over, without axes of one device."""
     entries = [*spec, *[None] * (rank - len(spec))]
     axes = [entry if isinstance(entry, tuple) else () if entry is None else (entry,) for entry in entries]
     return tuple(tuple((axis, sizes[axis]) for axis in each if sizes[axis] > 1) for each in axes)
@@ -136,7 +136,7 @@ def _mixed(value: AbstractValue, problem: str, advice: str = "") -> AbstractValu
 
 
 def alike_dimensions(eqn: Equation) -> tuple[int, ...]:
-    """The dimensions of a result with one entry repeated, of what does not depend on examples."""
+    """The dimensions along which a result repeats one entry, where it does not depend on examples."""
     value = eqn.ins[0] if eqn.ins else None
     if value is None or value.kind is not Kind.FREE or value.axes or eqn.grown():
         return ()
@@ -148,7 +148,7 @@ def alike_dimensions(eqn: Equation) -> tuple[int, ...]:
 
 
 def reduced_at_once(eqn: Equation) -> AbstractValue | None:
-    """A reduction, over the devices' entries, of what each has reduced over its examples; None if it is none."""
+    """A reduction over devices of what each has reduced over its examples, as one reduction; None if it is none."""
     kinds = {"reduce_sum": Kind.SUM, "reduce_max": Kind.MAX, "reduce_min": Kind.MIN}
     if eqn.name not in kinds or eqn.ins[0].is_proved:
         return None

@@ -15,7 +15,7 @@ from mmruntime._execution.transfers.transfer import DevicePutTransport, Send, Tr
 
 
 class AcrossTransport:
-    """Moves arrays of one compiled step between submeshes, some of which have devices of other processes.
+    """Moves arrays of one compiled step between submeshes, some with devices of other processes.
 
     Transfers within this process are those of `DevicePutTransport`.
 

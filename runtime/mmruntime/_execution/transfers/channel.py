@@ -59,7 +59,7 @@ class Channel(Protocol):
     takes_arrays: bool
 
     def bind(self, messages: Sequence[Message], /) -> Carry:
-        """Plan messages of which this process sends or receives some.
+        """Plan messages that this process takes part in.
 
         Every process that sends or receives one of them calls this with all of them, in the order of its instructions,
         and so it calls what is returned. Parcels to send are arrays that nobody overwrites or deletes; they may not be

@@ -1,4 +1,4 @@
-"""Crossing: one transfer between submeshes of which at least one has devices of another process.
+"""Crossing: one transfer between submeshes, at least one with devices of another process.
 
 A buffer that is donated while it is on offer would reach the receiver as an error, or with the values that overwrote
 it. So what may be, and what is a part of a buffer, is copied first, by one small program for each device.

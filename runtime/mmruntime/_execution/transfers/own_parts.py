@@ -126,7 +126,7 @@ def copied(value: Any) -> Any:
 
 
 def nothing_of(aval: Any, sharding: NamedSharding) -> Any:
-    """A global array of which this process holds nothing."""
+    """A global array without any part in this process."""
     shards: Sequence[Any] = ()
     weak = bool(getattr(aval, "weak_type", False))
     return _compat.global_array(tuple(aval.shape), aval.dtype, sharding, shards, weak=weak)

@@ -1,4 +1,4 @@
-"""What a function changes of the containers of its batch: on one device the caller's own, here those of a trace.
+"""Changes that a function makes to the containers of its batch: the caller's on one device, a trace's here.
 
 What is taken out of one is taken out of the caller's as well, as in `labels = batch.pop("y")`. What is put into one is
 made of one microbatch: in its place the caller's has an object that raises where anything reads it.
@@ -75,7 +75,7 @@ class BatchChanges:
         self._changes.append(functools.partial(change, *arguments))
 
     def _kept(self, given: dict[Any, Any], before: dict[Any, Any], after: dict[Any, Any], path: str) -> dict[Any, Any]:
-        """The entries of a container after the call: of those that are new only that they are."""
+        """The entries of a container after the call. Of new entries only their existence is known."""
         found = {}
         for key, value in after.items():
             place = f"{path}[{key!r}]"

@@ -38,7 +38,7 @@ _LATE_FACTORS = 3
 
 
 class NotExactWarning(UserWarning):
-    """Nothing is known of how microbatches' results make up those of the whole batch."""
+    """It is not known how the results of microbatches make up those of the whole batch."""
 
 
 @dataclass(frozen=True)
@@ -346,7 +346,7 @@ def given_verdicts(traced: TracedFunction, kinds: Sequence[str], dim: int) -> li
 
 
 def check_exact(traced: TracedFunction, proof: Proof, kinds: Sequence[str], parameters: Sequence[Any]) -> None:
-    """Raise where nothing is proved of a result that is to be exact.
+    """Raise where a result must be exact and nothing is proved about it.
 
     Args:
         traced: The function.

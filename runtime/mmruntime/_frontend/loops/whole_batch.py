@@ -61,7 +61,7 @@ def iteration_on_all(fun: Callable[..., Any], args: Sequence[Any], kwargs: Any) 
 
 
 def verdicts_of_sums(scan: Scan, whole: Any, sums: Sequence[int]) -> list[Verdict | None]:
-    """What the iterations' addends to some leaves of the carry are of those of one iteration on all pieces.
+    """How the iterations' addends to some leaves of the carry relate to those of one iteration on all pieces.
 
     Args:
         scan: The scan, with its helpers opened.

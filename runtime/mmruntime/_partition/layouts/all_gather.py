@@ -73,7 +73,7 @@ _Entries = list[tuple[str, ...]]
 
 @dataclass(eq=False, frozen=True)
 class _FrontOfLoop:
-    """What of a loop lays out and converts what comes from in front of it.
+    """The equations of a loop that only lay out and convert values from in front of it.
 
     Attributes:
         staying: The other equations of the loop.

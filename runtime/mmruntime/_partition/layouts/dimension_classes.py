@@ -193,7 +193,7 @@ class _Classes:
                     self._tie_all(inner, outer, shift)
 
     def _tie_all(self, inner: Var, outer: Var, shift: int) -> None:
-        """Tie the dimensions of one value to those of another that has some more in front, which stay whole."""
+        """Tie the dimensions of a value to the last ones of another; its further dimensions, in front, stay whole."""
         self._spoil((outer, dim) for dim in range(shift))
         for dim in range(len(inner.aval.shape)):
             self._tie([(inner, dim), (outer, dim + shift)])
@@ -265,7 +265,7 @@ class _Classes:
         return made, contracted, flops
 
     def _name(self, chosen: dict[Dim, DimensionClass]) -> set[str]:
-        """Note the names that constraints give; those of other dimensions."""
+        """Note the logical names that constraints give dimensions."""
         astray = set()
         for each in self._equations:
             if each.eqn.primitive is not constraint_p or each.layer < 0:
@@ -321,7 +321,7 @@ def _dims(eqn: Any) -> Iterator[Dim]:
 def _value_of(
     values: list[Var], chain: tuple[Frame, ...], among: int, readers: dict[Var, list[_ForwardEquation]]
 ) -> Var | None:
-    """The one value that leaves an expression, of those that follow from some values; None if there are several."""
+    """The one value that leaves an expression among those that follow from some values; None if there are several."""
     left, seen, leaving = list(values), set[Var](), set[Var]()
     while left:
         var = left.pop()

@@ -92,7 +92,7 @@ def _spec(entries: Any) -> PartitionSpec | None:
 
 
 def _over(mesh: Mesh, spec: PartitionSpec | None) -> PartitionSpec | None:
-    """The spec; None if its axes are those of another mesh of the same devices, which the program made itself."""
+    """The spec; None if its axes belong to another mesh of the same devices, made by the program itself."""
     return spec if spec_axes(spec or ()) <= set(mesh.axis_names) else None
 
 

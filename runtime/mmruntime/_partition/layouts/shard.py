@@ -151,7 +151,7 @@ class _SegmentJaxpr:
 
 
 class _Layouts:
-    """Layouts that are decided, and those that follow from them."""
+    """Layouts that are decided, and layouts that follow from them."""
 
     def __init__(self, step: Step, placement: Placement, decided: Mapping[Held, NamedSharding]) -> None:
         self.decided = dict(decided)

@@ -19,7 +19,7 @@ from mmruntime._partition.stacks.find_stacks import WholeStack
 
 
 def astray_stacks(stacks: Stacks, step: Step, placement: Placement, multimesh: MultiMesh) -> set[int]:
-    """Positions of the arguments of which a part does not lie on its stage."""
+    """Positions of the stacked arguments with a part that does not lie on its stage."""
     astray = set()
     for position, value in enumerate(stacks.inputs):
         if value.cut is None:

@@ -384,7 +384,7 @@ class _Builder:
         self.instructions.append(RunInstruction(spec, None, (), results))
 
     def _freed_after_last_use(self, kept: set[int]) -> tuple[Instruction, ...]:
-        """The instructions, each with the slots that none after it uses, but for those in `kept`."""
+        """The instructions, each with the slots that it is the last to use, without those in `kept`."""
         last: dict[int, int] = {}
         for position, item in enumerate(self.instructions):
             for slot in (*item.args, *item.results):

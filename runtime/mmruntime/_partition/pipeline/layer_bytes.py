@@ -83,14 +83,14 @@ def trial(step: Step, multimesh: MultiMesh) -> Trial:
 
 
 def programs_of(step: Step, placement: Placement) -> Trial:
-    """The programs of a step that is placed, with what it is to keep chosen."""
+    """The programs of a placed step, with the values to keep already chosen."""
     segments = segment(step, placement)
     after = recompute_residuals(step, placement, segments)
     return Trial(*after, segments if after == (step, placement) else segment(*after))
 
 
 def layer_bytes(made: Trial, index: int, layer_of: Callable[[Op], int | None], count: int) -> LayerBytes:
-    """What the layers of a loop hold, with what stands between them.
+    """The bytes that the layers of a loop hold, with the values between them.
 
     Args:
         made: The step.

@@ -193,7 +193,7 @@ def _check_interleaves(name: str, placement: tuple[int, ...]) -> None:
 
 
 def _check_fit(schedule: schedules.Schedule, placement: tuple[int, ...], count: int) -> schedules.Schedule:
-    """The user's own schedule, once its microbatches and stages are those of the loop, and it can run."""
+    """The user's own schedule, after a check that it fits the loop's microbatches and stages and can run."""
     if schedule.num_microbatches != count:
         raise ValueError(
             f"microbatch: the schedule {schedule.name!r} is for {schedule.num_microbatches} microbatches, but the "

@@ -64,7 +64,7 @@ def _lie_apart(leaves: Sequence[Any], multimesh: MultiMesh) -> bool:
 def warn_of_copies(
     name: str, step: Step, leaves: Sequence[Any], leaf_names: Sequence[str], multimesh: MultiMesh
 ) -> None:
-    """Warn of arrays that lie on several parts of the mesh, and of which a step that does not follow them copies each.
+    """Warn of arrays that lie on several parts of the mesh, each of which a step not placed after them copies.
 
     Args:
         name: The name of the step.

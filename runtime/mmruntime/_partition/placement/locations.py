@@ -82,7 +82,7 @@ class Locations:
         self._parent: dict[Key, Key] = {}
 
     def name(self, key: Key) -> str:
-        """The name of a place, by which places have one order in all processes."""
+        """The name of a place. It orders places alike in all processes."""
         return self._inputs.get(key, str(key))
 
     def root(self, key: Key) -> Key:

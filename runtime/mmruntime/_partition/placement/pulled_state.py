@@ -1,4 +1,4 @@
-"""State that lives away from its stage: which, how large, and because of which line."""
+"""State that lives away from its stage: which, how large, and the line that is the cause."""
 
 from __future__ import annotations
 

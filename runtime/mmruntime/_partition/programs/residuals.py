@@ -199,7 +199,7 @@ def cheapest_to_keep(
     made_of: Callable[[Value], Iterable[Value] | None],
     cost: Callable[[Value], int],
 ) -> set[Value]:
-    """The values to keep: of those that cost the least together, the ones from which the least is made again.
+    """The values to keep: the cheapest set, and among equals the one that leaves the least to recompute.
 
     A minimum cut of a network in which each value is an edge of its cost.
 

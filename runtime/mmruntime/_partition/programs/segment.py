@@ -191,7 +191,7 @@ def _levels(region: Region, placement: Placement, by_task: bool) -> dict[tuple[O
 
 
 def _previous_ordered(region: Region) -> dict[Op, tuple[Op, ...]]:
-    """For each equation with ordered effects, those that it comes after; each variant of a loop's body has its own."""
+    """For each equation with ordered effects, those that it comes after; each variant of a loop's body by itself."""
     variants = sorted({op.variant for op in region.ops if op.eqn.effects})
     found: dict[Op, tuple[Op, ...]] = {}
     for variant in variants:

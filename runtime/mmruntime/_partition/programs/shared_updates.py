@@ -119,7 +119,7 @@ def _scalars(ops: Iterable[Op]) -> list[Op]:
 
 
 def _kind(ops: Iterable[Op]) -> Hashable:
-    """What some equations do, but for their parameters: what is compiled once is decided by more than that."""
+    """What some equations do, without their parameters. Whether they are compiled once depends on more."""
     numbers: dict[Var, int] = {}
 
     def operand(atom: Any) -> Hashable:
@@ -169,7 +169,7 @@ class _Comparison:
         self._left = _MOST_STEPS
 
     def of(self, one: _Kinds, other: _Kinds) -> _Kinds:
-        """The longest sequence of kinds that are among those of both, in this order; where that takes long, none."""
+        """The longest common subsequence of kinds of both; empty where finding it would take long."""
         if (one, other) not in self._known:
             self._known[one, other] = self._found(one, other)
         return self._known[one, other]

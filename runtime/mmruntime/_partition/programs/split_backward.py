@@ -57,7 +57,7 @@ def halves_of(segment: Segment, region: Region, segments: Segments) -> list[Segm
 
 
 def halve(ops: Sequence[Op], summed: Collection[Var], awaited: Collection[Var]) -> tuple[list[Op], list[Op]]:
-    """Cut equations into those that pass cotangents on, and those that only make weight gradients of them.
+    """Split equations into those that pass cotangents on and those that only make weight gradients from them.
 
     The second ones are the last equations before each accumulator: the contraction over the batch, and those that only
     reshape, convert or add up its result. Equations that lead to several accumulators, or come before the contraction,
@@ -145,7 +145,7 @@ def split_scan(op: Op, last: Collection[Var], halve: Halve) -> tuple[list[Op], l
 
 @dataclass(frozen=True)
 class _BackwardScan:
-    """A scan, with the variables of its body that are carried, and those of slices."""
+    """A scan with its body's variables, carried ones and slices apart."""
 
     eqn: Any
     body: Any

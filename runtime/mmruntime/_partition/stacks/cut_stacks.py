@@ -72,7 +72,7 @@ class BorderValue:
 
 @dataclass(frozen=True)
 class Stacks:
-    """How the arguments and results of a step are made up of those of the step that is cut.
+    """How arguments and results of the original step are made up of those of the step with cut stacks.
 
     Attributes:
         inputs: The arguments.
@@ -98,7 +98,7 @@ class Stacks:
         return {part: value for position, value in values.items() for part in self.inputs[position].positions}
 
     def left_whole(self, positions: Collection[int]) -> Stacks:
-        """These stacks, with arguments of which they say that they were not cut."""
+        """These stacks, with the given arguments marked as not cut."""
         more = (WholeStack(tuple(sorted(positions)), (), "", ""),) if positions else ()
         return replace(self, whole=(*self.whole, *more))
 
@@ -207,7 +207,7 @@ class _Cutter:
         return self._sliced[atom, cut].atoms
 
     def dense(self, atom: Atom, cut: StackCut, like: Op | None) -> list[Atom]:
-        """The parts of a value, with arrays for those that are zero."""
+        """The parts of a value, with arrays in the place of symbolic zeros."""
         return self._dense(_Parts(cut, self.cut(atom, cut, like)), atom.aval, like)
 
     def _dense(self, parts: _Parts, aval: Any, like: Op | None) -> list[Atom]:

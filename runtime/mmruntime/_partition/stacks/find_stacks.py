@@ -1,4 +1,4 @@
-"""Find stacks: arrays of all layers of which each stage's tasks read their own, and what is to be cut along with them.
+"""Find stacks: arrays of all layers, of which each stage's tasks read their own part, and what is cut with them.
 
 A stack of `n` layers is read in slices, `slice(w, 0, n // 2)` by a task of the first stage and so on. Where the layers
 of each stage are one of as many equal parts as there are stages, in order, the stack is cut into these parts. Gradients
@@ -83,7 +83,7 @@ class WholeStack:
 
 @dataclass(frozen=True)
 class StackCuts:
-    """What is to be cut in a step.
+    """The stacks to cut in a step.
 
     Attributes:
         of: The cut of each variable, where its equation allows it.
@@ -144,7 +144,7 @@ def find_stacks(step: Step, multimesh: MultiMesh, names: Sequence[str] = ()) -> 
 
 
 def _as_namesakes(step: Step, cuts: Mapping[Var, StackCut], names: Sequence[str]) -> dict[Var, StackCut]:
-    """Cuts for state that tasks have no part in: those of the parameter at the same place in the tree.
+    """Cuts for state that no task reads: the cut of the parameter at the same place in the tree.
 
     Such are the moments of a target network, whose update by the optimizer is thrown away.
     """
@@ -165,7 +165,7 @@ def _as_namesakes(step: Step, cuts: Mapping[Var, StackCut], names: Sequence[str]
 
 
 def _reached(eqn: Any, arrays: Collection[Var]) -> set[Var]:
-    """The results of an equation that are computed from some arrays; in a conditional, from those of each branch."""
+    """The results of an equation that depend on some arrays; in a conditional, through any branch."""
     if eqn.primitive is not _compat.cond_p:
         # A scalar of tasks, such as the norm of all gradients, has no layers.
         return (
@@ -203,7 +203,7 @@ def _whole_stacks(
     uneven: Mapping[Var, tuple[str, list[set[int]], Op]],
     read: Mapping[Var, list[_LayerSlice]],
 ) -> Iterator[WholeStack]:
-    """The stacks among the inputs that cannot be cut, those that are dealt out alike together."""
+    """The stacks among the inputs that cannot be cut, grouped by how they are dealt out."""
     groups: dict[tuple[Any, ...], list[Var]] = defaultdict(list)
     for var, (axis, layers, op) in uneven.items():
         groups[axis, tuple(map(len, layers)), at_line(op.eqn)].append(var)
@@ -272,7 +272,7 @@ class _LayerSlices:
         return found
 
     def made(self, shapes: Mapping[tuple[tuple[int, ...], int], StackCut]) -> dict[Var, StackCut]:
-        """Gradients and other results in the shape of a stack, of which each stage's tasks make a part.
+        """Gradients and other results in the shape of a stack; each stage's tasks make a part.
 
         Args:
             shapes: The cut of the stacks that are read, by their shapes and dimensions.

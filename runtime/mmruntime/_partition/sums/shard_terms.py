@@ -48,7 +48,7 @@ _ANY: Axes = ("*",)
 
 @dataclass(frozen=True)
 class LaidOutBody:
-    """Equations, with what is known about the layout of their values.
+    """Equations and what is known about the layout of their values.
 
     Attributes:
         like: An open jaxpr, to make others of.
@@ -481,7 +481,7 @@ class _CallInTerms:
         around: LaidOutBody,
         specs: Mapping[Var, Spec],
     ) -> _CallInTerms:
-        """The call with those of the wanted results in terms that can be, and these operands in terms."""
+        """The call with these operands in terms, and as many of the wanted results in terms as can be."""
         inner, laid = _bodies(eqn), _bodies(laid_out)
         is_scan = eqn.primitive is _compat.scan_p
         num_consts, num_carry = _compat.scan_counts(eqn) if is_scan else (0, 0)

@@ -29,7 +29,7 @@ ToSubmesh = Callable[[Sequence[Names], Sequence[int], Collection[str]], Partitio
 def onto_submesh(
     eqn: Any, mesh: Mesh, multimesh: MultiMesh, task: str | None, known: Collection[str], translate: ToSubmesh
 ) -> Any:
-    """An equation with the shardings and meshes among its parameters translated to a submesh; not those in its bodies.
+    """An equation with the shardings and meshes of its own parameters, not its bodies, translated to a submesh.
 
     Args:
         eqn: The equation, for which `lays_out` holds.
@@ -51,7 +51,7 @@ def onto_submesh(
 
 
 def named_axes(eqn: Any) -> frozenset[str]:
-    """The mesh axes that an equation names: those of its shardings, and all of a mesh, as that of `shard_map`."""
+    """The mesh axes that an equation names: in its shardings, or all axes of its mesh, as of a `shard_map`."""
 
     def names(value: Any) -> Iterator[str]:
         if type(value) in (tuple, list):

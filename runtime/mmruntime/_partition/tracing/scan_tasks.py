@@ -64,7 +64,7 @@ def _place(task: Task) -> Task:
 
 
 class _ScanParts:
-    """A body, cut into parts: for each equation its part, (level, task), in the order of which the parts run."""
+    """A body cut into parts: for each equation its part, (level, task). Parts run in this order."""
 
     def __init__(self, body: MarkedScan, invariant: Mapping[Var, Atom], ops: list[Op], outs: list[Atom]) -> None:
         self.body = body

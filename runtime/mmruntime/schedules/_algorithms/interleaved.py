@@ -29,7 +29,7 @@ def interleaved(sizes: ScheduleSizes) -> Order:
 
 
 def interleaved_rows(num_submeshes: int, num_microbatches: int, chunks: int, slices: int = 1) -> Rows:
-    """The order of `interleaved`, in which each microbatch may be several slices of its sequence.
+    """The order of `interleaved`, where a microbatch may be several slices of its sequence.
 
     A slice is a unit of its own, number `microbatch * slices + slice`. Groups are of whole microbatches, with a slice
     or more for each submesh; backward passes of a microbatch go from its last slice to its first, so the first of them
