@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from mmrewrite.cli.reports import DEFAULT_FORMAT, formats_of
+from mmrewrite.cli.source_options import SourceOptions
 from mmrewrite.cli.terminal.style import ALWAYS, AUTO, NEVER, set_color
 
 if TYPE_CHECKING:
@@ -166,13 +167,25 @@ class _Limit(Number):
 _limit = functools.partial(click.option, type=_Limit(0, min_open=True))
 # For commands that run the user's programs.
 limit_options = _all_of(
-    _limit("--time-limit", default=1800, metavar="SECONDS", show_default=True, help="End a program that runs longer."),
+    _limit(
+        "--time-limit",
+        default=SourceOptions.time_limit,
+        metavar="SECONDS",
+        show_default=True,
+        help="End a program that runs longer.",
+    ),
     _limit(
         "--memory-limit",
         metavar="GB",
         help="End a program that takes more; by default nine tenths of the machine's (Linux).",
     ),
-    _limit("--output-limit", default=64, metavar="MB", show_default=True, help="End a program that prints more."),
+    _limit(
+        "--output-limit",
+        default=SourceOptions.output_limit,
+        metavar="MB",
+        show_default=True,
+        help="End a program that prints more.",
+    ),
 )
 # For reviews that show a traced step: `--entry` and what belongs to it, and what `verify` has found.
 trace_options = _all_of(

@@ -2,7 +2,8 @@
 
 A function and the types of its arguments come in, a `Program` of instructions over numbered slots goes out. Elsewhere
 a program is a `Segment`, the equations that are compiled as one, by its `ProgramSpec`. `_step/plan.py` calls the
-passes, each of which changes none of its arguments, and has their order; the folders, in that of imports:
+passes, each of which changes none of its arguments, and has their order, in which `pipeline` cuts layers before it
+orders programs. The folders, by what they import:
 
 - `tracing`: flat equations, each with its task.
 - `stacks`: arrays that hold the layers of several stages, as one array for each stage.
