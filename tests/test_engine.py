@@ -285,6 +285,19 @@ class TestSelfChecks:
         assert not checked.changed
         assert "(text outside the edited statements changed)" in (checked.failure or "")
 
+    @pytest.mark.parametrize("rest", ["", "def f():\n    nonlocal x\n"])
+    def test_a_result_without_hints_is_read_only_where_it_does_not_compile(self, rest: str) -> None:
+        facts = read_facts(files(module=HINTED)[0], ())
+        assert isinstance(facts, Facts)
+        result, seen = Rewrite(facts.path, facts.file.data, facts.file.data + f"\n{rest}".encode()), list[str]()
+
+        def read(file: SourceFile) -> Facts:
+            seen.append(file.path)
+            return facts
+
+        self_check({facts.path: result}, [facts], SecondRun(read, lambda modules: {}, "", "", lambda file: False))
+        assert seen == ([facts.path] if rest else [])
+
 
 class BreakSyntax(MeshCodemod):
     directive = "task"

@@ -132,7 +132,13 @@ def _rewrite_modules(
         outcomes = _decide(modules, codemods, load, settings, starred_in=starred_in, callers=callers, beside=beside)
         return {facts.path: rewritten(facts, outcomes[facts.path]) for facts in modules}
 
-    second = SecondRun(lambda file: _read(file, codemods, settings, reexports), again, "rewritten", "statements")
+    second = SecondRun(
+        lambda file: _read(file, codemods, settings, reexports),
+        again,
+        "rewritten",
+        "statements",
+        lambda file: bool(reexports.every) or has_mark(file),
+    )
     return self_check(results, hinted, second, settings.track)
 
 
