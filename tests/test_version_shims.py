@@ -87,6 +87,10 @@ CONSTANTS = (
     "try:\n    from jax import set_mesh\n    FOUND = True\nexcept ImportError:\n    FOUND = False\n"
     "def at_least(*release):\n    now = tuple(int(part) for part in jax.__version__.split('.'))\n"
     "    return now[:len(release)] >= release\n"
+    "class Versions:\n    @staticmethod\n    def has(minor=None):\n        if minor is None:\n            return True\n"
+    "        return jax.__version_info__[1] >= minor\n"
+    "def numbers(text):\n    found = []\n    for each in text.split('.'):\n        found.append(int(each))\n"
+    "    return found\n"
 )
 
 
@@ -121,6 +125,8 @@ CONSTANTS = (
         ("at_least(0, 13)", False),
         ("compat.at_least('0.5')", True),
         ("compat.NEW", True),
+        ("Versions.has(13)", False),
+        ("numbers(jax.__version__) >= [0, 5]", None),
         ("x and OLD", False),
         ("x or NEW", True),
         ("hasattr(jax, name)", None),

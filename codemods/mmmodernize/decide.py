@@ -39,7 +39,7 @@ from mmmodernize.sites.decision import (
     refusal_of,
     restored,
 )
-from mmmodernize.sites.site import Location, ModernizeContext, ModuleDraft, OldNameSite, SiteLeft
+from mmmodernize.sites.site import Location, ModernizeContext, ModuleDraft, OldNameSite, SharedFlow, SiteLeft
 from mmmodernize.sites.version_guards import guard_of
 from mmrewrite.codemod.refusal import SiteRefused
 from mmrewrite.engine.comment_places import kept_comments
@@ -323,7 +323,7 @@ def _context(modules: Sequence[Facts], run: _ModernizeRun) -> ModernizeContext:
     for facts in modules:
         facts.names.homes = moved
     project = ProjectAsWritten(modules, run.load, ())
-    return ModernizeContext(
+    context = ModernizeContext(
         project,
         {facts.path: _uses(facts, project, run) for facts in modules},
         settings,
@@ -333,6 +333,8 @@ def _context(modules: Sequence[Facts], run: _ModernizeRun) -> ModernizeContext:
         lacking,
         run.hidden,
     )
+    project.once("values", lambda: context.analysis(SharedFlow))
+    return context
 
 
 @lru_cache(maxsize=2)
@@ -352,11 +354,7 @@ def _uses(facts: Facts, project: Project, run: _ModernizeRun) -> ModuleUses:
             is_own = package in ROOTS and bool(own)
             return is_own and (copy_of(package, project, facts) is not None or project.defines(name, facts))
 
-        def elsewhere(name: str) -> ModuleUses | None:
-            other = project.module(name, facts)
-            return None if other is None else run.uses.get(other) or run.uses_of(other)
-
-        uses.defines, uses.elsewhere = defines, elsewhere
+        uses.defines, uses.project = defines, project
         return uses
 
 

@@ -10,13 +10,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
-from typing import NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, overload
 
 from mmrewrite.project.facts import Facts
 from mmrewrite.source.names import Binding, Scope
 from mmrewrite.source.spans import span
 from mmrewrite.source.text import expression_in
 from mmrewrite.source.walk import children, walk
+
+if TYPE_CHECKING:
+    from mmrewrite.project.project import Project
 
 _Node = TypeVar("_Node", bound=ast.AST)
 _Other = TypeVar("_Other", bound=ast.AST)
@@ -79,14 +82,14 @@ class ModuleUses:
 
     `nodes` are all nodes in the order of `ast.walk`, but for those of operators and of `ctx`, and then those of
     annotations in strings, which are `quoted`. `defines` tells which names of libraries the project defines itself: no
-    use of one is a use of the library's. `elsewhere` gives the project's module of a name that this one may import.
+    use of one is a use of the library's. `project` is the one that they and their imports are of.
     """
 
     facts: Facts
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
     nodes: list[ast.AST] = field(default_factory=list)
     defines: Callable[[str], bool] = field(default=lambda name: False)
-    elsewhere: Callable[[str], ModuleUses | None] = field(default=lambda name: None)
+    project: Project | None = None
 
     def __post_init__(self) -> None:
         self._scopes: dict[ast.AST, Scope] = {}

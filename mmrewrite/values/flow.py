@@ -102,7 +102,7 @@ class ValueFlow:
         """The uses of names of a module."""
         known = self._modules.get(facts.path) or self._loaded.get(facts.path)
         if known is None:
-            known = self._loaded[facts.path] = ModuleUses(facts)
+            known = self._loaded[facts.path] = ModuleUses(facts, project=self.project)
         return known
 
     def full_name(self, module: ModuleUses, node: ast.expr) -> str | None:
@@ -685,7 +685,7 @@ def values_of(project: Project) -> ValueFlow:
 
     def build() -> ValueFlow:
         every = project.imported_by((*project.facts.values(), *project.callers)).values()
-        return ValueFlow(project, {facts.path: ModuleUses(facts) for facts in every})
+        return ValueFlow(project, {facts.path: ModuleUses(facts, project=project) for facts in every})
 
     return project.once("values", build)
 

@@ -66,7 +66,7 @@ def uses_of_newer(
     project = ProjectAsWritten(read, load, ())
     for facts in read:
         try:
-            found = list(_uses(ModuleUses(facts), project, lacking))
+            found = list(_uses(ModuleUses(facts, project=project), project, lacking))
         except Exception as error:
             yield NewerUses(back(unchanged(facts.file, failure_of(error))))
             continue

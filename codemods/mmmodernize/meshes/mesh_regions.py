@@ -305,7 +305,7 @@ class MeshRegions:
             kinds = ("hint", "library")
             self._has_members[facts.path] = any(
                 member.kind not in kinds and not member.is_unsure
-                for member in find_members(ModuleUses(facts), self._contexts)
+                for member in find_members(ModuleUses(facts, project=self._reach.project), self._contexts)
             )
         return self._has_members[facts.path]
 

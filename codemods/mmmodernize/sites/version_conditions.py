@@ -18,8 +18,22 @@ from mmmodernize.names.name_index import ROOTS, TITLES, last_releases, numbers, 
 from mmmodernize.names.newer_index import newer_names
 from mmmodernize.names.private_index import private_name
 from mmrewrite.project.uses import ModuleUses
-from mmrewrite.source.functions import with_defaults
-from mmrewrite.source.names import Binding, Scope
+from mmrewrite.source.names import Scope
+from mmrewrite.values.flow import ValueFlow
+from mmrewrite.values.library import is_followed
+from mmrewrite.values.value import (
+    ANY_ITEM,
+    Access,
+    By,
+    CallArguments,
+    CallFrame,
+    Display,
+    Key,
+    Path,
+    Unknown,
+    Value,
+    attribute,
+)
 
 # What packages are called, with JAX's binaries, which have its releases.
 _PACKAGES = {name: name for name in TITLES} | {
@@ -53,7 +67,9 @@ _OF_TEXT = frozenset(("split", "rsplit", "partition", "rpartition", "startswith"
 _PLAIN: Mapping[str, Callable[..., object]] = {
     f"builtins.{each.__name__}": each for each in (tuple, list, int, float, str, len, bool, any, all)
 }
-_MOST_STEPS = 400
+# What is computed here, though values are followed through it elsewhere.
+_OWN = frozenset((*_PLAIN, *_INSTALLED, *(f"builtins.{name}" for name in ("hasattr", "getattr", "dir", "map"))))
+_MOST_STEPS = 1000
 
 
 @dataclass(frozen=True)
@@ -138,73 +154,142 @@ class _Members:
     module: str
 
 
+# What is computed of its parts; whatever else is written, the flow of values goes back from.
+_COMPUTED = (
+    *(ast.Constant, ast.Tuple, ast.List, ast.UnaryOp, ast.BoolOp, ast.IfExp, ast.NamedExpr, ast.Compare),
+    *(ast.Subscript, ast.ListComp, ast.GeneratorExp, Display),
+)
+
+
 @dataclass
 class ConditionReader:
     """Computes conditions for some releases.
 
     `asked` is the package whose releases decide a part that is not known, and `read` one that any part asks for. `runs`
     says whether the releases come to a statement where they come to what is around it, None if that is not known.
+    `frame` is the call by which that is asked of a function.
     """
 
     releases: Releases
+    flow: ValueFlow
     runs: Callable[[ModuleUses, ast.AST, ast.AST, ConditionReader], bool | None]
     asked: str | None = None
     read: str | None = None
     is_text: bool = False
+    frame: CallFrame | None = None
     _steps: int = 0
-    _following: set[ast.AST] = field(default_factory=set)
+    _following: set[Value] = field(default_factory=set)
+    _elements: dict[ast.AST, object] = field(default_factory=dict)
 
-    def truth(self, module: ModuleUses, test: ast.expr, scope: Scope) -> bool | None:
+    def truth(self, module: ModuleUses, test: ast.expr) -> bool | None:
         """Whether a condition holds; None if it is not known. Of `a and b` one part may decide."""
         match test:
             case ast.BoolOp(op=joined, values=values):
-                decides, found = isinstance(joined, ast.Or), [self.truth(module, each, scope) for each in values]
+                decides, found = isinstance(joined, ast.Or), [self.truth(module, each) for each in values]
                 return decides if decides in found else (None if None in found else not decides)
             case ast.UnaryOp(op=ast.Not(), operand=operand):
-                opposite = self.truth(module, operand, scope)
+                opposite = self.truth(module, operand)
                 return None if opposite is None else not opposite
             case _:
                 outer, self.read = self.read, None
                 try:
-                    holds = bool(self.value(module, test, scope, {}))
-                    # What asks for no version may be set by hand.
-                    return holds if self.read is not None else None
+                    holds = bool(self.value(Value(module, test, (), self.frame)))
+                    # What asks for no version may be set by hand, but for what a call in view is given.
+                    return holds if self.read is not None or self.frame is not None else None
                 except _NotKnown:
-                    asked = self.read or _named_in(module, test, scope)
+                    asked = self.read or _named_in(module, test, module.scope_of(test))
                     self.asked = self.asked or (asked if asked != PYTHON else None)
                     return None
                 finally:
                     self.read = self.read or outer
 
-    def value(self, module: ModuleUses, node: ast.expr, scope: Scope, own: Mapping[str, object]) -> object:
-        """The value of an expression.
-
-        Args:
-            module: The module that it stands in.
-            node: The expression.
-            scope: The scope that it is evaluated in.
-            own: The values of names of a function or comprehension.
+    def value(self, value: Value) -> object:
+        """What a value is.
 
         Raises:
-            _NotKnown: If it is none that is computed here.
+            _NotKnown: If it is nothing that is computed here.
         """
         self._steps += 1
-        if self._steps > _MOST_STEPS:
+        if self._steps > _MOST_STEPS or value in self._following:
             raise _NotKnown
+        match value:
+            case (_, str(name), path, _) if name in _OWN or not is_followed(name):
+                return self._outside(name, path)
+            case (_, head, path, _) if isinstance(head, _COMPUTED):
+                return self._done(self._computed(value), path)
+            case (module, ast.Name(id=name) as node, path, _):
+                owner = module.scope_of(node).owner(name)
+                bound = owner.bindings[name][0].node if owner is not None else None
+                if bound in self._elements:
+                    return self._done(self._elements[bound], path)
+                if owner is None and path and path[0].kind is By.CALL and module.full_name(node) is None:
+                    return self._done(self._called("", path[0].what), path[1:])
+            case _:
+                pass
+        self._following.add(value)
+        try:
+            before = self._before(value)
+            return None if before is None else self.value(before)
+        finally:
+            self._following.discard(value)
+
+    def _before(self, value: Value) -> Value | None:
+        """The one value that another is where the releases run; None for a function that ends without one."""
+        head, found = value.head, list[Value]()
+        for each in self.flow.behind(value):
+            if isinstance(each, Unknown):
+                raise _NotKnown
+            found.append(each)
+        is_returned = isinstance(head, ast.FunctionDef) and bool(value.path) and value.path[0].kind is By.CALL
+        if len(found) > 1 or is_returned:
+            found = [*self._run(value, found, is_first=is_returned)]
+        if len(found) != 1 and not (is_returned and not found):
+            raise _NotKnown
+        is_list = bool(found) and isinstance(found[0].head, ast.List | ast.ListComp)
+        if is_list and len(self.flow.behind(value.done(ANY_ITEM))) > 1:
+            # More is put into it later.
+            raise _NotKnown
+        return found[0] if found else None
+
+    def _run(self, value: Value, found: Sequence[Value], *, is_first: bool) -> Sequence[Value]:
+        """Those of several values that stand where the releases run: up to the first, or from the last that does."""
+        owner = value.module.scope_of(value.head).owner(value.head.id) if isinstance(value.head, ast.Name) else None
+        outer, runs = self.frame, list[tuple[Value, bool | None]]()
+        for each in found:
+            around = value.head if is_first else owner.node if owner is not None else each.module.facts.tree
+            if isinstance(each.head, str):
+                # It is imported, if it is there.
+                runs.append((each, self._has(*each.head.rpartition(".")[::2])))
+                continue
+            if not isinstance(each.head, ast.AST) or not isinstance(around, ast.AST):
+                raise _NotKnown
+            self.frame = each.frame
+            try:
+                runs.append((each, self.runs(each.module, each.module.statement_of(each.head), around, self)))
+            finally:
+                self.frame = outer
+        certain = [place for place, (_, is_run) in enumerate(runs) if is_run]
+        if is_first:
+            runs = runs[: certain[0] + 1] if certain else runs
+        else:
+            runs = runs[max(certain, default=0) :]
+        return [each for each, is_run in runs if is_run is not False]
+
+    def _computed(self, value: Value) -> object:
+        """What an expression is that has parts, before anything is done to it."""
+        node = value.head
 
         def of(part: ast.expr) -> object:
-            return self.value(module, part, scope, own)
+            return self.value(Value(value.module, part, (), value.frame))
 
         match node:
-            case ast.Constant(value=value):
-                return value
+            case Display(is_mapping=False, is_loose=False, entries=entries) if not any(each for *_, each in entries):
+                return tuple(self.value(each) for _, each, _ in entries)
+            case ast.Constant(value=constant):
+                return constant
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
                 found = [of(each) for each in parts]
                 return tuple(found) if isinstance(node, ast.Tuple) else found
-            case ast.Name(id=name) if name in own:
-                return own[name]
-            case ast.Name() | ast.Attribute():
-                return self._named(module, node, scope, own)
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return not of(operand)
             case ast.BoolOp(op=joined, values=values):
@@ -220,41 +305,63 @@ class ConditionReader:
             case ast.Compare():
                 sides = [of(node.left), *map(of, node.comparators)]
                 return all(map(self._compared, node.ops, sides, sides[1:]))
-            case ast.Subscript():
-                return self._item(of(node.value), node.slice, of)
+            case ast.Subscript(value=held, slice=ast.Slice() as cut):
+                parts_of_slice = [None if each is None else of(each) for each in (cut.lower, cut.upper, cut.step)]
+                return _item(of(held), _made(slice, *parts_of_slice))
+            case ast.Subscript(value=held, slice=key):
+                return _item(of(held), of(key))
             case ast.ListComp(elt=each, generators=[one]) | ast.GeneratorExp(elt=each, generators=[one]):
-                return list(self._comprehended(module, each, one, scope, own))
-            case ast.Call():
-                return self._called(module, node, scope, own)
+                return list(self._comprehended(each, one, of))
             case _:
                 raise _NotKnown
 
-    def _named(
-        self, module: ModuleUses, node: ast.Name | ast.Attribute, scope: Scope, own: Mapping[str, object]
-    ) -> object:
-        full = module.facts.names.resolve(node, scope)
-        if full is not None and (version := self._version(full)) is not None:
-            return version
-        bound = self._definition(module, node, full, scope)
-        if bound is not None:
-            owner, binding, around = bound
-            if binding.value is None or binding.kind != "value" or binding.node in self._following:
+    def _comprehended(
+        self, each: ast.expr, one: ast.comprehension, of: Callable[[ast.expr], object]
+    ) -> Iterator[object]:
+        values = of(one.iter)
+        if not isinstance(values, tuple | list) or not isinstance(one.target, ast.Name):
+            raise _NotKnown
+        for value in values:
+            self._elements[one.target] = value
+            if all(map(of, one.ifs)):
+                yield of(each)
+
+    def _done(self, found: object, path: Path) -> object:
+        """What some steps make of what is known."""
+        match path:
+            case []:
+                return found
+            case [Access(By.ATTRIBUTE, "release"), *rest] if isinstance(found, _Version):
+                return self._done(found.release, (*rest,))
+            case [Access(By.ATTRIBUTE, "major" | "minor" | "micro" | "patch" as part), *rest] if isinstance(
+                row := found.release if isinstance(found, _Version) else found, tuple
+            ):
+                place = {"major": 0, "minor": 1}.get(part, 2)
+                return self._done((*row, 0, 0, 0)[place], (*rest,))
+            case [Access(By.ATTRIBUTE, str(method)), Access(By.CALL, call), *rest] if method in _OF_TEXT and isinstance(
+                found, str
+            ):
+                return self._done(_made(getattr(found, method), *self._arguments(call)), (*rest,))
+            case [Access(By.ITEM, Key(text=key)), *rest]:
+                return self._done(_item(found, key), (*rest,))
+            case _:
                 raise _NotKnown
-            self._following.add(binding.node)
-            try:
-                names = owner.facts.names
-                return self.value(owner, binding.value, names.evaluates(binding, around), {})
-            finally:
-                self._following.discard(binding.node)
-        if isinstance(node, ast.Attribute):
-            value = self.value(module, node.value, scope, own)
-            if isinstance(value, _Version) and node.attr == "release":
-                return value.release
-            part = {"major": 0, "minor": 1, "micro": 2, "patch": 2}.get(node.attr)
-            row = value.release if isinstance(value, _Version) else value
-            if part is not None and isinstance(row, tuple):
-                return (*row, 0, 0, 0)[part]
-        raise _NotKnown
+
+    def _arguments(self, call: CallArguments) -> list[object]:
+        if call.keywords or any(each.is_starred for each in call.positional):
+            raise _NotKnown
+        return [self.value(each.value) for each in call.positional]
+
+    def _outside(self, name: str, path: Path) -> object:
+        """What something out of the project is, such as a version, or what a function gives for one."""
+        parts = name.split(".")
+        for length in range(len(parts), 0, -1):
+            version = self._version(".".join(parts[:length]))
+            if version is not None:
+                return self._done(version, (*map(attribute, parts[length:]), *path))
+        if not path or path[0].kind is not By.CALL:
+            raise _NotKnown
+        return self._done(self._called(name, path[0].what), path[1:])
 
     def _version(self, full: str) -> object:
         """The version that a full name stands for, None if it is none."""
@@ -272,44 +379,6 @@ class ConditionReader:
         self.read = _PACKAGES[package]
         release = self.releases.of[self.read]
         return _VersionText(".".join(map(str, release))) if as_text else release
-
-    def _definition(
-        self, module: ModuleUses, node: ast.expr, full: str | None, scope: Scope
-    ) -> tuple[ModuleUses, Binding, Scope] | None:
-        """The one binding of a name of the project that may have run, with its module and the scope that has it."""
-        owner: Scope | None = None
-        found: Sequence[Binding] = ()
-        if isinstance(node, ast.Name):
-            owner = scope.owner(node.id)
-            found = owner.bindings[node.id] if owner is not None else ()
-        if full is not None and (owner is None or any(each.kind == "import" for each in found)):
-            home, _, name = full.rpartition(".")
-            other = module.elsewhere(home) if home else None
-            if other is not None and name in other.facts.names.scope.bindings:
-                module, owner = other, other.facts.names.scope
-                found = owner.bindings[name]
-        if owner is None:
-            return None
-        # Not known, if what decides it is this.
-        if len(found) > 1:
-            found = self._last_of(module, found, owner)
-        return (module, found[0], owner) if len(found) == 1 else None
-
-    def _last_of(self, module: ModuleUses, bindings: Sequence[Binding], owner: Scope) -> Sequence[Binding]:
-        """The bindings that a name may have in the end, by the branches that the releases take."""
-        if any(each.node in self._following for each in bindings):
-            return bindings
-        self._following.update(each.node for each in bindings)
-        try:
-            ran = [
-                (each, found)
-                for each in bindings
-                if (found := self.runs(module, each.node, owner.node, self)) is not False
-            ]
-        finally:
-            self._following.difference_update(each.node for each in bindings)
-        certain = [place for place, (_, found) in enumerate(ran) if found]
-        return [each for each, _ in ran[max(certain, default=0) :]]
 
     def _compared(self, kind: ast.cmpop, left: object, right: object) -> bool:
         if isinstance(kind, ast.In | ast.NotIn):
@@ -330,68 +399,38 @@ class ConditionReader:
             self.is_text = True
         return bool(found)
 
-    def _item(self, value: object, place: ast.expr, of: Callable[[ast.expr], object]) -> object:
-        if not isinstance(value, tuple | list | str):
-            raise _NotKnown
-        if isinstance(place, ast.Slice):
-            parts = [None if each is None else of(each) for each in (place.lower, place.upper, place.step)]
-            return _made(operator.getitem, value, _made(slice, *parts))
-        return _made(operator.getitem, value, of(place))
-
-    def _comprehended(
-        self, module: ModuleUses, each: ast.expr, one: ast.comprehension, scope: Scope, own: Mapping[str, object]
-    ) -> Iterator[object]:
-        values = self.value(module, one.iter, scope, own)
-        if not isinstance(values, tuple | list) or not isinstance(one.target, ast.Name):
-            raise _NotKnown
-        for value in values:
-            inner = {**own, one.target.id: value}
-            if all(self.value(module, test, scope, inner) for test in one.ifs):
-                yield self.value(module, each, scope, inner)
-
-    def _called(self, module: ModuleUses, node: ast.Call, scope: Scope, own: Mapping[str, object]) -> object:
-        if node.keywords or any(isinstance(each, ast.Starred) for each in node.args):
-            raise _NotKnown
-        full = module.facts.names.resolve(node.func, scope) or ""
-        first = node.args[0] if node.args else None
-        if full in ("builtins.hasattr", "builtins.getattr", "builtins.dir") and first is not None:
-            home = module.facts.names.resolve(first, scope)
+    def _called(self, name: str, call: CallArguments) -> object:
+        """What a function out of the project gives."""
+        first = call.first()
+        if name in ("builtins.hasattr", "builtins.getattr", "builtins.dir") and first is not None:
+            home = self.flow.must(first, _full_name)
             if home is None or home.partition(".")[0] not in ROOTS:
                 raise _NotKnown
-            if full == "builtins.dir":
+            if name == "builtins.dir":
                 return _Members(home)
-            is_there = self._has(home, self.value(module, node.args[1], scope, own))
-            if full == "builtins.hasattr":
+            asked, default = call.at(1), call.at(2)
+            is_there = asked is not None and self._has(home, self.value(asked))
+            if name == "builtins.hasattr":
                 return is_there
-            if not is_there and len(node.args) == 3:
-                return self.value(module, node.args[2], scope, own)
-            return _Object()
-        if full == "builtins.map" and len(node.args) == 2:
-            made = _PLAIN.get(module.facts.names.resolve(node.args[0], scope) or "")
-            values = self.value(module, node.args[1], scope, own)
+            return self.value(default) if not is_there and default is not None else _Object()
+        if name == "builtins.map" and first is not None and len(call.positional) == 2:
+            made, values = _PLAIN.get(self.flow.must(first, _full_name) or ""), self.value(call.positional[1].value)
             if made is None or not isinstance(values, tuple | list):
                 raise _NotKnown
             return [_made(made, each) for each in values]
-        arguments = [self.value(module, each, scope, own) for each in node.args]
-        if full in _PLAIN:
-            return _made(_PLAIN[full], *arguments)
-        if _MADE_OF_TEXT.fullmatch(full) is not None and len(arguments) == 1:
+        arguments = self._arguments(call)
+        if name in _PLAIN:
+            return _made(_PLAIN[name], *arguments)
+        if _MADE_OF_TEXT.fullmatch(name) is not None and len(arguments) == 1:
             return _Version.of(arguments[0])
-        if full in _INSTALLED and len(arguments) == 1:
+        if name in _INSTALLED and len(arguments) == 1:
             if arguments[0] not in _PACKAGES:
                 raise _NotKnown
             return self._release(str(arguments[0]), as_text=True)
-        if full == "importlib.util.find_spec" and len(arguments) == 1:
-            home, _, name = str(arguments[0]).rpartition(".")
-            return _Object() if self._has(home, name, is_module=True) else None
-        bound = self._definition(module, node.func, full or None, scope)
-        if bound is not None:
-            return self._returned(*bound, arguments)
-        if isinstance(node.func, ast.Attribute) and node.func.attr in _OF_TEXT:
-            text = self.value(module, node.func.value, scope, own)
-            if isinstance(text, str):
-                return _made(getattr(text, node.func.attr), *arguments)
-        if len(arguments) == 1 and not full.startswith("builtins."):
+        if name == "importlib.util.find_spec" and len(arguments) == 1:
+            home, _, own = str(arguments[0]).rpartition(".")
+            return _Object() if self._has(home, own, is_module=True) else None
+        if len(arguments) == 1 and not name.startswith("builtins."):
             # What a function out of view makes of a version's text.
             return _Version.of(arguments[0])
         raise _NotKnown
@@ -410,78 +449,21 @@ class ConditionReader:
             raise _NotKnown
         return found
 
-    def _returned(self, module: ModuleUses, binding: Binding, around: Scope, arguments: Sequence[object]) -> object:
-        """What a function of the project returns."""
-        function = binding.node if binding.value is None else binding.value
-        if function in self._following or not isinstance(function, ast.FunctionDef | ast.Lambda):
-            raise _NotKnown
-        inner = module.facts.names.inner[function]
-        own = self._arguments(module, function, around, arguments)
-        if isinstance(function, ast.FunctionDef) and function.decorator_list:
-            names = [module.facts.names.resolve(each, around) for each in function.decorator_list]
-            if any(name not in ("functools.cache", "functools.lru_cache") for name in names):
-                raise _NotKnown
-        self._following.add(function)
-        try:
-            if isinstance(function, ast.Lambda):
-                return self.value(module, function.body, inner, own)
-            done = self._run(module, function.body, inner, own)
-            return done[0] if done else None
-        finally:
-            self._following.discard(function)
-
-    def _arguments(
-        self, module: ModuleUses, function: ast.FunctionDef | ast.Lambda, around: Scope, values: Sequence[object]
-    ) -> dict[str, object]:
-        own: dict[str, object] = {}
-        given = iter(values)
-        positional = [*function.args.posonlyargs, *function.args.args]
-        for parameter, default in with_defaults(function.args):
-            value = next(given, _NotKnown) if parameter in positional else _NotKnown
-            if value is _NotKnown:
-                if default is None:
-                    raise _NotKnown
-                value = self.value(module, default, around, {})
-            own[parameter.arg] = value
-        rest = tuple(given)
-        if function.args.vararg is not None:
-            own[function.args.vararg.arg] = rest
-        elif rest:
-            raise _NotKnown
-        return own
-
-    def _run(
-        self, module: ModuleUses, body: Sequence[ast.stmt], scope: Scope, own: dict[str, object]
-    ) -> tuple[object] | None:
-        """What statements return, in a row of one; None if they end without."""
-        for statement in body:
-            match statement:
-                case ast.Return(value=value):
-                    return (None if value is None else self.value(module, value, scope, own),)
-                case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                    own[name] = self.value(module, value, scope, own)
-                case ast.Assign(targets=[ast.Tuple(elts=targets)], value=value):
-                    values = self.value(module, value, scope, own)
-                    names = [each.id for each in targets if isinstance(each, ast.Name)]
-                    if not isinstance(values, tuple | list) or not len(names) == len(targets) == len(values):
-                        raise _NotKnown
-                    own.update(zip(names, values, strict=True))
-                case ast.If(test=test):
-                    branch = statement.body if self.value(module, test, scope, own) else statement.orelse
-                    done = self._run(module, branch, scope, own)
-                    if done is not None:
-                        return done
-                case ast.Expr(value=ast.Constant()) | ast.Import() | ast.ImportFrom() | ast.Pass():
-                    pass
-                case _:
-                    raise _NotKnown
-        return None
-
 
 @functools.cache
 def _homes() -> frozenset[str]:
     """What holds other names of the indexes."""
     return frozenset(each for name in (*old_names(), *newer_names()) for each in prefixes(name.rpartition(".")[0]))
+
+
+def _full_name(value: Value) -> str | None:
+    return value.head if isinstance(value.head, str) and not value.path else None
+
+
+def _item(found: object, key: object) -> object:
+    if not isinstance(found, tuple | list | str):
+        raise _NotKnown
+    return _made(operator.getitem, found, key)
 
 
 def _made(function: Callable[..., object], *values: object) -> object:

@@ -12,6 +12,7 @@ from mmmodernize.names.private_index import private_name
 from mmmodernize.sites.version_conditions import PYTHON, ConditionReader, Releases, at, before, today
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import root_of
+from mmrewrite.values.flow import values_of
 
 _ANY = frozenset(("Exception", "BaseException"))
 # What a statement raises that needs a name which is gone, and which exceptions are that.
@@ -76,7 +77,7 @@ def _runs(module: ModuleUses, node: ast.AST, around: ast.AST, reader: ConditionR
     guards = _Guards(module, (reader.releases,), reader=reader)
     guard = guards.of(node)
     if guard is not None:
-        reader.read = reader.read or guard.package
+        reader.read = reader.read or guard.package or None
         return False if guard.is_settled else None
     holders = itertools.takewhile(lambda holder: holder is not around, module.above(node))
     is_certain = all(isinstance(holder, ast.If) and guards.decides(holder.test) for holder in holders)
@@ -114,8 +115,9 @@ class _Answer:
 
 def _answer(module: ModuleUses, test: ast.expr, releases: Sequence[Releases]) -> _Answer:
     """What a condition says of releases, of all of them alike."""
-    readers = [ConditionReader(each, _runs) for each in releases]
-    found = {reader.truth(module, test, module.scope_of(test)) for reader in readers}
+    assert module.project is not None
+    readers = [ConditionReader(each, values_of(module.project), _runs) for each in releases]
+    found = {reader.truth(module, test) for reader in readers}
     if len(found) == 1 and None not in found:
         return _Answer(found.pop(), readers[0].read, any(each.is_text for each in readers))
     asked = next((each.asked for each in readers if each.asked is not None), None)
@@ -176,7 +178,10 @@ class _Guards:
 
     def _ask(self, test: ast.expr) -> _Answer:
         if self.reader is not None:
-            holds = self.reader.truth(self.module, test, self.module.scope_of(test))
+            holds = self.reader.truth(self.module, test)
+            if self.reader.frame is not None and holds is not None:
+                # What a call is given decides as well.
+                return _Answer(holds, self.reader.read or "")
             return _Answer(holds, self.reader.read if holds is not None else self.reader.asked)
         return _answer(self.module, test, self.releases)
 
@@ -325,4 +330,4 @@ def _chooses(holder: ast.AST, found: _Answer) -> Guard:
     what = {ast.If: "`if`", ast.IfExp: "`if`", ast.While: "`while`"}.get(type(holder), "condition")
     title = {**TITLES, PYTHON: "Python"}[found.asked or PYTHON]
     reason = f"the {what} of line {getattr(holder, 'lineno', 1)} already chooses by the version of {title}"
-    return Guard(reason, found.holds is not None, found.asked or PYTHON)
+    return Guard(reason, found.holds is not None, PYTHON if found.asked is None else found.asked)
