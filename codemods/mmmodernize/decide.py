@@ -39,7 +39,7 @@ from mmmodernize.sites.decision import (
     refusal_of,
     restored,
 )
-from mmmodernize.sites.site import Location, ModernizeContext, ModuleDraft, OldNameSite, SharedFlow, SiteLeft
+from mmmodernize.sites.site import Location, ModernizeContext, ModuleDraft, OldNameSite, SiteLeft
 from mmmodernize.sites.version_guards import guard_of
 from mmrewrite.codemod.refusal import SiteRefused
 from mmrewrite.engine.comment_places import kept_comments
@@ -323,7 +323,7 @@ def _context(modules: Sequence[Facts], run: _ModernizeRun) -> ModernizeContext:
     for facts in modules:
         facts.names.homes = moved
     project = ProjectAsWritten(modules, run.load, ())
-    context = ModernizeContext(
+    return ModernizeContext(
         project,
         {facts.path: _uses(facts, project, run) for facts in modules},
         settings,
@@ -333,8 +333,6 @@ def _context(modules: Sequence[Facts], run: _ModernizeRun) -> ModernizeContext:
         lacking,
         run.hidden,
     )
-    project.once("values", lambda: context.analysis(SharedFlow))
-    return context
 
 
 @lru_cache(maxsize=2)

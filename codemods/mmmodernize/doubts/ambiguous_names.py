@@ -14,7 +14,7 @@ from mmmodernize.names.name_index import ROOTS, TITLES, prefixes, row_around
 from mmmodernize.names.name_index import old_names as index
 from mmmodernize.names.old_keywords import lost_keywords
 from mmmodernize.sites.decision import left_at, refusal_of
-from mmmodernize.sites.site import ModernizeContext, SharedFlow
+from mmmodernize.sites.site import ModernizeContext
 from mmmodernize.sites.version_guards import guard_of
 from mmmodernize.types.array_functions import TOLD
 from mmrewrite.project.uses import ModuleUses
@@ -266,7 +266,7 @@ class _NamedModules:
     """
 
     def __init__(self, context: ModernizeContext) -> None:
-        self._flow, self._homes = context.analysis(SharedFlow), context.analysis(PassedModules).homes
+        self._flow, self._homes = context.flow, context.analysis(PassedModules).homes
 
     def of(self, module: ModuleUses, node: ast.expr) -> Collection[str]:
         """Full names of the modules that an expression may be, as far as names lead."""

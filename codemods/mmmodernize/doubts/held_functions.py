@@ -23,7 +23,7 @@ from mmmodernize.modules.project_names import OwnMembers
 from mmmodernize.names.name_index import prefixes
 from mmmodernize.names.old_keywords import lost_keywords
 from mmmodernize.sites.decision import left_at
-from mmmodernize.sites.site import ModernizeContext, SharedFlow
+from mmmodernize.sites.site import ModernizeContext
 from mmmodernize.sites.version_guards import guard_of
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.results import LeftAlone
@@ -97,7 +97,7 @@ def _called(module: ModuleUses, call: ast.Call, context: ModernizeContext) -> It
     elif not (form := form_of(module, call)).is_called:
         yield form.function
     elif function is None or context.project.holds(function, module.facts):
-        found = context.analysis(SharedFlow).binding_at(module, call.func)
+        found = context.flow.binding_at(module, call.func)
         definition = found[1].node if found is not None and found[1].kind in ("class", "function") else None
         if definition is None:
             yield call.func

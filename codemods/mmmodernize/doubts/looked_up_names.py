@@ -10,7 +10,7 @@ from mmmodernize.modules.passed_modules import PassedModules, module_by_name, te
 from mmmodernize.modules.project_names import ToldNames
 from mmmodernize.names.name_index import ROOTS, old_names
 from mmmodernize.sites.decision import left_at, refusal_of
-from mmmodernize.sites.site import ModernizeContext, SharedFlow
+from mmmodernize.sites.site import ModernizeContext
 from mmmodernize.sites.version_guards import guard_of
 from mmmodernize.text.run_text import RunTexts, text_in, texts_of
 from mmmodernize.text.text_patterns import says_part, text_pattern
@@ -50,7 +50,7 @@ def looked_up(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlo
     told |= dict(_of_computed_names(module, passed, names))
     told |= dict(_of_getattr_as_a_value(module, passed, names))
     told |= dict(_of_added_globals(module, passed, names))
-    for name, store in context.analysis(SharedFlow).stores.in_module(module):
+    for name, store in context.flow.stores.in_module(module):
         if name in ROOTS and store.owner() == "":
             told[store.node] = f"`{name}` is replaced here; see that this has the names of today"
     for place, reason in told.items():

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from mmmodernize.meshes.mesh_values import MeshValues, is_used_as_another
 from mmmodernize.names.shared_names import ENVIRONMENTS, SET_A_MESH
-from mmmodernize.sites.site import ModernizeContext, SharedFlow
+from mmmodernize.sites.site import ModernizeContext
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.branches import sides
 
@@ -92,8 +92,8 @@ class MeshContexts:
 
     def __init__(self, context: ModernizeContext) -> None:
         self._modules = context.modules
-        self.values = MeshValues(context.analysis(SharedFlow))
-        self._todays = _TodaysContexts(context.analysis(SharedFlow))
+        self.values = MeshValues(context.flow)
+        self._todays = _TodaysContexts(context.flow)
         self._found: dict[ModuleUses, tuple[MeshContext, ...]] = {}
 
     def of(self, module: ModuleUses) -> tuple[MeshContext, ...]:

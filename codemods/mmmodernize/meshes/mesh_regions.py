@@ -31,7 +31,7 @@ from mmmodernize.meshes.plain_constraints import PlainConstraints
 from mmmodernize.meshes.plain_sites import PlainSites
 from mmmodernize.meshes.uncompiled_code import UncompiledCode, suspension
 from mmmodernize.names.shared_names import PJIT, SET_A_MESH
-from mmmodernize.sites.site import ModernizeContext, SharedFlow
+from mmmodernize.sites.site import ModernizeContext
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.values.uses import uses_of
@@ -78,7 +78,7 @@ class MeshRegions:
     """The regions of a project, and the plan of every site in them."""
 
     def __init__(self, context: ModernizeContext) -> None:
-        self._flow, self._modules = context.analysis(SharedFlow), context.modules
+        self._flow, self._modules = context.flow, context.modules
         self._reach = WideReach(context.project, context.modules)
         self._handed = HandedFunctions(self._flow)
         self._uncompiled_code = UncompiledCode(context.modules, self._flow)

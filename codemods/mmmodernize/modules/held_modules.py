@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, S
 from typing import ClassVar
 
 from mmmodernize.modules.passed_modules import ASK_ONLY, PassedModules
-from mmmodernize.sites.site import ModernizeContext, SharedFlow
+from mmmodernize.sites.site import ModernizeContext
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.walk import walk
@@ -26,7 +26,7 @@ class HeldModules:
     may_give_what_is_given: ClassVar = True
 
     def __init__(self, context: ModernizeContext) -> None:
-        self._context, self._flow = context, context.analysis(SharedFlow)
+        self._context, self._flow = context, context.flow
         self._homes = self._asked_for(context.analysis(PassedModules))
 
     def _asked_for(self, passed: PassedModules) -> Set[str]:

@@ -11,7 +11,7 @@ from mmmodernize.calls.call_forms import calls_of
 from mmmodernize.names.changed_meanings import CHANGED_MEANINGS
 from mmmodernize.names.name_index import ROOTS, numbers, old_names, prefixes
 from mmmodernize.names.part_index import new_requirements
-from mmmodernize.sites.site import ModernizeContext, SharedFlow
+from mmmodernize.sites.site import ModernizeContext
 from mmmodernize.sites.version_guards import guard_of, is_chosen
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
@@ -139,7 +139,7 @@ class PatchedNames:
     """
 
     def __init__(self, context: ModernizeContext) -> None:
-        self._flow = context.analysis(SharedFlow)
+        self._flow = context.flow
 
     def place_of(self, use: OldNameUse, module: ModuleUses) -> str | None:
         """The file and line that set what is used, None if nothing does."""

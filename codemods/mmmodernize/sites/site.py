@@ -113,6 +113,7 @@ class ModernizeContext:
         moved: New homes of the names that these move.
         lacking: The names that the releases which an upgrade leads to do not have.
         hidden: Of each notebook the lines that are not read as Python, by cell and line.
+        flow: The values of the modules.
     """
 
     project: Project
@@ -123,7 +124,12 @@ class ModernizeContext:
     moved: Mapping[str, str]
     lacking: Lacking
     hidden: Mapping[str, Sequence[Mapping[int, str]]] = field(default_factory=dict)
+    flow: ValueFlow = field(init=False)
     _analyses: dict[type[Any], Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # Whoever asks the project for its values gets these.
+        self.flow = self.project.once("values", lambda: ValueFlow(self.project, self.modules))
 
     @cached_property
     def _below(self) -> Mapping[str, Sequence[str]]:
@@ -456,10 +462,3 @@ def span_of(module: ModuleUses, node: ast.AST) -> tuple[int, int]:
     """Offsets of the first character of a node of a module and of the one after its last."""
     assert isinstance(node, ast.expr | ast.stmt | ast.keyword | ast.alias | ast.arg | ast.pattern)
     return span(module.facts.source, node)  # type: ignore[arg-type]
-
-
-class SharedFlow(ValueFlow):
-    """The values of all modules of a run."""
-
-    def __init__(self, context: ModernizeContext) -> None:
-        super().__init__(context.project, context.modules)

@@ -11,7 +11,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mmmodernize.sites.site import ModernizeContext, SharedFlow
+from mmmodernize.sites.site import ModernizeContext
 from mmmodernize.text.path_beginnings import path_beginning
 from mmmodernize.types.value_classes import ValueClasses
 from mmrewrite.project.uses import ModuleUses
@@ -69,7 +69,7 @@ def relative_path(context: ModernizeContext, module: ModuleUses, call: ast.Call)
     parameter, condition = taken
     by_place = call.args[:1] if parameter != _OF_MANAGER else []
     given = [*by_place, *(each.value for each in call.keywords if each.arg == parameter.strip("="))]
-    begin = path_beginning(context.analysis(SharedFlow), Value(module, given[0])) if given else None
+    begin = path_beginning(context.flow, Value(module, given[0])) if given else None
     if begin is None or not begin.is_relative:
         return None
     change = "expanduser" if begin.text.startswith("~") else "absolute" if begin.is_path else "abspath"
@@ -158,7 +158,7 @@ def _class_of_orbax(context: ModernizeContext, value: Value) -> str | None:
 
 def _writes_ocdbt(context: ModernizeContext, value: Value) -> bool | None:
     """Whether a checkpointer or its handler writes arrays in OCDBT, None if that is not seen."""
-    own, made = _class_of_orbax(context, value), context.analysis(SharedFlow).must(value, _call_of_class)
+    own, made = _class_of_orbax(context, value), context.flow.must(value, _call_of_class)
     if own in _ITSELF:
         given = made.at(_ALONE, "use_ocdbt") if made is not None else None
         known = given.expression if given is not None else None

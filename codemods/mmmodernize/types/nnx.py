@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from mmmodernize.calls.call_forms import form_of
-from mmmodernize.sites.site import ModernizeContext, SharedFlow
+from mmmodernize.sites.site import ModernizeContext
 from mmmodernize.types.libraries import is_known
 from mmmodernize.types.value_classes import ValueClasses
 from mmrewrite.project.uses import ModuleUses
@@ -71,7 +71,7 @@ class NnxVariables:
 
     def __init__(self, context: ModernizeContext) -> None:
         self._modules, self._project = context.modules, context.project
-        self._flow, self._classes = context.analysis(SharedFlow), context.analysis(ValueClasses)
+        self._flow, self._classes = context.flow, context.analysis(ValueClasses)
 
     def may_be_in(self, module: ModuleUses) -> bool:
         """Whether values of a module may be variables: it imports Flax, or one that does is in the project."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
-from mmmodernize.sites.site import ModernizeContext, SharedFlow
+from mmmodernize.sites.site import ModernizeContext
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.values.annotations import Annotation, declared
 from mmrewrite.values.value import Access, By, Path, Value
@@ -51,7 +51,7 @@ class ValueClasses:
     """The classes of values, as codemods that edit by them need them: of all that a value may be, one class."""
 
     def __init__(self, context: ModernizeContext) -> None:
-        self._flow = context.analysis(SharedFlow)
+        self._flow = context.flow
 
     def of(self, module: ModuleUses, node: ast.expr) -> str | None:
         """The full name of the class of an expression, None if the source does not show it.

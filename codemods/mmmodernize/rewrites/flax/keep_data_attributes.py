@@ -35,7 +35,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from mmmodernize.codemod import ModernizeCodemod
-from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
+from mmmodernize.sites.site import Location, ModernizeContext
 from mmmodernize.types.nnx import NnxVariables, is_nnx_module, is_out_of_view
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.annotations import parsed_annotation
@@ -100,7 +100,7 @@ class KeepDataAttributes(ModernizeCodemod):
         """Containers that methods of modules assign to attributes."""
         if not context.analysis(NnxVariables).are_in_view:
             return
-        for name, store in context.analysis(SharedFlow).stores.in_module(module):
+        for name, store in context.flow.stores.in_module(module):
             constant = _constant_at_first(context, name, store)
             if constant is not None:
                 yield Location(module, constant)
@@ -133,7 +133,7 @@ class KeepDataAttributes(ModernizeCodemod):
             return
         kinds = [
             _is_of_module(site.context, name, store) and _holds(site.context, name, store)
-            for name, store in site.context.analysis(SharedFlow).stores.in_module(site.module)
+            for name, store in site.context.flow.stores.in_module(site.module)
             if _assigned(site.context, name, store) is site.node
         ]
         if True in kinds and isinstance(site.node, ast.Attribute) and isinstance(site.node.ctx, ast.Store):
@@ -174,16 +174,16 @@ def _assigned(context: ModernizeContext, name: str, store: Store) -> ast.expr | 
 def _assigned_to(context: ModernizeContext, name: str, store: Store) -> ast.expr | None:
     """What a method of a module assigns to an attribute of `self`, also a constant; None if that is declared."""
     is_one = _is_of_module(context, name, store)
-    return context.analysis(SharedFlow).source_of(store) if is_one is not False else None
+    return context.flow.source_of(store) if is_one is not False else None
 
 
 def _is_of_module(context: ModernizeContext, name: str, store: Store) -> bool | None:
     """Whether a place sets an attribute of a module that is not declared as data or static; None if it may."""
     owner, module = _owner(context, store)
-    is_one = owner is not None and is_nnx_module(context.analysis(SharedFlow), module, owner)
+    is_one = owner is not None and is_nnx_module(context.flow, module, owner)
     if owner is None or is_one is False:
         return False
-    flow = context.analysis(SharedFlow)
+    flow = context.flow
     fields = (part for part in owner.body if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name))
     is_declared = any(ast.unparse(part.target) == name and _says_itself(flow, module, part) for part in fields)
     return False if is_declared else is_one
@@ -199,7 +199,7 @@ def _says_itself(flow: ValueFlow, module: ModuleUses, field: ast.AnnAssign) -> b
 
 def _fields_with_data(context: ModernizeContext, module: ModuleUses, definition: ast.ClassDef) -> Iterator[ast.expr]:
     """The annotations of the fields of a dataclass that is a module which are given containers with variables."""
-    flow = context.analysis(SharedFlow)
+    flow = context.flow
     marks = (each.func if isinstance(each, ast.Call) else each for each in definition.decorator_list)
     if not any(module.full_name(each) in _DATACLASSES for each in marks) or not is_nnx_module(flow, module, definition):
         return
@@ -219,7 +219,7 @@ def _owner(context: ModernizeContext, store: Store) -> tuple[ast.ClassDef | None
     """The class whose attribute a place sets: that around the method, or that of the object."""
     if store.holder is not None or (isinstance(store.target, ast.Name) and store.target.id in ("self", "cls")):
         return store.holder, store.module
-    flow = context.analysis(SharedFlow)
+    flow = context.flow
     made = flow.must(Value(store.module, store.target), lambda value: _class_of(flow, value))
     return made or (None, store.module)
 
@@ -234,7 +234,7 @@ def _class_of(flow: ValueFlow, value: Value) -> tuple[ast.ClassDef, ModuleUses] 
 
 def _constant_at_first(context: ModernizeContext, name: str, store: Store) -> ast.Constant | None:
     """What an attribute of a module is at first, if that is a constant, and it is data later."""
-    flow, module, value = context.analysis(SharedFlow), store.module, _assigned_to(context, name, store)
+    flow, module, value = context.flow, store.module, _assigned_to(context, name, store)
     if not isinstance(value, ast.Constant) or store.holder is None or not _is_of_module(context, name, store):
         return None
     family = [*flow.bases(module, store.holder).classes, *flow.below(store.holder)]
@@ -250,7 +250,7 @@ def _constant_at_first(context: ModernizeContext, name: str, store: Store) -> as
 
 def _data_kinds(context: ModernizeContext, value: Value) -> set[bool | None]:
     """Whether a value is a module or a variable, for certain or not, with arrays among them."""
-    found: FoundValues[bool] = context.analysis(SharedFlow).may(value, lambda _: None)
+    found: FoundValues[bool] = context.flow.may(value, lambda _: None)
     made = [each for each in found.others if isinstance(each.head, str) and _makes_arrays(each.head)]
     return {*_kinds(context, value, _DEEPEST), *(True for each in made if each.path)}
 
@@ -278,7 +278,7 @@ def _is_function(node: ast.AST) -> bool:
 
 def _holds(context: ModernizeContext, name: str, store: Store) -> bool | None:
     """Whether a container holds modules or variables; None if some item is made by a function out of view."""
-    flow = context.analysis(SharedFlow)
+    flow = context.flow
     start = next((each for each in flow.stored(store, (), None) if isinstance(each, Value)), None)
     if start is not None and flow.may(start.done(ANY_ITEM), lambda each: _is_declared(flow, each)).answers:
         return True
@@ -362,7 +362,7 @@ def _is_container(flow: ValueFlow, value: Value) -> bool | None:
 
 def _kinds(context: ModernizeContext, items: Value, depth: int) -> Iterator[bool | None]:
     """Whether items are modules or variables; None for an array, and for what a function out of view makes."""
-    flow = context.analysis(SharedFlow)
+    flow = context.flow
     found = flow.may(items, lambda value: value if _is_container(flow, value) else None)
     for inner in found.answers if depth < _DEEPEST else ():
         yield from _kinds(context, inner.done(ANY_ITEM), depth + 1)

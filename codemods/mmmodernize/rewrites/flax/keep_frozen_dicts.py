@@ -27,7 +27,7 @@ from typing import ClassVar
 
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.names.shared_names import FROZEN_DICTS
-from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
+from mmmodernize.sites.site import Location, ModernizeContext
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.brackets import call_brackets, tokens_between
 from mmrewrite.values.value import By, Value
@@ -91,7 +91,7 @@ class KeepFrozenDicts(ModernizeCodemod):
 
     def _holds_variables(self, node: ast.expr) -> bool:
         """Whether the source shows that an expression is variables of Flax, or a collection of them."""
-        return self.site.context.analysis(SharedFlow).must(Value(self.site.module, node), _is_variables) is True
+        return self.site.context.flow.must(Value(self.site.module, node), _is_variables) is True
 
 
 def _is_asked_for(module: ModuleUses, node: ast.expr) -> bool:

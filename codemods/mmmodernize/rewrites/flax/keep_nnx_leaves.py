@@ -23,7 +23,7 @@ from typing import ClassVar
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_argument
 from mmmodernize.modules.project_names import ProjectAge
-from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
+from mmmodernize.sites.site import Location, ModernizeContext
 from mmmodernize.types.nnx import NnxVariables, is_nnx_module
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.calls import stars_of
@@ -90,7 +90,7 @@ class KeepNnxLeaves(ModernizeCodemod):
             is_open = call is not None and not _says_what_is_a_leaf(module, call)
             if call is not None and is_open and _leaves_in(context, module, call, _OF_TREES[use.name]):
                 yield Location(module, call, part=use.name)
-        flow = context.analysis(SharedFlow)
+        flow = context.flow
         for node in module.nodes_of(*_MAY_HASH):
             holder, given = _hashed(module, node)
             hashed = [place for place, value in given if variables.is_certain(value)]
@@ -138,7 +138,7 @@ def _says_what_is_a_leaf(module: ModuleUses, call: ast.Call) -> bool:
 
 def _leaves_in(context: ModernizeContext, module: ModuleUses, call: ast.Call, place: int) -> set[str]:
     """Whether the trees of a call are seen to hold modules or variables."""
-    flow, variables = context.analysis(SharedFlow), context.analysis(NnxVariables)
+    flow, variables = context.flow, context.analysis(NnxVariables)
 
     def kind(value: Value) -> str | None:
         head, path = value.head, value.path
@@ -220,7 +220,7 @@ class _CachedCalls:
     """
 
     def __init__(self, context: ModernizeContext) -> None:
-        flow = context.analysis(SharedFlow)
+        flow = context.flow
         calls = (call for each in _cached(flow, context) for call in flow.calls_of(*each)[0])
         self.arguments = [
             value

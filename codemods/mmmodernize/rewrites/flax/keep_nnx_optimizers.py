@@ -22,7 +22,7 @@ from typing import ClassVar
 
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_argument, make_positional, name_argument
-from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
+from mmmodernize.sites.site import Location, ModernizeContext
 from mmmodernize.types.nnx import NnxVariables
 from mmmodernize.types.value_classes import ValueClasses
 from mmrewrite.project.uses import ModuleUses
@@ -133,7 +133,7 @@ class _OldUpdates:
     """Updates without a model: today's class never allows those."""
 
     def __init__(self, context: ModernizeContext) -> None:
-        self._flow, self._classes = context.analysis(SharedFlow), context.analysis(ValueClasses)
+        self._flow, self._classes = context.flow, context.analysis(ValueClasses)
         self._modules = context.modules.values()
 
     @cached_property

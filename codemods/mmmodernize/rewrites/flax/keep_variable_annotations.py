@@ -27,7 +27,7 @@ from typing import ClassVar
 from mmmodernize.calls.call_forms import form_of
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_argument
-from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
+from mmmodernize.sites.site import Location, ModernizeContext
 from mmmodernize.types.nnx import COPIES, VARIABLES, NnxVariables
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.values.value import Value
@@ -201,7 +201,7 @@ class _AnnotationNames:
     """What may name the annotation of a variable in each module, looked for once."""
 
     def __init__(self, context: ModernizeContext) -> None:
-        self._flow, self._found = context.analysis(SharedFlow), dict[ModuleUses, Collection[ast.AST]]()
+        self._flow, self._found = context.flow, dict[ModuleUses, Collection[ast.AST]]()
         self._is_text = any(_word(each) == "sharding" for module in context.modules.values() for each in module.strings)
 
     def of(self, module: ModuleUses) -> Collection[ast.AST]:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from mmmodernize.codemod import ModernizeCodemod
-from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
+from mmmodernize.sites.site import Location, ModernizeContext
 from mmmodernize.types.nnx import is_nnx_module
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.values.value import By, Function, Value
@@ -63,7 +63,7 @@ class ReportBoundMethods(ModernizeCodemod):
 
 def _method(context: ModernizeContext, module: ModuleUses, node: ast.expr) -> str | None:
     """The class and the name of the method that a value is, with its object; None if it is not seen to be one."""
-    flow = context.analysis(SharedFlow)
+    flow = context.flow
 
     def test(value: Value) -> str | None:
         head, steps = value.head, [step.kind for step in value.path]

@@ -36,7 +36,7 @@ from typing import ClassVar
 from mmmodernize.calls.call_forms import call_of, form_of
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.meshes.mapped_gradients import PMAP, MappedCode, mapped_by
-from mmmodernize.sites.site import ModernizeContext, SharedFlow
+from mmmodernize.sites.site import ModernizeContext
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.calls import CallForm
 
@@ -117,7 +117,7 @@ class _NestedPmaps:
 
     def __init__(self, context: ModernizeContext) -> None:
         self._reasons: dict[ast.AST, str] = {}
-        flow = context.analysis(SharedFlow)
+        flow = context.flow
         uses = [(module, use.node) for module in context.modules.values() for use in module.uses((PMAP,))]
         for module, node in uses:
             function = mapped_by(module, node, "fun")

@@ -31,7 +31,7 @@ from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_argument, make_positional, name_argument, value_start
 from mmmodernize.meshes.mapped_gradients import MappedCode, mapped_by
 from mmmodernize.meshes.multimesh_uses import is_carried, is_without_mesh
-from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
+from mmmodernize.sites.site import Location, ModernizeContext
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.calls import stars_of
 from mmrewrite.source.names import dotted_name
@@ -119,7 +119,7 @@ class ReplaceShardMap(ModernizeCodemod):
 
     def _gradients(self) -> tuple[bool, str | None]:
         """Whether only `check_vma=False` keeps the gradients, and why that cannot be told, else None."""
-        flow = self.site.context.analysis(SharedFlow)
+        flow = self.site.context.flow
         function = mapped_by(self.site.module, self.use.node, "f")
         if function is None:
             return False, "cannot see whether the mapped function, which is not here, takes gradients"

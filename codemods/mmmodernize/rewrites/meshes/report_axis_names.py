@@ -21,7 +21,7 @@ from typing import ClassVar
 
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.names.shared_names import MESHES
-from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
+from mmmodernize.sites.site import Location, ModernizeContext
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.values.flow import ValueFlow
 from mmrewrite.values.value import ELEMENT, By, Value
@@ -46,14 +46,14 @@ class ReportAxisNames(ModernizeCodemod):
                 continue
             given = [each.value for each in call.keywords if each.arg == "axis_names"]
             names = (*call.args[1:2], *given)[:1]
-            if names and _other_name(context.analysis(SharedFlow), module, names[0]) is not None:
+            if names and _other_name(context.flow, module, names[0]) is not None:
                 yield Location(module, names[0], part=use.name)
 
     def rewrite(self) -> None:
         """Report the names."""
         node = self.site.node
         assert isinstance(node, ast.expr)
-        name = _other_name(self.site.context.analysis(SharedFlow), self.site.module, node)
+        name = _other_name(self.site.context.flow, self.site.module, node)
         self.refuse(
             f"axis names are text today: `jax.jit` raises for `{name}`, and a spec with it may split nothing; write "
             'names such as `"data"`, here, in specs and in collectives'

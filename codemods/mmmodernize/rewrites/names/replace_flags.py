@@ -26,7 +26,7 @@ from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.statements import remove_statement
 from mmmodernize.names.name_index import TITLES
 from mmmodernize.names.part_index import old_flags
-from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
+from mmmodernize.sites.site import Location, ModernizeContext
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.results import Change
 from mmrewrite.values.value import Value
@@ -171,7 +171,7 @@ class _ComputedFlags:
     """
 
     def __init__(self, context: ModernizeContext) -> None:
-        flow = context.analysis(SharedFlow)
+        flow = context.flow
         names = [
             Value(module, name)
             for module in context.modules.values()

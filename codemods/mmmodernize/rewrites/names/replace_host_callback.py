@@ -33,7 +33,6 @@ from typing import ClassVar, NoReturn
 
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import exchange_keywords, insert_argument
-from mmmodernize.sites.site import SharedFlow
 from mmrewrite.source.brackets import bracketless_text, text_before, tokens_between
 from mmrewrite.source.calls import stars_of
 from mmrewrite.source.spans import begins_its_line
@@ -151,7 +150,7 @@ class ReplaceHostCallback(ModernizeCodemod):
 
     def _takes_any_array(self, function: ast.expr) -> bool:
         """Whether a function of the module does with its argument what is the same for JAX's arrays."""
-        found = self.site.context.analysis(SharedFlow).function_at(self.site.module, function)
+        found = self.site.context.flow.function_at(self.site.module, function)
         if found is None or found[0] is not self.site.module or not found[1].args.args:
             return False
         return all(map(self._is_for_any_array, _uses_of(found[1].args.args[0].arg, found[1].body)))

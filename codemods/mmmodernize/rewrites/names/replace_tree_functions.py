@@ -33,7 +33,7 @@ from typing import ClassVar
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.meshes.partition_specs import TREE_MAPS
 from mmmodernize.modules.project_names import ProjectAge
-from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
+from mmmodernize.sites.site import Location, ModernizeContext
 from mmmodernize.types.array_functions import GIVE_LEAVES
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.values.arguments import given
@@ -101,7 +101,7 @@ def _may_hold_none(context: ModernizeContext, module: ModuleUses, tree: ast.expr
 
     Parameters, attributes of objects and values from libraries show nothing.
     """
-    flow = context.analysis(SharedFlow)
+    flow = context.flow
 
     def parts(value: Value) -> Iterator[Value]:
         yield from parts_of(value)

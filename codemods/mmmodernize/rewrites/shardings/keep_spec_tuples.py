@@ -29,7 +29,7 @@ from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_element
 from mmmodernize.meshes.partition_specs import SPECS
 from mmmodernize.modules.project_names import ProjectAge
-from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
+from mmmodernize.sites.site import Location, ModernizeContext
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.branches import branches
 from mmrewrite.values.library import is_followed
@@ -153,7 +153,7 @@ class _ComparedSpecs:
     """What values of a module are specs."""
 
     def __init__(self, module: ModuleUses, context: ModernizeContext) -> None:
-        self._module, self._flow = module, context.analysis(SharedFlow)
+        self._module, self._flow = module, context.flow
 
     def are_ordered(self, node: ast.AST) -> bool:
         """Whether a node orders or repeats what is a spec for certain."""

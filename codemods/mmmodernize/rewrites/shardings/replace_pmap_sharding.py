@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from mmmodernize.codemod import ModernizeCodemod
-from mmmodernize.sites.site import Location, ModernizeContext, SharedFlow
+from mmmodernize.sites.site import Location, ModernizeContext
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.values.value import Value
 
@@ -82,5 +82,5 @@ class ReplacePmapSharding(ModernizeCodemod):
 
 def _is_made(context: ModernizeContext, module: ModuleUses, value: ast.expr) -> bool:
     """Whether a value is what `PmapSharding.default` gives, as far as the source shows."""
-    flow = context.analysis(SharedFlow)
+    flow = context.flow
     return flow.must(Value(module, value), lambda each: each.outside in _MADE or None) is True
