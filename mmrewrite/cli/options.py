@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from mmrewrite.cli.reports import DEFAULT_FORMAT, formats_of
-from mmrewrite.cli.source_options import SourceOptions
 from mmrewrite.cli.terminal.style import ALWAYS, AUTO, NEVER, set_color
 
 if TYPE_CHECKING:
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
 
 ENTRY_AND_ARGS = "--entry and --args go together: the step, and the function that returns its arguments."
 
+# Of the programs that are run, in seconds and MB.
+TIME_LIMIT, OUTPUT_LIMIT = 1800.0, 64.0
 # Of any limit: a sum of this many seconds, GB or MB is as good as none.
 _MOST = 1e9
 
@@ -169,7 +170,7 @@ _limit = functools.partial(click.option, type=_Limit(0, min_open=True))
 limit_options = _all_of(
     _limit(
         "--time-limit",
-        default=SourceOptions.time_limit,
+        default=TIME_LIMIT,
         metavar="SECONDS",
         show_default=True,
         help="End a program that runs longer.",
@@ -181,7 +182,7 @@ limit_options = _all_of(
     ),
     _limit(
         "--output-limit",
-        default=SourceOptions.output_limit,
+        default=OUTPUT_LIMIT,
         metavar="MB",
         show_default=True,
         help="End a program that prints more.",

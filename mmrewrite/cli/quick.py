@@ -71,10 +71,11 @@ def _any_is_wanted(paths: Iterable[str], wanted: Callable[[bytes], bool], read: 
     batch: list[bytes] = []
     size = 0
     for path in paths:
-        batch.append(read_file(path))
+        data = read_file(path)
+        batch.append(data)
         if read is not None:
-            read[path] = batch[-1]
-        size += len(batch[-1])
+            read[path] = data
+        size += len(data)
         if size > _BATCH:
             if _is_in_batch(batch, wanted):
                 return True

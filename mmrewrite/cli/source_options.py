@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mmrewrite.cli.options import OUTPUT_LIMIT, TIME_LIMIT
 from mmrewrite.cli.reports import DEFAULT_FORMAT
 
 
@@ -26,6 +27,6 @@ class SourceOptions:
     evidence: str | None = None
     entry: str | None = None
     arguments: str | None = None
-    time_limit: float = 1800
+    time_limit: float = TIME_LIMIT
     memory_limit: float | None = None
-    output_limit: float = 64
+    output_limit: float = OUTPUT_LIMIT

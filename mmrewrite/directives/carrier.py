@@ -20,18 +20,15 @@ _SEPARATOR = (
 # Possessive, and with a bound on what is looked through again for each `#`: this is matched against all bytes of all
 # files, and must take no longer than these are.
 _NAMES = r"[mMnN]{1,3}|[mM][mM][rR](?:[eE][wW][rR][iI][tT][eE])?|[hH][iI][nN][tT][sS]?"
-_BEGINNING = (
+BEGINNING = (
     r"#[#:!*-]{0,80}+[ \t]*+(?=[mMnNhH@(<\[{])(?:[@(<\[{]?[mM][mM]\b[])>}]?[ \t]*+"
     rf"{_SEPARATOR}*+[ \t]*+(?=[a-zA-Z])|mm:|hints\.(?=[a-z]++\()|"
     rf"(?:{_NAMES})[ \t]*+:++[ \t]*+(?=[a-zA-Z]))"
 )
-CARRIER_OR_NEAR = re.compile(_BEGINNING)
-_IN_BYTES = re.compile(_BEGINNING.encode())
+_IN_BYTES = re.compile(BEGINNING.encode())
 
 # What begins no comment, but stands in one: `# TODO: mm: stages`. Quoted, it is spoken about.
-_INSIDE = r"""mm:(?<![\w`'"]mm:)(?=[ \t]*+[a-z_]++[ \t]*+(?:[(;#\[\r\n]|\Z))"""
-INSIDE = re.compile(_INSIDE)
-_INSIDE_IN_BYTES = re.compile(_INSIDE.encode())
+INSIDE = r"""mm:(?<![\w`'"]mm:)(?=[ \t]*+[a-z_]++[ \t]*+(?:[(;#\[\r\n]|\Z))"""
 
 
 def may_have_hints(data: bytes) -> bool:
@@ -41,4 +38,5 @@ def may_have_hints(data: bytes) -> bool:
 
 def has_carrier(data: bytes) -> bool:
     """Whether a file may hold a hint comment, or a comment that looks like one."""
-    return _IN_BYTES.search(data) is not None or _INSIDE_IN_BYTES.search(data) is not None
+    # Few files have the last, whose pattern takes as long to compile as some files to read.
+    return _IN_BYTES.search(data) is not None or (b"mm:" in data and re.search(INSIDE.encode(), data) is not None)

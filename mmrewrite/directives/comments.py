@@ -20,12 +20,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mmrewrite.directives.carrier import CARRIER, CARRIER_OR_NEAR, INSIDE
+from mmrewrite.directives.carrier import BEGINNING, CARRIER, INSIDE
 from mmrewrite.directives.vocabulary import DIRECTIVES, IGNORE, SWITCHES
 from mmrewrite.source.brackets import tokens
 from mmrewrite.source.spans import blocks_of, first_line, on_line, span
 from mmrewrite.source.text import SourceText, TooDeep, parse_quietly
 
+CARRIER_OR_NEAR = re.compile(BEGINNING)
+INSIDE_COMMENT = re.compile(INSIDE)
 # Words that begin no comment but a misspelt hint; after the others, prose is as likely.
 _OWN_WORDS = re.compile(r"mm|mmr(ewrite)?", re.IGNORECASE)
 _WORD = re.compile(r"[A-Za-z]+")
@@ -75,7 +77,7 @@ def find_comments(source: SourceText, tree: ast.Module) -> Iterator[Comment]:
     last_line = 0
     tried: Counter[int] = Counter()
     strings = _CommentsBetweenStrings(source)
-    matches = (*CARRIER_OR_NEAR.finditer(source.text), *INSIDE.finditer(source.text))
+    matches = (*CARRIER_OR_NEAR.finditer(source.text), *INSIDE_COMMENT.finditer(source.text))
     for match in sorted(matches, key=operator.methodcaller("start")):
         line, _ = source.position(match.start())
         tried[line] += 1
@@ -94,7 +96,7 @@ def find_comments(source: SourceText, tree: ast.Module) -> Iterator[Comment]:
         if before.count("`") % 2 or before.endswith(("'", '"')):
             # It is spoken about.
             continue
-        if match.re is INSIDE:
+        if match.re is INSIDE_COMMENT:
             call = _CALL.match(text)
             is_meant = call is not None or _BEFORE_WORD.search(before) is not None
             if not (is_meant and _reads_as_directive(CARRIER, text)):

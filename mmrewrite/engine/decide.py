@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mmrewrite.directives.calls import Reexports
-from mmrewrite.directives.carrier import CARRIER, CARRIER_OR_NEAR
+from mmrewrite.directives.carrier import CARRIER
 from mmrewrite.directives.collect import MOST_ERRORS, Hint
+from mmrewrite.directives.comments import CARRIER_OR_NEAR
 from mmrewrite.directives.vocabulary import Role
 from mmrewrite.engine.hint_imports import HintImporters
 from mmrewrite.engine.notebook import SUFFIX, Notebook, read_notebooks

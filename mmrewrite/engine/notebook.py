@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mmrewrite.directives.carrier import CARRIER_OR_NEAR, INSIDE
+from mmrewrite.directives.comments import CARRIER_OR_NEAR, INSIDE_COMMENT
 from mmrewrite.engine.edits import apply_edits
 from mmrewrite.engine.outcome import unchanged
 from mmrewrite.project.facts import SourceFile
@@ -512,7 +512,7 @@ def _masked_line(line: str) -> str:
 def _comment(line: str) -> str:
     comment = "#" + line[1:] if line else line
     # A comment in another language must not be read as a hint.
-    return "#" * len(line) if CARRIER_OR_NEAR.search(comment) or INSIDE.search(comment) else comment
+    return "#" * len(line) if CARRIER_OR_NEAR.search(comment) or INSIDE_COMMENT.search(comment) else comment
 
 
 def _ends_with_import(text: str) -> bool:

@@ -111,14 +111,15 @@ def read_file(path: str) -> bytes:
         raise OSError(errno.EINVAL, what, path)
     handle = os.open(path, _READING)
     try:
-        parts, length = list[bytes](), 0
+        parts: list[bytes] = []
+        length, size = 0, status.st_size
         # Files of `/proc` are longer than they say, and any may grow.
-        while length <= _LARGEST >= status.st_size:
-            part = os.read(handle, max(status.st_size - length, 0) + 1)
-            if not part:
-                return parts[0] if len(parts) == 1 else b"".join(parts)
+        while length <= _LARGEST >= size:
+            part = os.read(handle, max(size - length, 0) + 1)
             parts.append(part)
             length += len(part)
+            if length == size or not part:
+                return part if length == len(part) else b"".join(parts)
         raise OSError(errno.EFBIG, "larger than a gigabyte", path)
     except MemoryError:
         raise OSError(errno.ENOMEM, "too large for the memory that is left", path) from None

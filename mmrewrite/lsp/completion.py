@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mmrewrite.directives.carrier import CARRIER, CARRIER_OR_NEAR
+from mmrewrite.directives.carrier import CARRIER
+from mmrewrite.directives.comments import CARRIER_OR_NEAR
 from mmrewrite.directives.vocabulary import DIRECTIVES, IGNORE, SWITCHES, Directive, Parameter, Role
 
 # A directive with its arguments, as far as they are typed. Nothing in it is matched twice, as a line may be long.
