@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from mmmodernize.registry import ModernizeRegistry
+from mmmodernize.rewrite import modernize_project
 from mmrewrite.project.facts import SourceFile
 from mmrewrite.results import Rewrite
 from mmrewrite.source.text import SourceText
@@ -33,6 +35,13 @@ def source_files(files: dict[str, bytes]) -> list[SourceFile]:
         is_package = parts[-1] == "__init__"
         sources.append(SourceFile(path, data, ".".join(parts[:-1] if is_package else parts), is_package))
     return sources
+
+
+def modernize_text(text: str) -> Rewrite:
+    """What `mmrewrite modernize` makes of a file by itself."""
+    (result,) = modernize_project(source_files({"a.py": text.encode()}), ModernizeRegistry(), load=lambda path: None)
+    assert result.failure is None
+    return result
 
 
 def told_lines(result: Rewrite) -> set[int]:

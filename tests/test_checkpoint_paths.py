@@ -6,7 +6,7 @@ What the calls do when they run is in tests/runtime/test_orbax_paths.py.
 from __future__ import annotations
 
 import pytest
-from fixture_files import source_files
+from fixture_files import modernize_text, source_files
 from test_old_parts import REGISTRY
 
 from mmmodernize.rewrite import modernize_project
@@ -49,8 +49,7 @@ OTHERS = (
 
 def told(text: str) -> tuple[list[int], list[str]]:
     """The lines that are refused, and what is said of others."""
-    (result,) = modernize_project(source_files({"a.py": text.encode()}), REGISTRY)
-    assert result.failure is None
+    result = modernize_text(text)
     refused = [item.line for item in result.refusals if "since Orbax 0.4.8" in item.reason]
     return refused, [item.reason.partition("is relative")[2] for item in result.left if "Orbax 0.4.8" in item.reason]
 

@@ -11,13 +11,10 @@ import warnings
 from types import ModuleType
 
 import pytest
-from fixture_files import source_files
+from fixture_files import modernize_text
 
-from mmmodernize.registry import ModernizeRegistry
-from mmmodernize.rewrite import modernize_project
 from mmrewrite.results import Rewrite
 
-REGISTRY = ModernizeRegistry()
 HEAD = "import jax\nimport jax.numpy as jnp\nimport optax\nfrom flax import nnx\nrngs = nnx.Rngs(0)\n"
 FIELD = "import dataclasses\n@dataclasses.dataclass\nclass M(nnx.Module):\n    {}\n"
 MODULE = "class M(nnx.Module):\n    def __init__(self):\n        {}\n    def f(self, x):\n        {}\n"
@@ -137,9 +134,7 @@ NOTHING = {
 
 
 def modernized(text: str) -> Rewrite:
-    (result,) = modernize_project(source_files({"a.py": (HEAD + text).encode()}), REGISTRY, load=lambda path: None)
-    assert result.failure is None
-    return result
+    return modernize_text(HEAD + text)
 
 
 def runs(text: str) -> bool:

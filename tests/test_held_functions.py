@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fixture_files import source_files
+from fixture_files import modernize_text, source_files
 from test_old_parts import REGISTRY, seen
 
 from mmmodernize.doubts.held_functions import held_functions
@@ -99,8 +99,7 @@ def silent(texts: dict[str, str]) -> list[str]:
     """The lines that are to be told and are not, of programs each of which is a project."""
     found = []
     for name, text in texts.items():
-        (result,) = modernize_project(source_files({"a.py": text.encode()}), REGISTRY)
-        assert result.failure is None
+        result = modernize_text(text)
         told = {number for number, line in enumerate(text.splitlines(), 1) if line.endswith("# told")}
         found += [f"{name}: line {number}" for number in sorted(told - seen(result))]
     return found
@@ -153,7 +152,7 @@ solver.run(a_max=1)
 
 
 def test_calls_of_something_else_are_not_told() -> None:
-    (result,) = modernize_project(source_files({"a.py": OTHERS.encode()}), REGISTRY)
+    result = modernize_text(OTHERS)
     assert result.result == result.original
     assert seen(result) == set()
 
@@ -164,7 +163,7 @@ def test_a_static_argument_that_a_partial_of_jit_names_is_refused() -> None:
         "functools.partial(jax.jit, static_argnames='newshape')(jnp.reshape)(x, newshape=(2,))\n"
         "functools.partial(jax.jit, static_argnums=1)(jnp.reshape)(x, newshape=(2,))\n"
     )
-    (result,) = modernize_project(source_files({"a.py": text.encode()}), REGISTRY)
+    result = modernize_text(text)
     assert [item.line for item in result.refusals] == [3]
     assert result.result.decode() == text[::-1].replace("epahswen", "epahs", 1)[::-1]
 

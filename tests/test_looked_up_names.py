@@ -8,12 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from fixture_files import source_files
-
-from mmmodernize.registry import ModernizeRegistry
-from mmmodernize.rewrite import modernize_project
-
-REGISTRY = ModernizeRegistry()
+from fixture_files import modernize_text
 
 # The file has another old name, as files without any are not read.
 HEAD = """\
@@ -119,8 +114,7 @@ OF_TODAY = (
 
 
 def reports(text: str) -> list[tuple[int, str]]:
-    (result,) = modernize_project(source_files({"a.py": text.encode()}), REGISTRY)
-    assert result.failure is None
+    result = modernize_text(text)
     return [(item.line, item.reason) for item in result.left]
 
 

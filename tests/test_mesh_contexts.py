@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from fixture_files import source_files
+from fixture_files import modernize_text, source_files
 
 from mmmodernize.registry import ModernizeRegistry
 from mmmodernize.rewrite import modernize_project
@@ -125,9 +125,7 @@ NO_MESHES = (
 
 
 def modernized(text: str) -> Rewrite:
-    (result,) = modernize_project(source_files({"a.py": (HEAD + text).encode()}), REGISTRY, load=lambda path: None)
-    assert result.failure is None
-    return result
+    return modernize_text(HEAD + text)
 
 
 def is_mesh(result: Rewrite) -> bool | None:
@@ -254,8 +252,7 @@ def test_what_is_gone_through_may_come_of_such_a_call(again: str) -> None:
         f"    return {again}\ndef run(mesh: Mesh, xs: list[int]):\n    with mesh:\n"
         "        return take(xs), pjit(f)(1)\n"
     )
-    (result,) = modernize_project(source_files({"a.py": f"from jax.sharding import Mesh\n{text}".encode()}), REGISTRY)
-    assert result.failure is None
+    result = modernize_text(f"from jax.sharding import Mesh\n{text}")
     assert result.changed
 
 
@@ -281,5 +278,4 @@ def raises_another(x):
     except ValueError as error:
         raise NoMesh() from error
 """
-    (result,) = modernize_project(source_files({"a.py": program.encode()}), REGISTRY)
-    assert result.failure is None
+    modernize_text(program)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fixture_files import source_files
+from fixture_files import modernize_text, source_files
 
 from mmmodernize.registry import ModernizeRegistry
 from mmmodernize.rewrite import modernize_project
@@ -124,8 +124,7 @@ NONE = (
 
 
 def told_in(text: str) -> set[int]:
-    (result,) = modernize_project(source_files({"a.py": text.encode()}), REGISTRY)
-    assert result.failure is None
+    result = modernize_text(text)
     return {item.line for item in result.left}
 
 
@@ -158,7 +157,7 @@ def test_code_that_is_run_with_the_names_of_its_module(text: str) -> None:
 @pytest.mark.parametrize("code", WITH_KEYWORDS)
 def test_keywords_that_went_in_code_with_its_own_imports(code: str, how: str) -> None:
     text = "import jax.numpy as jnp\n" + HOW[how].format(literal(WITH_KEYWORDS[code], how))
-    (result,) = modernize_project(source_files({"a.py": text.encode()}), REGISTRY)
+    result = modernize_text(text)
     (left,) = (each for each in result.left if each.text.endswith("="))
     assert left.text in ("a_max=", "initial=")
     assert text.splitlines()[left.line - 1][left.column - 1 :].startswith(left.text)
@@ -208,7 +207,7 @@ def test_labels_of_strings_are_reported_where_they_change() -> None:
         '        f"{x} {(jax.tree_map) = !r:>9}",\n'
         '        f"jax.tree_map= {jax.tree_map}",\n        f"{jax.tree_map(abs, x)}={x=}",\n    )\n'
     )
-    (result,) = modernize_project(source_files({"a.py": text.encode()}), REGISTRY)
+    result = modernize_text(text)
     assert 'f"{jax.tree.map(abs, x)=}"' in result.result.decode()
     shown = "the string shows this text, so that what it shows changes once `jax.tree_map` is rewritten"
     written = "it stands in a string; edit it by hand if code runs it"
@@ -227,7 +226,7 @@ def test_labels_of_strings_are_reported_where_they_change() -> None:
     ],
 )
 def test_names_keywords_and_members_change_labels(text: str, *, is_told: bool) -> None:
-    (result,) = modernize_project(source_files({"a.py": text.encode()}), REGISTRY)
+    result = modernize_text(text)
     line = text.count("\n")
     was_shown, is_shown = (data.decode().splitlines()[-1] for data in (result.original, result.result))
     assert (was_shown != is_shown) == is_told

@@ -5,10 +5,8 @@ from __future__ import annotations
 import sys
 
 import pytest
-from fixture_files import source_files
+from fixture_files import modernize_text, source_files
 
-from mmmodernize.registry import ModernizeRegistry
-from mmmodernize.rewrite import modernize_project
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import rewrite_project, rewrite_source
 from mmrewrite.project.facts import Facts, SourceFile, read_facts
@@ -222,6 +220,6 @@ print(f"{x['a']} {jax.tree.map(abs, x['a'])=}")
 
 @with_newer_syntax
 def test_old_names_beside_type_parameters() -> None:
-    (result,) = modernize_project(source_files({"a.py": GENERIC.encode()}), ModernizeRegistry())
+    result = modernize_text(GENERIC)
     assert result.result.decode() == GENERIC_AFTER
     assert [left.line for left in result.left] == [23]

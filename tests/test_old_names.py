@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from fixture_files import source_files, told_lines
+from fixture_files import modernize_text, source_files, told_lines
 from wheels import write_wheel
 
 from mmmodernize.names.advice import ADVICE
@@ -70,7 +70,7 @@ def program(form: str, names: Sequence[str]) -> tuple[str, dict[str, set[int]]]:
 @pytest.mark.parametrize("name", sorted(once_modules()))
 def test_an_import_of_what_was_a_module_is_not_passed_over(name: str) -> None:
     for text in (f"import {name}\n", f"import {name} as other\n", f"from {name} import something\n"):
-        (result,) = modernize_project(source_files({"a.py": text.encode()}), REGISTRY)
+        result = modernize_text(text)
         assert result.changed or result.left or result.refusals, text
 
 
@@ -97,7 +97,7 @@ def test_no_name_is_passed_over(form: str) -> None:
 def test_a_use_is_said_at_its_line_or_gone(name: str, form: str) -> None:
     text, _ = program(form, [name])
     if text.strip():
-        (result,) = modernize_project(source_files({"a.py": text.encode()}), REGISTRY)
+        result = modernize_text(text)
         is_reported = any(refusal.line == text.count("\n") for refusal in result.refusals)
         assert is_reported or (result.changed and name not in result.result.decode())
 
@@ -179,7 +179,7 @@ def test_a_module_of_another_package_is_no_alias() -> None:
     ],
 )
 def test_attributes_that_are_no_module_of_jax_are_not_reported(text: str) -> None:
-    (result,) = modernize_project(source_files({"a.py": b"import jax\n" + text.encode()}), REGISTRY)
+    result = modernize_text(f"import jax\n{text}")
     assert not result.changed
     assert result.left == ()
 

@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from fixture_files import source_files
+from fixture_files import modernize_text, source_files
 from wheels import write_wheel
 
 from mmmodernize.modules.project_names import ProjectAge
@@ -137,7 +137,7 @@ def test_calls_by_a_name_of_what_a_partial_or_a_transformation_makes_are_told() 
         "class C:\n    def __init__(self):\n        self.clip = jax.jit(functools.partial(jnp.clip, a_min=0))\n"
         "    def f(self, x): return self.clip(x, a_max=1)\n"
     )
-    (result,) = modernize_project(source_files({"a.py": text.encode()}), REGISTRY)
+    result = modernize_text(text)
     after = text.replace("a_min", "min").replace("a_max", "max").encode()
     assert result.result == after
     assert [item.line for item in result.refusals] == [7]
@@ -202,7 +202,7 @@ def test_a_keyword_that_jit_names_as_well_is_refused() -> None:
         "import jax\nimport jax.numpy as jnp\nclip = jax.jit(jnp.clip, static_argnames=('a_min',))\n"
         "clip(x, a_min=1)\nclip(x, a_max=1)\n"
     )
-    (result,) = modernize_project(source_files({"a.py": text.encode()}), REGISTRY)
+    result = modernize_text(text)
     assert [item.line for item in result.refusals] == [4]
     assert result.result.decode() == text.replace("a_max", "max")
 
@@ -212,7 +212,7 @@ def test_save_takes_what_numpy_takes() -> None:
         "import jax.numpy as jnp\njnp.save('f', x, fix_imports=True), jnp.save('f', x, False)\n"
         "jnp.load('f', fix_imports=True)\njnp.save('f', x, False, True)\n"
     )
-    (result,) = modernize_project(source_files({"a.py": text.encode()}), REGISTRY)
+    result = modernize_text(text)
     assert result.result.decode() == text.replace(", fix_imports=True), jnp.s", "), jnp.s")
     assert [item.line for item in result.refusals] == [4]
 
@@ -271,7 +271,7 @@ FLAG_USES = {
 
 @pytest.mark.parametrize("text", FLAG_USES)
 def test_a_string_is_a_flag_where_it_comes_to_a_configuration(text: str) -> None:
-    (result,) = modernize_project(source_files({"a.py": f"import jax\n{text}\n".encode()}), REGISTRY)
+    result = modernize_text(f"import jax\n{text}\n")
     told = "refused" if result.refusals else "left" if result.left else "silent"
     assert (told, result.changed) == (FLAG_USES[text], False)
 
@@ -320,7 +320,7 @@ def test_calls_that_the_new_name_takes_are_moved() -> None:
         "core.Var(aval=a), core.ClosedJaxpr(j, c), core.JaxprEqn(a, b, c, d, e, f, ctx=g)\n"
         "batching.moveaxis(x, 0, 1), batching.moveaxis(x, src=0, dst=1)\n"
     )
-    (result,) = modernize_project(source_files({"a.py": text.encode()}), REGISTRY)
+    result = modernize_text(text)
     assert result.refusals == ()
     assert result.result.decode() == (
         "import jax\nimport optax\nfrom jax.extend import core as jex_core\n"
@@ -355,7 +355,7 @@ CELLS = "import flax.linen as nn\nimport functools\n"
     ],
 )
 def test_recurrent_cells_of_before_are_told(text: str) -> None:
-    (result,) = modernize_project(source_files({"a.py": f"{CELLS}{text}\n".encode()}), REGISTRY)
+    result = modernize_text(f"{CELLS}{text}\n")
     assert {item.line for item in (*result.refusals, *result.left)} == {CELLS.count("\n") + 1 + text.count("\n")}
     assert not result.changed
 
@@ -372,7 +372,7 @@ def test_recurrent_cells_of_today_are_left_alone() -> None:
         "        return nn.LSTMCell.initialize_carry(self, rng, input_shape)\n"
         "cell = Cell()\nnn.RNNCellBase.initialize_carry(cell, key, (2,))\n"
     )
-    (result,) = modernize_project(source_files({"a.py": f"{CELLS}{text}".encode()}), REGISTRY)
+    result = modernize_text(f"{CELLS}{text}")
     assert (result.changed, result.refusals, result.left) == (False, (), ())
 
 
@@ -482,7 +482,7 @@ def test_text_of_another_meaning_is_not_passed_over(codemod: str) -> None:
     if codemod in OF_OLD_PROJECTS:
         head += "from jax import ShapedArray\n"
     for text in MEANINGS[codemod]:
-        (result,) = modernize_project(source_files({"a.py": f"{head}{text}\n".encode()}), REGISTRY)
+        result = modernize_text(f"{head}{text}\n")
         assert max(seen(result), default=0) > head.count("\n"), text
 
 
@@ -504,7 +504,7 @@ def test_text_of_another_meaning_is_not_passed_over(codemod: str) -> None:
 )
 def test_where_dictionaries_are_meant_too_nothing_is_told(text: str) -> None:
     head = "import jax\nfrom typing import Union\nfrom flax.core import FrozenDict\n"
-    (result,) = modernize_project(source_files({"a.py": f"{head}{text}\n".encode()}), REGISTRY)
+    result = modernize_text(f"{head}{text}\n")
     assert (result.changed, result.refusals, result.left) == (False, (), ())
 
 
@@ -518,7 +518,7 @@ def test_programs_of_today_are_left_alone() -> None:
         "    jax.debug.callback(print, x)\n    y = jax.random.normal(key, x.shape) + jnp.ceil(x)\n"
         "    return jnp.where(x > 0, x, 0), rows.split(','), rows.device, optax.huber_loss(x, y, delta=1.0)\n"
     )
-    (result,) = modernize_project(source_files({"a.py": text.encode()}), REGISTRY)
+    result = modernize_text(text)
     assert (result.changed, result.refusals, result.left) == (False, (), ())
 
 

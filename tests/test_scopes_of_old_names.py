@@ -14,12 +14,8 @@ import types
 from collections.abc import Iterator
 
 import pytest
-from fixture_files import source_files, told_lines
+from fixture_files import modernize_text, told_lines
 
-from mmmodernize.registry import ModernizeRegistry
-from mmmodernize.rewrite import modernize_project
-
-REGISTRY = ModernizeRegistry()
 NAMES = ("jax", "m", "t")
 _BINDINGS = (
     "import jax",
@@ -243,8 +239,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_name_has_the_meaning_of_its_scope(name: str) -> None:
     text, after, told = CASES[name]
-    (result,) = modernize_project(source_files({"a.py": f"{IMPORTS}{text}".encode()}), REGISTRY)
-    assert result.failure is None
+    result = modernize_text(f"{IMPORTS}{text}")
     assert result.result.decode() == IMPORTS + (text if after is None else after)
     assert {item.line for item in (*result.refusals, *result.left)} == told
 
@@ -261,7 +256,7 @@ def test_no_program_is_rewritten_wrongly_or_in_silence(start: int) -> None:
         except SyntaxError:
             # A name that a function declares global after it is a parameter.
             continue
-        (result,) = modernize_project(source_files({"a.py": text.encode()}), REGISTRY)
+        result = modernize_text(text)
         assert result.failure is None, seed
         after = run(result.result.decode(), has_old_name=True)
         assert before.items() <= after.items(), f"{seed}: {text}"

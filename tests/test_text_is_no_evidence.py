@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from fixture_files import source_files
+from fixture_files import modernize_text
 
-from mmmodernize.registry import ModernizeRegistry
-from mmmodernize.rewrite import modernize_project
-
-REGISTRY = ModernizeRegistry()
 HEAD = "import jax\nimport jax.numpy as jnp\nfrom flax import nnx\nimport orbax.checkpoint as ocp\njax.tree_map\n"
 # A program, and words by which code says that it is of today, or another one.
 PROGRAMS = {
@@ -21,8 +17,7 @@ PROGRAMS = {
 
 
 def told(text: str) -> tuple[str, list[str]]:
-    (result,) = modernize_project(source_files({"a.py": text.encode()}), REGISTRY, load=lambda path: None)
-    assert result.failure is None
+    result = modernize_text(text)
     lines = text.splitlines()
     reasons = [f"{lines[each.line - 1]}: {each.reason}" for each in (*result.refusals, *result.left)]
     return result.result.decode(), reasons

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fixture_files import source_files
+from fixture_files import modernize_text, source_files
 
 from mmmodernize.registry import ModernizeRegistry
 from mmmodernize.rewrite import modernize_project
@@ -69,7 +69,7 @@ def test_keywords_of_one_release_are_told_where_the_function_is_chosen_by_it(fil
     ids=["try", "condition", "attribute", "import in a try"],
 )
 def test_nothing_guards_a_use_whose_import_fails_before(text: str, is_left: bool) -> None:
-    (result,) = modernize_project(source_files({"a.py": text.encode()}), ModernizeRegistry())
+    result = modernize_text(text)
     assert is_left == any("already" in item.reason for item in result.left)
     assert is_left != (result.changed or bool(result.refusals))
 
@@ -162,7 +162,7 @@ def test_what_a_release_does_not_decide_guards_nothing(test: str) -> None:
 )
 def test_versions_that_are_compared_as_text_take_the_branch_that_was_not_meant(test: str, line: int) -> None:
     text = f"import jax\nif {test}:\n    f = jax.tree_map\nelse:\n    f = jax.tree_map\n"
-    (result,) = modernize_project(source_files({"a.py": text.encode()}), ModernizeRegistry())
+    result = modernize_text(text)
     assert [item.line for item in result.refusals] == [line]
     assert [item.line for item in result.left] == [8 - line]
     assert not result.changed
@@ -201,7 +201,7 @@ GONE, THERE = "from jax.core import ConcreteArray", "from jax import set_mesh"
     ],
 )
 def test_what_fails_today_is_refused_and_what_never_runs_is_not(text: str, is_work: bool) -> None:
-    (result,) = modernize_project(source_files({"a.py": text.encode()}), ModernizeRegistry())
+    result = modernize_text(text)
     assert is_work == (result.changed or bool(result.refusals))
 
 

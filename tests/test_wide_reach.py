@@ -7,12 +7,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
-from fixture_files import source_files, tree
+from fixture_files import modernize_text, source_files, tree
 
 from mmmodernize.calls.components import combined
 from mmmodernize.calls.reach import OutsideReach, WideReach
-from mmmodernize.registry import ModernizeRegistry
-from mmmodernize.rewrite import modernize_project
 from mmrewrite.project.facts import Facts, read_facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reached
@@ -139,7 +137,7 @@ CALLED = {
 
 @pytest.mark.parametrize("how", CALLED)
 def test_a_function_reaches_what_it_is_handed(how: str) -> None:
-    (result,) = modernize_project(source_files({"a.py": CALLED[how].encode()}), ModernizeRegistry())
+    result = modernize_text(CALLED[how])
     assert (b"with compat.mesh_context(manager):" in result.result) is (how != "not at all")
 
 

@@ -11,10 +11,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("orbax.checkpoint")
-from fixture_files import source_files
-
-from mmmodernize.registry import ModernizeRegistry
-from mmmodernize.rewrite import modernize_project
+from fixture_files import modernize_text
 
 # Flax says that it will leave checkpoints to Orbax, and Orbax warns of what it deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -82,12 +79,10 @@ RUN = [
     MANAGED + 'utils.checkpoint_steps("ckpt")',
     NEW + 'v1.metadata("ckpt")\nv1.is_orbax_checkpoint("ckpt")\nv1.delete("ckpt")',
 ]
-REGISTRY = ModernizeRegistry()
 
 
 def told(text: str) -> list[str]:
-    (result,) = modernize_project(source_files({"a.py": text.encode()}), REGISTRY)
-    assert result.failure is None
+    result = modernize_text(text)
     reasons = [item.reason for item in (*result.refusals, *result.left)]
     return [reason for reason in reasons if "checkpoints have absolute paths alone" in reason]
 
