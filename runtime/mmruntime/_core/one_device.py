@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
 
 import jax
 
@@ -24,13 +23,13 @@ class _Fallback:
     is_told = False
 
 
-def allow_one_device(allowed: bool | None, environment: Mapping[str, str] = os.environ) -> None:
+def allow_one_device(allowed: bool | None) -> None:
     """Let a program whose mesh is too large run on one device, or not; the variable goes before.
 
     Raises:
         ValueError: If the variable is neither 0 nor 1.
     """
-    _check.switch("init", VARIABLE, environment)
+    _check.switch("init", VARIABLE, os.environ)
     _Fallback.allowed = allowed
 
 

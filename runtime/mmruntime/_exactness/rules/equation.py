@@ -285,15 +285,15 @@ class Equation:
         reject_totals(self, values)
         return common_rows(values) or FREE
 
-    def summable(self, index: int = 0) -> AbstractValue:
-        """An operand in which the operation is linear: zeros, a sum, or what is not reduced over examples.
+    def summable(self) -> AbstractValue:
+        """The first operand, in which the operation is linear: zeros, a sum, or what is not reduced over examples.
 
         Raises:
             NotProved: If it is reduced in another way.
         """
-        if self.ins[index].kind in (Kind.ZERO, Kind.SUM):
-            return self.ins[index]
-        value = self.plain(index)
+        if self.ins[0].kind in (Kind.ZERO, Kind.SUM):
+            return self.ins[0]
+        value = self.plain(0)
         reject_totals(self, [value])
         return value
 

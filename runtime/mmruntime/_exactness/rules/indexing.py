@@ -45,11 +45,11 @@ def gather(eqn: Equation) -> AbstractValue:
             raise NotProved("reads another part of an array for another batch size")
     batch_dims = [dim for dim in range(len(eqn.out_shape())) if dim not in numbers.offset_dims]
     if operand.kind is Kind.FREE:
-        index = _index_rows(eqn, 1)
+        index = _index_rows(eqn)
         return operand if index is None else index.but(dim=batch_dims[index.dim], power=operand.power)
     if _is_own_position(eqn, operand, numbers.start_index_map) and sizes[grows] == whole_sizes[grows] == 1:
         return rows(batch_dims[indices.dim], 1, operand.power)
-    index = _index_rows(eqn, 1)
+    index = _index_rows(eqn)
     if grows in numbers.operand_batching_dims:
         paired = numbers.start_indices_batching_dims[list(numbers.operand_batching_dims).index(grows)]
         outer = None if index is None else join_outer(operand.outer, index.outer)
@@ -65,14 +65,14 @@ def gather(eqn: Equation) -> AbstractValue:
     return operand.at(numbers.offset_dims[kept.index(grows)])
 
 
-def _index_rows(eqn: Equation, position: int) -> AbstractValue | None:
-    """The rows of an array of indices, whose last dimension is the index itself; None if it is free."""
-    eqn.scale_to(position, 0)
-    value = eqn.ins[position]
+def _index_rows(eqn: Equation) -> AbstractValue | None:
+    """The rows of the array of indices, whose last dimension is the index itself; None if it is free."""
+    eqn.scale_to(1, 0)
+    value = eqn.ins[1]
     reject_totals(eqn, [value])
     if value.kind is not Kind.ROWS:
         return None
-    if value.dim == len(eqn.shape(position)) - 1:
+    if value.dim == len(eqn.shape(1)) - 1:
         raise NotProved(*_BY_POSITION)
     return value
 
@@ -137,7 +137,7 @@ def _with_own_place(eqn: Equation) -> AbstractValue:
     Raises:
         NotProved: If they do not.
     """
-    index = _index_rows(eqn, 1)
+    index = _index_rows(eqn)
     updates = eqn.ins[2] = eqn.plain(2)
     reject_totals(eqn, [updates])
     places = _kept(len(eqn.shape(2)), eqn.params["dimension_numbers"].update_window_dims)
@@ -176,7 +176,7 @@ def _scatter_place(eqn: Equation) -> AbstractValue | None:
     own = own and dim in numbers.inserted_window_dims and updates.outer in (1, ANY)
     if own and updates.dim == scatter_dims[indices.dim]:
         return rows(dim, 1, updates.power)
-    index = _index_rows(eqn, 1)
+    index = _index_rows(eqn)
     if dim in numbers.operand_batching_dims:
         position = [int(d) for d in numbers.operand_batching_dims].index(dim)
         paired = int(numbers.scatter_indices_batching_dims[position])

@@ -240,9 +240,9 @@ def pad(eqn: Equation) -> AbstractValue:
     return value
 
 
-def reject_shapes(eqn: Equation, value: AbstractValue, index: int = 0) -> None:
+def reject_shapes(eqn: Equation, value: AbstractValue) -> None:
     """Refuse a value whose kind says otherwise than the shape of the result whether it counts examples."""
-    if value.kind is not Kind.ZERO and bool(eqn.grown(index)) != value.shape_grows:
+    if value.kind is not Kind.ZERO and bool(eqn.grown(0)) != value.shape_grows:
         raise NotProved("cuts or joins the dimension of the examples")
 
 

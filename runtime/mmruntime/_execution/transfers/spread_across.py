@@ -23,7 +23,7 @@ from mmruntime._execution.transfers.parcels import Message, Parcel, on_the_wire,
 _ARITY = 4
 
 
-def tree_levels(holders: Sequence[int], others: Sequence[int], arity: int = _ARITY) -> list[list[tuple[int, int]]]:
+def tree_levels(holders: Sequence[int], others: Sequence[int]) -> list[list[tuple[int, int]]]:
     """Who hands on to whom, so that everybody gets it: pairs of a sender and a receiver, level by level.
 
     A process receives once, and sends in the next level only.
@@ -31,12 +31,11 @@ def tree_levels(holders: Sequence[int], others: Sequence[int], arity: int = _ARI
     Args:
         holders: Processes that have it.
         others: Processes that shall get it.
-        arity: The most that one sends to.
     """
     ready, waiting = list(holders), list(others)
     levels = []
     while waiting:
-        level = [(ready[at // arity], target) for at, target in enumerate(waiting[: len(ready) * arity])]
+        level = [(ready[at // _ARITY], target) for at, target in enumerate(waiting[: len(ready) * _ARITY])]
         levels.append(level)
         ready = [target for _, target in level]
         waiting = waiting[len(level) :]
