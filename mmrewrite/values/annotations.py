@@ -178,6 +178,13 @@ def class_of_annotation(flow: ValueFlow, module: ModuleUses, annotation: ast.exp
     return flow.class_at(module, parsed, module.scope_of(annotation)) if parsed is not None else None
 
 
+def class_of(flow: ValueFlow, value: Value) -> Definition | None:
+    """The class of the project that a value is an object of, also where only the annotation of a parameter says so."""
+    if isinstance(value.head, ast.arg) and value.head.annotation is not None and not value.path:
+        return class_of_annotation(flow, value.module, value.head.annotation)
+    return (value.module, value.own_class) if value.own_class is not None else None
+
+
 def _class_of(flow: ValueFlow, value: Value) -> tuple[Definition | None, Path]:
     """The class of the object with which a value begins, and what is done to that."""
     module, head, path, _ = value

@@ -183,6 +183,14 @@ class Value(NamedTuple):
         return isinstance(self.head, ast.ClassDef) and steps == [By.CALL]
 
     @property
+    def own_class(self) -> ast.ClassDef | None:
+        """The class of the project that this is an object of, as the class makes it or as `self`."""
+        if self.is_made:
+            return self.head if isinstance(self.head, ast.ClassDef) else None
+        is_self = isinstance(self.head, Own) and not self.head.is_class and not self.path
+        return self.head.definition if is_self and isinstance(self.head, Own) else None
+
+    @property
     def bound(self) -> CallArguments | None:
         """The arguments of the `partial` that made this, its function first; None of anything else."""
         is_partial = self.head in PARTIALS if isinstance(self.head, str) else False

@@ -12,7 +12,7 @@ from mmrewrite.project.facts import Facts
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.walk import walk
 from mmrewrite.values.arguments import given
-from mmrewrite.values.value import By, Function, Own, Unknown, Value
+from mmrewrite.values.value import By, Function, Unknown, Value
 
 _LOOKS_UP = ("__getattr__", "__getattribute__")
 
@@ -52,10 +52,8 @@ class HeldModules:
         places: Sequence[tuple[ModuleUses, ast.Module | ast.ClassDef]] = ()
         if isinstance(value.head, ast.Module) and not value.path:
             places = [(value.module, value.head)]
-        is_self = isinstance(value.head, Own) and not value.head.is_class and not value.path
-        definition = value.head.definition if isinstance(value.head, Own) else value.head
-        if (is_self or value.is_made) and isinstance(definition, ast.ClassDef):
-            places = self._flow.bases(value.module, definition).classes
+        if value.own_class is not None:
+            places = self._flow.bases(value.module, value.own_class).classes
         for module, node in places:
             yield from (Value(module, each) for each in _looked_up_in(node.body))
 

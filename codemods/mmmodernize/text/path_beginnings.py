@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.functions import with_defaults
 from mmrewrite.values.flow import ValueFlow
-from mmrewrite.values.value import Access, By, CallArguments, Display, Own, Path, Unknown, Value
+from mmrewrite.values.value import Access, By, CallArguments, Display, Path, Unknown, Value
 
 _PATHS = frozenset(("pathlib.Path", "pathlib.PosixPath", "etils.epath.Path"))
 _JOINS = frozenset(("os.path.join", "posixpath.join"))
@@ -91,10 +91,8 @@ def _told(flow: ValueFlow, value: Value | None) -> str:
         return f"a caller passes another `{value.head.arg}`"
     if value is not None and isinstance(value.head, _CONTAINERS):
         return "another one is put there"
-    if value is not None and (value.is_made or (isinstance(value.head, Own) and not value.path)):
-        definition = value.head.definition if isinstance(value.head, Own) else value.head
-        assert isinstance(definition, ast.ClassDef)
-        return f"it is an object of `{definition.name}`"
+    if value is not None and value.own_class is not None:
+        return f"it is an object of `{value.own_class.name}`"
     return ""
 
 

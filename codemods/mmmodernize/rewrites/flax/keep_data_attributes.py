@@ -39,7 +39,7 @@ from mmmodernize.sites.site import Location, ModernizeContext
 from mmmodernize.types.nnx import NnxVariables, is_nnx_module, is_out_of_view
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.annotations import parsed_annotation
-from mmrewrite.values.annotations import annotations_of, class_of_annotation
+from mmrewrite.values.annotations import class_of
 from mmrewrite.values.flow import FoundValues, ValueFlow
 from mmrewrite.values.stores import Store
 from mmrewrite.values.targets import of_target
@@ -220,16 +220,8 @@ def _owner(context: ModernizeContext, store: Store) -> tuple[ast.ClassDef | None
     if store.holder is not None or (isinstance(store.target, ast.Name) and store.target.id in ("self", "cls")):
         return store.holder, store.module
     flow = context.flow
-    made = flow.must(Value(store.module, store.target), lambda value: _class_of(flow, value))
-    return made or (None, store.module)
-
-
-def _class_of(flow: ValueFlow, value: Value) -> tuple[ast.ClassDef, ModuleUses] | None:
-    if value.is_made and isinstance(value.head, ast.ClassDef):
-        return value.head, value.module
-    said = annotations_of(flow, value) if isinstance(value.head, ast.arg) and not value.path else ()
-    found = next((class_of_annotation(flow, each.module, each.node) for each in said), None)
-    return (found[1], found[0]) if found is not None else None
+    made = flow.must(Value(store.module, store.target), lambda value: class_of(flow, value))
+    return (made[1], made[0]) if made is not None else (None, store.module)
 
 
 def _constant_at_first(context: ModernizeContext, name: str, store: Store) -> ast.Constant | None:

@@ -27,10 +27,10 @@ from mmmodernize.sites.site import Location, ModernizeContext
 from mmmodernize.types.nnx import NnxVariables, is_nnx_module
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.calls import stars_of
-from mmrewrite.values.annotations import annotations_of, class_of_annotation
+from mmrewrite.values.annotations import class_of
 from mmrewrite.values.containers import parts_of
 from mmrewrite.values.flow import ValueFlow
-from mmrewrite.values.value import ELEMENT, By, Function, Own, Path, Value, item
+from mmrewrite.values.value import ELEMENT, By, Function, Path, Value, item
 
 # Functions of trees, each with the place of its tree.
 _OF_TREES = {
@@ -144,11 +144,7 @@ def _leaves_in(context: ModernizeContext, module: ModuleUses, call: ast.Call, pl
         head, path = value.head, value.path
         if variables.kind(value) is not None:
             return "variable"
-        of_class = (value.module, head) if isinstance(head, ast.ClassDef) and value.is_made else None
-        if isinstance(head, Own) and not head.is_class and not path:
-            of_class = value.module, head.definition
-        for found in annotations_of(flow, value) if isinstance(head, ast.arg) and not path else ():
-            of_class = class_of_annotation(flow, found.module, found.node)
+        of_class = class_of(flow, value)
         if of_class is not None:
             return "module" if is_nnx_module(flow, *of_class) else None
         is_made = isinstance(head, str) and head.startswith("flax.nnx.") and [step.kind for step in path] == [By.CALL]
