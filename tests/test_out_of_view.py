@@ -101,6 +101,19 @@ PASSED = {
     "method of a parameter": "import plugin\nplugin.register(step)\ndef other(t, x):\n    with small:\n"
     "        t.run(x)\n",
     "lookup": "import a\ndef other(x):\n    with small:\n        return getattr(a, 'step')(x)\n",
+    **{
+        f"name that only a run knows: {read}": f"import a, importlib, sys\ndef other(n, x):\n    with small:\n"
+        f"        return {read}(x)\n"
+        for read in (
+            *("globals()[n]", "globals().get(n)", "vars(a)[n]", "a.__dict__[n]", "getattr(a, f'st{n}')"),
+            *(
+                "getattr(importlib.import_module(n), n)",
+                "getattr(sys.modules[__name__], n)",
+                "[*globals().values()][n]",
+            ),
+        )
+    },
+    "table of all names": "names = globals()\ndef other(n, x):\n    with small:\n        return names[n](x)\n",
     "import": "def other(x):\n    from a import step\n    with small:\n        return step(x)\n",
 }
 
@@ -167,7 +180,12 @@ def test_a_mesh_that_is_set_once_has_a_name(program: str) -> None:
 @pytest.mark.parametrize("what", PASSED)
 def test_a_step_that_another_mesh_may_be_around_names_none(what: str) -> None:
     assert "NamedSharding(" not in modernized(f"{OTHER_MESH}{PASSED[what]}")
-    assert "NamedSharding(" in modernized(f"{OTHER_MESH}def other(x):\n    with small:\n        return x\n")
+
+
+@pytest.mark.parametrize("read", ["x", "globals()['x']", "vars(a).get('x')", "getattr(a, f'x_{n}')", "a.__dict__['x']"])
+def test_a_step_that_no_other_mesh_is_around_names_its_own(read: str) -> None:
+    other = f"import a\ndef other(n, x):\n    with small:\n        return {read}\n"
+    assert "NamedSharding(" in modernized(f"{OTHER_MESH}{other}")
 
 
 # What replaces a name of JAX, before it is used.

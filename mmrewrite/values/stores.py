@@ -71,6 +71,22 @@ class TextWrite(NamedTuple):
     names: frozenset[str] | None = None
 
 
+class TextRead(NamedTuple):
+    """A place that reads names of a module by their text.
+
+    Attributes:
+        module: The module that has it.
+        node: What it gives, or the dictionary of all names.
+        owner: The full name of the module whose names are read, None where only a run knows it.
+        key: The text, None of a dictionary.
+    """
+
+    module: ModuleUses
+    node: ast.expr
+    owner: str | None
+    key: ast.expr | None = None
+
+
 class Stores:
     """The stores of some modules, looked for once, when the first is asked for."""
 
@@ -141,6 +157,15 @@ class Stores:
                 for name, bindings in module.facts.names.inner[definition].bindings.items():
                     found[name] += ((module, definition, binding) for binding in bindings)
         return found
+
+    def read_by_text(self, module: ModuleUses) -> Iterator[TextRead]:
+        """The places that may read any name of a module by its text."""
+        name = module.facts.names.name
+        return (each for each in self._read_by_text if each.owner in (name, None))
+
+    @cached_property
+    def _read_by_text(self) -> Sequence[TextRead]:
+        return [each for module in self._modules() for each in _read_by_text(module)]
 
     def set_in(self, module: ModuleUses, name: str) -> Iterator[Store]:
         """The places that set a name of a module as an attribute of that."""
@@ -281,6 +306,43 @@ def _set_in_sys_modules(module: ModuleUses, tables: Iterable[ast.expr]) -> Itera
                 continue
         if module.full_name(table) == "sys.modules":
             yield name.rpartition(".")[2], store
+
+
+def _read_by_text(module: ModuleUses) -> Iterator[TextRead]:
+    for word in ("globals", "vars", "getattr"):
+        for head in module.heads.get(word, ()):
+            match module.parents[head]:
+                case ast.Call(func=function, args=[]) as call if function is head and word == "globals":
+                    yield TextRead(module, call, module.facts.names.name)
+                case ast.Call(func=function, args=[target]) as call if function is head and word == "vars":
+                    yield from (TextRead(module, call, owner) for owner in _modules_of(module, target))
+                case ast.Call(func=function, args=[target, key, *_]) as call if function is head:
+                    if word == "getattr" and not isinstance(key, ast.Constant):
+                        yield from (TextRead(module, call, owner, key) for owner in _modules_of(module, target))
+                case _:
+                    pass
+    for node in module.attributes.get("__dict__", ()):
+        yield from (TextRead(module, node, owner) for owner in _modules_of(module, node.value))
+
+
+def _modules_of(module: ModuleUses, target: ast.expr) -> Iterator[str | None]:
+    """The full name of the module that an expression is seen to be, None for one whose name is computed."""
+    if isinstance(target, ast.Name):
+        binding = module.facts.names.binding(target.id, module.scope_of(target))
+        target = binding.value if binding is not None and binding.value is not None else target
+    match target:
+        case ast.Call(func=function, args=[key, *_]):
+            made_by = module.full_name(function)
+            if made_by in ("importlib.import_module", "builtins.__import__"):
+                yield str(key.value) if isinstance(key, ast.Constant) else None
+        case ast.Subscript(value=ast.Attribute(attr="modules"), slice=key):
+            is_own = isinstance(key, ast.Name) and key.id == "__name__"
+            written_name = str(key.value) if isinstance(key, ast.Constant) else None
+            yield module.facts.names.name if is_own else written_name
+        case ast.Name() | ast.Attribute() if (name := module.full_name(target)) is not None:
+            yield name
+        case _:
+            pass
 
 
 def _written_by_text(module: ModuleUses) -> Iterator[TextWrite]:

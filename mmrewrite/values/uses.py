@@ -232,7 +232,7 @@ def _places_of(flow: ValueFlow, module: ModuleUses, definition: ast.AST) -> Iter
     for head in module.heads.get("cls", ()) if isinstance(definition, ast.ClassDef) else ():
         if own_class(module, head) is definition:
             yield UsePlace(module, head)
-    yield from _heads(flow, module, scope, name)
+    yield from reads_of(flow, module, scope, name)
 
 
 def _decorating(flow: ValueFlow, module: ModuleUses, definition: ast.AST, decorator: ast.expr) -> Iterator[UsePlace]:
@@ -248,7 +248,7 @@ def _decorating(flow: ValueFlow, module: ModuleUses, definition: ast.AST, decora
         place = path[-1].what.positional.index(given.positional[0])
         parameters = [*function.args.posonlyargs, *function.args.args][len(path) - 1 + place :]
         if parameters:
-            yield from _heads(flow, home, home.facts.names.inner[function], parameters[0].arg)
+            yield from reads_of(flow, home, home.facts.names.inner[function], parameters[0].arg)
 
 
 def _takes(value: Value, given: CallArguments) -> bool:
@@ -269,12 +269,18 @@ def _read(module: ModuleUses, node: ast.expr) -> UsePlace:
     return UsePlace(module, node, read=Value(module, owner) if owner is not None else None)
 
 
-def _heads(flow: ValueFlow, module: ModuleUses, scope: Scope, name: str) -> Iterator[UsePlace]:
+def reads_of(flow: ValueFlow, module: ModuleUses, scope: Scope, name: str) -> Iterator[UsePlace]:
+    """The places that read a name that a scope binds, or may read it by its text."""
     for head in module.heads.get(name, ()):
         if module.scope_of(head).owner(name) is scope:
             yield UsePlace(module, head)
     if scope.kind == "module":
         home, full = module.facts.names.name, f"{module.facts.names.name}.{name}"
+        for read in flow.stores.read_by_text(module):
+            if read.key is None:
+                yield from _in_dictionary(UsePlace(read.module, read.node, held=1), name)
+            elif flow.texts(Value(read.module, read.key)).may_be(name):
+                yield UsePlace(read.module, read.node)
         for other, node in flow.stores.reads(name):
             if isinstance(node, ast.Call) and flow.full_name(other, node.args[0]) == home:
                 yield UsePlace(other, node)
@@ -289,6 +295,21 @@ def _heads(flow: ValueFlow, module: ModuleUses, scope: Scope, name: str) -> Iter
                         for head in other.heads.get(item.local, ()):
                             if other.scope_of(head).owner(item.local) is owner:
                                 yield UsePlace(other, head)
+
+
+def _in_dictionary(place: UsePlace, name: str) -> Iterator[UsePlace]:
+    """The dictionary of all names of a module, where it may be asked for one of a text, or is kept."""
+    holder = place.module.parents[place.node]
+    match holder, place.module.parents.get(holder):
+        case (ast.Subscript(slice=ast.Constant(value=key)), _) | (
+            ast.Attribute(attr="get" | "pop" | "setdefault"),
+            ast.Call(args=[ast.Constant(value=key), *_]),
+        ) if key != name:
+            pass
+        case (ast.Attribute(attr="update"), _) | (ast.Subscript(ctx=ast.Store() | ast.Del()), _):
+            pass
+        case _:
+            yield place
 
 
 def _after(flow: ValueFlow, place: UsePlace, used: Used) -> Iterator[UsePlace]:
@@ -395,7 +416,7 @@ def _named(flow: ValueFlow, place: UsePlace, target: ast.expr, used: Used) -> It
         case ast.Name(id=name):
             owner = module.scope_of(target)
             owner = owner.owner(name) or owner
-            found = [*_heads(flow, module, owner, name)]
+            found = [*reads_of(flow, module, owner, name)]
             if owner.kind == "class" and isinstance(owner.node, ast.ClassDef):
                 reads = [_read(home, node) for home, node in flow.stores.reads(name)]
                 is_own = _is_of_each_object(flow, module, owner.node, name, place.node)
@@ -428,7 +449,8 @@ def _named(flow: ValueFlow, place: UsePlace, target: ast.expr, used: Used) -> It
             used.escapes.append((place, "it is kept where it cannot be followed"))
             return
     for each in found:
-        yield place._replace(module=each.module, node=each.node, read=each.read or place.read)
+        held = place.held + each.held
+        yield place._replace(module=each.module, node=each.node, read=each.read or place.read, held=held)
 
 
 def _handed_on(flow: ValueFlow, place: UsePlace, call: ast.Call, used: Used) -> Iterator[UsePlace]:
@@ -446,7 +468,7 @@ def _handed_on(flow: ValueFlow, place: UsePlace, call: ast.Call, used: Used) -> 
         used.escapes.append((place, "it is passed among other arguments"))
         return
     scope = home.facts.names.inner[definition]
-    for each in _heads(flow, home, scope, parameter):
+    for each in reads_of(flow, home, scope, parameter):
         yield place._replace(module=each.module, node=each.node)
 
 
@@ -501,7 +523,7 @@ def _in_methods(flow: ValueFlow, place: UsePlace, call: ast.Call) -> Iterator[Us
         parameter = parameter_of(definition, call, place.node, is_bound=True)
         if parameter is not None:
             home = value.module
-            for each in _heads(flow, home, home.facts.names.inner[definition], parameter):
+            for each in reads_of(flow, home, home.facts.names.inner[definition], parameter):
                 yield place._replace(module=each.module, node=each.node)
 
 

@@ -22,6 +22,7 @@ from mmmodernize.names.shared_names import OLD_MESHES
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import Scope
 from mmrewrite.values.flow import ValueFlow
+from mmrewrite.values.uses import reads_of
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.GeneratorExp)
 _BY_HAND = (ENTERED, STATEMENT, LEFT, ENVIRONMENT)
@@ -156,16 +157,14 @@ class PlainSites:
         owner = scope.owner(name)
         if owner is None or owner.kind not in ("function", "module") or len(owner.bindings[name]) != 1:
             return None
-        full = f"{module.facts.names.name}.{name}"
-        others = (other for other in self.modules.values() if other is not module)
-        if owner.kind == "module" and any(other.uses_any((full,)) for other in others):
-            return None
-        heads = module.heads_of(name, owner)
-        calls: list[ast.expr | None] = [
-            head if self._decorating(module, head) is not None else call_with(module, head) for head in heads
-        ]
-        found = [(module, call) for call in calls if call is not None]
-        return found if len(found) == len(calls) else None
+        found: list[Place] = []
+        for place in reads_of(self.flow, module, owner, name):
+            is_decorated = self._decorating(place.module, place.node) is not None
+            call = place.node if is_decorated else call_with(place.module, place.node)
+            if call is None or place.held or place.module is not module:
+                return None
+            found.append((module, call))
+        return found
 
     def _around(self, module: ModuleUses, place: ast.AST) -> MeshContext | None:
         """The context of the `with` around a place in the same function, None where another one may be in context."""
