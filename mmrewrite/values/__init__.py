@@ -9,7 +9,8 @@ what is unknown, each with the reason. An unknown is never "no".
   patterns), `functions.py` with `arguments.py` (calls, results, decorators, closures), `classes.py` (attributes, bases,
   fields, properties), `containers.py`, `library.py` (functions of Python's library, Flax and Equinox), `callbacks.py`
   (those that call what they are given). Names that are computed: `texts.py`.
-- What a project stores, and where: `stores.py`. What becomes of a value: `uses.py`. What a call runs: `callees.py`.
+- What a project stores, and where: `stores.py`; what packages out of view keep of it: `kept.py`. What becomes of a
+  value: `uses.py`. What a call runs: `callees.py`.
   What annotations say of a value: `annotations.py`.
 
 A new form of Python is added in one of these, and all questions see it. A new question is a test of leaves, with one of

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.values.arguments import parameter_of
 from mmrewrite.values.targets import of_target
+from mmrewrite.values.texts import ANYTHING, Texts
 from mmrewrite.values.value import (
     ANY_ITEM,
     ELEMENT,
@@ -359,7 +360,17 @@ def of_comprehension(value: Value) -> _Found:
         if path[0].kind is By.REST:
             path = path[1:]
         if isinstance(node, ast.DictComp):
+            if path[0].kind is By.ITEM and not _may_be_key(node.key, path[0].what):
+                continue
             yield Value(value.module, node.key if path[0].kind is By.ELEMENT else node.value, path[1:], value.frame)
         elif path:
             assert isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp)
             yield Value(value.module, node.elt, path[1:], value.frame)
+
+
+def _may_be_key(node: ast.expr, key: Key | None) -> bool:
+    """Whether the key of a comprehension may be one that is asked for, by what is written of it."""
+    if not isinstance(node, ast.JoinedStr) or key is None:
+        return True
+    parts = (str(each.value) if isinstance(each, ast.Constant) else ANYTHING for each in node.values)
+    return Texts(["".join(parts)], is_whole=False).may_be(f"{key.text}")

@@ -12,6 +12,7 @@ from mmrewrite.project.project import Project
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import Binding, Scope
 from mmrewrite.values import arguments, classes, containers, functions, library, names, operators
+from mmrewrite.values.kept import Kept, kept_by
 from mmrewrite.values.stores import Store, Stores, TextWrite
 from mmrewrite.values.targets import of_target, written
 from mmrewrite.values.texts import ANYTHING, Texts, texts_of
@@ -90,6 +91,7 @@ class ValueFlow:
         self._replacing: dict[str, Sequence[tuple[Store, Path]]] = {}
         self._owning: dict[Store, Collection[str]] = {}
         self._texts: dict[Value, Texts] = {}
+        self._kept: dict[str, Sequence[Kept]] = {}
 
     # Modules and names
 
@@ -367,6 +369,12 @@ class ValueFlow:
                 self._owning[store] = frozenset(named.answers)
         return self._owning[store]
 
+    def kept_by(self, package: str) -> Sequence[Kept]:
+        """What code in view gives a package out of view to keep."""
+        if package not in self._kept:
+            self._kept[package] = kept_by(self, package)
+        return self._kept[package]
+
     # Texts
 
     def text(self, value: Value) -> str | None:
@@ -565,7 +573,7 @@ class ValueFlow:
                 continue
             behind: list[Value | Unknown] = [*self.behind(each), *library.inside(self, each)]
             if library.may_give_what_it_is_given(each):
-                behind += library.given_to(each)
+                behind += library.given_to(self, each)
             for other in behind:
                 if isinstance(other, Unknown) or isinstance(other.head, ast.Constant | ast.JoinedStr) or other in seen:
                     continue

@@ -206,15 +206,19 @@ def may_call_what_it_is_given(name: str) -> bool:
     return name in _CALL_GIVEN or not (name in _FORMS or name in _GIVE_OWN)
 
 
-def given_to(value: Value) -> Iterator[Value]:
+def given_to(flow: ValueFlow, value: Value) -> Iterator[Value]:
     """What a call of a function out of view may return of its arguments, with what is done to it.
 
-    That is an argument itself, or what a keyword names (`holder(mesh=x).mesh`): another attribute is one of that.
+    That is an argument itself, or what a keyword names (`holder(mesh=x).mesh`): another attribute is one of that. It
+    may also be what their package was given before.
     """
+    name = f"{value.head}"
+    kept = [each.value for each in flow.kept_by(name.partition(".")[0]) if each.home in (None, name.rpartition(".")[0])]
     for place, step in enumerate(value.path):
         if step.kind is not By.CALL:
             continue
         rest = value.path[place + 1 :]
+        yield from (each.done(*rest) for each in kept)
         arguments = [(None, each.value, each.is_starred) for each in step.what.positional]
         arguments += [(word, each, word is None) for word, each in step.what.keywords]
         for word, argument, is_spread in arguments:
@@ -225,12 +229,12 @@ def given_to(value: Value) -> Iterator[Value]:
 
 
 def inside(flow: ValueFlow, value: Value) -> Iterator[Value]:
-    """What a function out of view may get out of its arguments: what a container holds, what a function returns."""
+    """What a function out of view may get out of its arguments: what a container holds, a function or class returns."""
     if value.path:
         return
     if isinstance(value.head, CONTAINERS):
         yield value.done(ANY_ITEM)
-    elif isinstance(value.head, Function | ast.Lambda):
+    elif isinstance(value.head, Function | ast.Lambda | ast.ClassDef):
         yield value.done(Access(By.CALL, flow.no_arguments))
 
 
@@ -557,11 +561,22 @@ def _getattr(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> 
         yield Unknown("an argument of `getattr` is not seen", value)
         return
     texts = flow.texts(name)
-    yield from (first.done(attribute(each), *rest) for each in texts.names(flow.stores.names))
+    yield from (first.done(attribute(each), *rest) for each in _names_in(flow, first, texts))
     if not texts.is_whole:
         yield Unknown("an attribute is looked up by a computed name", value)
     if default is not None:
         yield default.done(*rest)
+
+
+def _names_in(flow: ValueFlow, owner: Value, texts: Texts) -> Iterator[str]:
+    """The names that texts may be: of a module that is seen all, where nothing is known of them."""
+    yield from texts.names(flow.stores.names)
+    if ANYTHING in texts.texts:
+        name = flow.full_name(owner.module, owner.expression) if owner.expression is not None else None
+        facts = flow.project.module(name, owner.module.facts) if name is not None else None
+        if isinstance(owner.head, ast.Module):
+            facts = owner.module.facts
+        yield from facts.names.scope.bindings if facts is not None else ()
 
 
 def _elements(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
@@ -1050,7 +1065,7 @@ def _names_by_text(flow: ValueFlow, value: Value, call: CallArguments, rest: Pat
             for each in scope.bindings.get(text, ()):
                 yield from of_bound(flow, value.module, each, path[1:], None)
         elif owner is not None:
-            names = Texts([text], is_whole=True).names(flow.stores.names)
+            names = _names_in(flow, owner, Texts([text], is_whole=True))
             yield from (owner.done(attribute(name), *path[1:]) for name in names)
         if ANYTHING in text:
             yield Unknown("names are looked up by computed texts", value)
