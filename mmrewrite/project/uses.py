@@ -95,11 +95,13 @@ class ModuleUses:
         self._scopes: dict[ast.AST, Scope] = {}
         self._full_names: dict[ast.expr, str | None] = {}
         self._of_kinds: dict[tuple[type[ast.AST], ...], list[ast.AST]] = {}
-        self.nodes.append(self.facts.tree)
-        for node in self.nodes:
-            for child in children(node):
-                self.parents[child] = node
-                self.nodes.append(child)
+        nodes, parents = self.nodes, self.parents
+        nodes.append(self.facts.tree)
+        for node in nodes:
+            below = children(node)
+            nodes += below
+            for child in below:
+                parents[child] = node
         self.quoted: dict[ast.Constant, ast.expr] = {}
         typed = [node for node in self.nodes if type(node) in _TYPES]
         strings = list(self._strings_among([part for node in typed for part in _types_at(node)]))

@@ -31,13 +31,15 @@ def children(node: ast.AST) -> Sequence[ast.AST]:
     if not fields:
         return ()
     found: list[ast.AST] = []
+    # Fields that are not set are those of the class: None.
+    held = vars(node)
     for name in fields:
-        value = getattr(node, name, None)
-        if type(value) is list:
-            if value:
+        value = held.get(name)
+        if value:
+            if type(value) is list:
                 found += [item for item in value if item is not None] if name in _WITH_GAPS else value
-        elif isinstance(value, ast.AST):
-            found.append(value)
+            elif isinstance(value, ast.AST):
+                found.append(value)
     return found
 
 
