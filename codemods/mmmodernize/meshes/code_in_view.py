@@ -10,8 +10,8 @@ from mmmodernize.meshes.mesh_contexts import run_now
 from mmmodernize.types.libraries import is_known
 from mmmodernize.types.value_classes import ARRAY_NAMES
 from mmrewrite.project.uses import ModuleUses
-from mmrewrite.source.annotations import classes_in
 from mmrewrite.source.names import last_name
+from mmrewrite.values.annotations import classes_in
 from mmrewrite.values.callees import Callees, callees, given_functions
 from mmrewrite.values.flow import ValueFlow
 from mmrewrite.values.functions import results_of

@@ -9,9 +9,8 @@ from collections.abc import Iterable
 from mmmodernize.names.shared_names import ENVIRONMENTS, MESHES
 from mmmodernize.types.libraries import ARRAY_LIBRARIES, gives_no_mesh, is_known, is_none, library_name
 from mmrewrite.project.uses import ModuleUses
-from mmrewrite.source.annotations import classes_in, parsed_annotation
 from mmrewrite.source.names import Scope, dotted_name
-from mmrewrite.values.annotations import declared
+from mmrewrite.values.annotations import classes_in, declared, parsed_annotation
 from mmrewrite.values.flow import ValueFlow
 from mmrewrite.values.value import By, Function, Unknown, Value
 

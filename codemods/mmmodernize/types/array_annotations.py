@@ -9,8 +9,8 @@ from mmmodernize.types.libraries import ARRAY_LIBRARIES, is_known
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.uses import ModuleUses
-from mmrewrite.source.annotations import parsed_annotation
 from mmrewrite.source.names import Binding, Scope
+from mmrewrite.values.annotations import parsed_annotation
 
 _TYPING = ("typing", "typing_extensions")
 _ANYTHING = frozenset(("builtins.object", *(f"{module}.Any" for module in _TYPING)))

@@ -11,11 +11,10 @@ from typing import NamedTuple
 from mmrewrite.codemod.site import Site
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.uses import ModuleUses
-from mmrewrite.source.annotations import classes_in
 from mmrewrite.source.calls import call_form
 from mmrewrite.source.jit_kinds import is_jit_decorator
 from mmrewrite.source.names import Scope
-from mmrewrite.values.annotations import annotations_of
+from mmrewrite.values.annotations import annotations_of, classes_in
 from mmrewrite.values.classes import Definition
 from mmrewrite.values.flow import ValueFlow, values_of
 from mmrewrite.values.operators import special_methods

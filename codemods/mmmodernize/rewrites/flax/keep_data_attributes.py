@@ -38,8 +38,7 @@ from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.sites.site import Location, ModernizeContext
 from mmmodernize.types.nnx import NnxVariables, is_nnx_module, is_out_of_view
 from mmrewrite.project.uses import ModuleUses
-from mmrewrite.source.annotations import parsed_annotation
-from mmrewrite.values.annotations import class_of
+from mmrewrite.values.annotations import class_of, parsed_annotation
 from mmrewrite.values.flow import FoundValues, ValueFlow
 from mmrewrite.values.stores import Store
 from mmrewrite.values.targets import of_target
