@@ -14,10 +14,11 @@ from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.calls import PARTIALS
 from mmrewrite.source.names import Scope, last_name
 from mmrewrite.values.arguments import parameter_of
+from mmrewrite.values.array_libraries import MAKE_TREES, PASS_ARGUMENTS_ON
 from mmrewrite.values.callbacks import CALL_BACK, called_back
 from mmrewrite.values.classes import fields_of
 from mmrewrite.values.containers import PUT_ONE
-from mmrewrite.values.library import MAKE_TREES, MAPS, PASS_ARGUMENTS_ON
+from mmrewrite.values.library import MAPS
 from mmrewrite.values.stores import Store, own_class
 from mmrewrite.values.targets import of_target
 from mmrewrite.values.value import (
@@ -58,6 +59,7 @@ WRAPPERS = PASS_ARGUMENTS_ON | frozenset(
         *(f"jax.{name}" for name in ("hessian", "jacfwd", "jacrev", "make_jaxpr", "remat")),
         *("jax.experimental.pjit.pjit", "mmruntime.compat.pjit", "mmruntime.compat.pmap"),
         *("builtins.staticmethod", "builtins.classmethod", "contextlib.contextmanager"),
+        *("functools.cache", "functools.lru_cache"),
     )
 )
 

@@ -14,8 +14,9 @@ from mmrewrite.source.calls import call_form
 from mmrewrite.source.jit_kinds import JIT_KINDS, compiled_in
 from mmrewrite.source.names import Scope
 from mmrewrite.source.spans import span
+from mmrewrite.values.array_libraries import CONTAINERS
 from mmrewrite.values.flow import values_of
-from mmrewrite.values.library import CONTAINERS, may_call_what_it_is_given
+from mmrewrite.values.library import may_call_what_it_is_given
 from mmrewrite.values.value import ANY_ITEM, By, Value
 
 # Functions that compile, and that `mjit` takes the place of in no form.
