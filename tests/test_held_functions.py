@@ -52,6 +52,8 @@ FORMS = {
     "what a transformation without a function makes": "import jax\njax.jit()(@f)(x, @k=1)  # told\n",
     "named partial of a transformation": "import jax\nj = partial(jax.jit)\nj(@f)(x, @k=1)  # told\n",
     "lowered": "import jax\njax.jit(@f).lower(x, @k=1)  # told\n",
+    "jit of Flax": "from flax import nnx\nnnx.jit(@f)(x, @k=1)  # told\n",
+    "callback": "import jax\njax.pure_callback(@f, shape, x, @k=1)  # told\n",
     "evaluated shapes": "import jax\njax.eval_shape(@f, x, @k=1)  # told\n",
     # Attributes.
     "static method": (

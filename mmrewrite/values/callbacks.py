@@ -73,6 +73,13 @@ _FORMS: Mapping[str, _Form] = {
     **dict.fromkeys(("jax.pure_callback", "jax.experimental.io_callback"), _Form(((0, "callback"),), 2)),
 }
 CALL_BACK = frozenset(_FORMS)
+# Functions of Python that call what they are given first with the arguments after it.
+CALL_FIRST = frozenset(("asyncio.to_thread", "atexit.register", "operator.call"))
+# The place from which on the arguments of a library's function are those of the function that it is given first.
+OPERANDS: Mapping[str, int] = {
+    **dict.fromkeys(CALL_FIRST, 1),
+    **{name: form.operands for name, form in _FORMS.items() if form.operands is not None and not form.functions[0][0]},
+}
 
 
 def called_back(flow: ValueFlow, name: str, call: CallArguments) -> Iterator[tuple[Value, CallArguments]]:

@@ -15,7 +15,7 @@ from mmrewrite.source.calls import PARTIALS
 from mmrewrite.source.names import Scope, last_name
 from mmrewrite.values.arguments import parameter_of
 from mmrewrite.values.array_libraries import MAKE_TREES, PASS_ARGUMENTS_ON
-from mmrewrite.values.callbacks import CALL_BACK, called_back
+from mmrewrite.values.callbacks import CALL_BACK, CALL_FIRST, called_back
 from mmrewrite.values.classes import fields_of
 from mmrewrite.values.containers import PUT_ONE
 from mmrewrite.values.library import MAPS
@@ -46,7 +46,7 @@ _MAKE = ("__init__", "__new__", "__post_init__")
 # after it, and with elements of the arguments after it. More may be done with it.
 _CALL_IT = frozenset(
     (
-        *("asyncio.to_thread", "atexit.register", "operator.call", "weakref.finalize"),
+        *(*CALL_FIRST, "weakref.finalize"),
         *("call_soon", "call_soon_threadsafe", "call_later", "call_at", "run_in_executor", "submit"),
         *("callback", "push_async_callback"),
     )

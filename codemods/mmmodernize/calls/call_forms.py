@@ -8,6 +8,8 @@ from dataclasses import replace
 
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.calls import CallForm, call_form
+from mmrewrite.values.callbacks import OPERANDS
+from mmrewrite.values.uses import WRAPPERS
 from mmrewrite.values.value import Function
 
 # Transformations of linen that make of a class of modules another one, which is called as it is.
@@ -17,18 +19,8 @@ _LIFTED = frozenset(
     for name in ("add_metadata_axis", "checkpoint", "jit", "map_variables", "remat", "scan", "vmap")
 )
 
-
 # What is called with the arguments of the function that it is given.
-_WRAPPERS = frozenset(
-    (
-        *(f"jax.{name}" for name in ("checkpoint", "grad", "hessian", "jacfwd", "jacrev", "jit", "named_call", "pmap")),
-        *("jax.remat", "jax.value_and_grad", "jax.vmap", "functools.cache", "functools.lru_cache"),
-    )
-)
-
-
-# What calls the function that it is given with its other arguments.
-_CALLERS = frozenset(("asyncio.to_thread", "atexit.register", "jax.eval_shape"))
+_WRAPPERS = WRAPPERS - _LIFTED
 # Methods of what `jax.jit` makes that take the arguments of the function.
 _JITS, _OF_JITS = frozenset(("jax.jit", "jax.pmap")), frozenset(("eval_shape", "lower", "trace"))
 
@@ -84,8 +76,8 @@ def calls_of(module: ModuleUses, function: ast.expr) -> Iterator[CallForm]:
         name = _transformation(module, call.func)
         if name in _LIFTED or name in _WRAPPERS:
             yield from _of_made(module, call)
-        elif name in _CALLERS:
-            yield replace(form, function=function, positional=form.positional[1:])
+        elif name is not None and name in OPERANDS:
+            yield replace(form, function=function, positional=form.positional[OPERANDS[name] :])
 
 
 def _transformation(module: ModuleUses, function: ast.expr) -> str | None:

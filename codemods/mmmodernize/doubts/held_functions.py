@@ -27,16 +27,10 @@ from mmmodernize.sites.site import ModernizeContext
 from mmmodernize.sites.version_guards import guard_of
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.results import LeftAlone
+from mmrewrite.values.callbacks import OPERANDS
 from mmrewrite.values.value import Value
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
-# Functions of other packages that call what they are given with their other arguments.
-_CALL_IT = frozenset(
-    (
-        *("asyncio.to_thread", "atexit.register", "weakref.finalize"),
-        *("jax.debug.callback", "jax.eval_shape", "jax.experimental.io_callback", "jax.pure_callback"),
-    )
-)
 # Where this is held, a codemod writes a function of the runtime that has all its keywords.
 _KEPT = "jax.experimental.pjit.pjit"
 
@@ -104,7 +98,7 @@ def _called(module: ModuleUses, call: ast.Call, context: ModernizeContext) -> It
         if definition is None or _takes_any(definition):
             # It may call what it is given with them.
             yield from (each for each in call.args if isinstance(each, ast.Attribute | ast.Call | ast.Name))
-    elif function in _CALL_IT:
+    elif function in OPERANDS:
         yield from call.args[:1]
 
 
