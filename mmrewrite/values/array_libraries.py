@@ -65,9 +65,13 @@ _TREES = frozenset(
 MAKE_TREES = _ENTRY_BY_ENTRY | _TREES
 # What these make of a class of Flax is a class that is called in the same way.
 _GIVE_CLASS = frozenset(f"flax.linen.{name}" for name in ("checkpoint", "jit", "remat", "scan", "vmap"))
-_VARIABLES = frozenset(
+# The classes of variables of nnx.
+VARIABLES = frozenset(
     f"flax.nnx.{name}"
-    for name in ("BatchStat", "Cache", "Intermediate", "Param", "RngKey", "Variable", "VariableState")
+    for name in (
+        *("BatchStat", "Cache", "Intermediate", "LoRAParam", "Param", "Perturbation", "RngCount", "RngKey", "RngState"),
+        "Variable",
+    )
 )
 _GRADIENTS = frozenset(
     (
@@ -296,7 +300,7 @@ FORMS: dict[str, Form] = {
     **dict.fromkeys(("flax.nnx.split", "equinox.partition"), _split),
     "equinox.combine": _combined,
     "equinox.tree_at": _tree_at,
-    **dict.fromkeys(_VARIABLES, _variable),
+    **dict.fromkeys((*VARIABLES, "flax.nnx.VariableState"), _variable),
     **dict.fromkeys(_ENTRY_BY_ENTRY, _entry_by_entry),
     **dict.fromkeys(_TREES, _tree),
     **dict.fromkeys(_ARRAYS, _array),

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from mmmodernize.calls.call_forms import given_to
 from mmmodernize.meshes.code_in_view import CodeSearch, EnteredCode
+from mmmodernize.types.array_functions import COLLECTIVES, CONTROL_FLOW
 from mmrewrite.codemod.array_methods import ARRAY_METHODS
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.values.flow import ValueFlow
@@ -27,14 +28,6 @@ _DIFFERENTIATE = frozenset(
     )
     for name in names
 )
-_COLLECTIVES = frozenset(
-    f"jax.lax.{name}"
-    for name in (
-        *("psum", "pmean", "pmax", "pmin", "all_gather", "all_to_all", "ppermute", "pshuffle", "psum_scatter"),
-        *("pswapaxes", "pbroadcast", "pcast"),
-    )
-)
-_CONTROL_FLOW = frozenset(f"jax.lax.{name}" for name in ("scan", "fori_loop", "while_loop", "cond", "switch", "map"))
 
 PMAP = "jax.pmap"
 
@@ -85,9 +78,9 @@ class MappedCode(CodeSearch):
             self._note(code.module.full_name(part))
 
     def _note(self, name: str | None) -> None:
-        if name in _COLLECTIVES:
+        if name in COLLECTIVES:
             self.collectives.append(name)
-        elif name in _CONTROL_FLOW:
+        elif name in CONTROL_FLOW:
             self.control_flow.append(name)
 
     def _stop_at(self, code: EnteredCode, part: ast.AST, value: Value, *, is_handed_on: bool) -> None:

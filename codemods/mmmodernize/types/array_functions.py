@@ -67,6 +67,23 @@ GIVE_NO_ARRAY = (
     "jax.lib.xla_bridge", "jax.local_device", "jax.make_mesh", "jax.named_scope", "jax.process_", "jax.profiler",
     "jax.sharding", "mmruntime.compat",
 )
+# Functions of `jax.lax` that tell the devices of a mapped function of each other, and those that call functions.
+COLLECTIVES = frozenset(
+    f"jax.lax.{name}"
+    for name in (
+        "all_gather", "all_to_all", "pbroadcast", "pcast", "pmax", "pmean", "pmin", "ppermute", "pshuffle", "psum",
+        "psum_scatter", "pswapaxes",
+    )
+)
+CONTROL_FLOW = frozenset(f"jax.lax.{name}" for name in ("cond", "fori_loop", "map", "scan", "switch", "while_loop"))
+# Those that take trees, or functions, and give trees.
+LAX_OF_TREES = COLLECTIVES | CONTROL_FLOW | frozenset(
+    f"jax.lax.{name}"
+    for name in (
+        "associative_scan", "custom_linear_solve", "custom_root", "optimization_barrier", "pvary", "stop_gradient",
+        "with_sharding_constraint",
+    )
+)
 # These give a function: what that gives may be an array.
 TRANSFORMS = frozenset(
     ("jax.checkpoint", "jax.grad", "jax.jit", "jax.pmap", "jax.value_and_grad", "jax.vmap", "mmruntime.compat.pmap")

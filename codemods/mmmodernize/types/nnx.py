@@ -14,6 +14,7 @@ from mmmodernize.types.value_classes import ValueClasses
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.branches import branches
 from mmrewrite.source.names import Scope, dotted_name
+from mmrewrite.values.array_libraries import VARIABLES
 from mmrewrite.values.flow import FoundValues, ValueFlow
 from mmrewrite.values.value import By, Decorated, Value, attribute, item
 
@@ -58,10 +59,6 @@ def _class_at(value: Value) -> Value | None:
     return value if value.outside in _MODULES else None
 
 
-VARIABLES = tuple(
-    f"flax.nnx.{name}"
-    for name in ("Variable", "Param", "LoRAParam", "BatchStat", "Cache", "Intermediate", "Perturbation")
-)
 _PARTITIONING = "flax.nnx.with_partitioning"
 _OF_LAYERS = frozenset(("kernel", "bias", "scale", "embedding", "mean", "var", "lora_a", "lora_b", "count"))
 

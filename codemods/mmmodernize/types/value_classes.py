@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator, Mapping
 
 from mmmodernize.sites.site import ModernizeContext
+from mmmodernize.types.array_functions import LAX_OF_TREES
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.values.annotations import Annotation, declared
 from mmrewrite.values.value import Access, By, Path, Value
@@ -14,23 +15,18 @@ ARRAY, WRAPPED, PMAPPED = "jax.Array", "jax.stages.Wrapped", "jax.pmap"
 ARRAY_NAMES = frozenset((ARRAY, "jax.numpy.ndarray", "chex.Array", "jax.typing.ArrayLike"))
 _MAKE_ARRAYS = ("jax.numpy.", "jax.random.", "jax.nn.", "jax.lax.")
 # Functions of these modules whose result is no array.
-_NO_ARRAYS = frozenset(
-    f"jax.{home}.{name}"
-    for home, names in (
-        (
-            "numpy",
-            "array_split broadcast_shapes can_cast dsplit dtype finfo frompyfunc gradient hsplit iinfo issubdtype load "
-            "meshgrid ndim nonzero printoptions promote_types result_type save shape size split unique unravel_index "
-            "vectorize vsplit where",
-        ),
-        (
-            "lax",
-            "all_gather associative_scan cond fori_loop map pmean ppermute psum scan stop_gradient switch top_k "
-            "while_loop",
-        ),
-    )
-    for name in names.split()
-)
+_NO_ARRAYS = LAX_OF_TREES | {
+    "jax.lax.top_k",
+    *(
+        f"jax.numpy.{name}"
+        for name in (
+            *("array_split", "broadcast_shapes", "can_cast", "dsplit", "dtype", "finfo", "frompyfunc", "gradient"),
+            *("hsplit", "iinfo", "issubdtype", "load", "meshgrid", "ndim", "nonzero", "printoptions"),
+            *("promote_types", "result_type", "save", "shape", "size", "split", "unique", "unravel_index"),
+            *("vectorize", "vsplit", "where"),
+        )
+    ),
+}
 _OF_METHODS: Mapping[tuple[str, str], str] = {
     (WRAPPED, "lower"): "jax.stages.Lowered",
     (WRAPPED, "trace"): "jax.stages.Traced",

@@ -28,8 +28,9 @@ from mmmodernize.calls.call_forms import form_of
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_argument
 from mmmodernize.sites.site import Location, ModernizeContext
-from mmmodernize.types.nnx import COPIES, VARIABLES, NnxVariables
+from mmmodernize.types.nnx import COPIES, NnxVariables
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.values.array_libraries import VARIABLES
 from mmrewrite.values.value import Value
 
 _TODAY = frozenset(("out_sharding", "sharding_names", "eager_sharding", "use_eager_sharding"))

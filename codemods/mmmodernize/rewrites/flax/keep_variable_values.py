@@ -20,21 +20,12 @@ from typing import ClassVar
 from mmmodernize.calls.call_forms import form_of
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.sites.site import Location, ModernizeContext
+from mmmodernize.types.array_functions import LAX_OF_TREES
 from mmmodernize.types.nnx import NnxVariables
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.values.value import Value
 
 _LAX = "jax.lax"
-# Functions that take trees, of which variables are some, or functions.
-_OF_TREES = frozenset(
-    f"{_LAX}.{name}"
-    for name in (
-        *("all_gather", "all_to_all", "associative_scan", "cond", "custom_linear_solve", "custom_root", "fori_loop"),
-        *("map", "optimization_barrier", "pbroadcast", "pcast", "pmax", "pmean", "pmin", "ppermute", "pshuffle"),
-        *("psum", "psum_scatter", "pswapaxes", "pvary", "scan", "stop_gradient", "switch", "while_loop"),
-        "with_sharding_constraint",
-    )
-)
 
 
 class KeepVariableValues(ModernizeCodemod):
@@ -49,7 +40,8 @@ class KeepVariableValues(ModernizeCodemod):
         variables = context.analysis(NnxVariables)
         if not variables.are_in_view or not variables.may_be_in(module):
             return
-        names = [name for name in module.names_below((_LAX,)) if name.count(".") == 2 and name not in _OF_TREES]
+        # Variables are trees themselves.
+        names = [name for name in module.names_below((_LAX,)) if name.count(".") == 2 and name not in LAX_OF_TREES]
         for use in module.uses(names):
             call = module.call_at(use.node)
             for given in _arrays(module, call) if call is not None else ():
