@@ -44,13 +44,19 @@ GENERICS = {
 }
 
 
+def named(path: str) -> tuple[str, bool]:
+    """The full name of a module, and whether it is a package."""
+    name = path.removesuffix(".py").replace("/", ".")
+    return name.removesuffix(".__init__"), name.endswith(".__init__")
+
+
 def read(code: str) -> tuple[ValueFlow, Value]:
     """The values of a program, and that of what `ask` is given. A line `# file name.py` begins another file."""
     code = re.sub(r"\b[MV]\b", MESH, code)
     parts = re.split(r"^# file (.*)\n", code, flags=re.MULTILINE)
     files = dict(zip(parts[1::2], parts[2::2], strict=True)) or {"main.py": code}
     facts = [
-        read_facts(SourceFile(path, f"import jax\n{text}".encode(), path.removesuffix(".py"), False, "."), ())
+        read_facts(SourceFile(path, f"import jax\n{text}".encode(), *named(path), "."), ())
         for path, text in files.items()
     ]
     modules = {each.path: ModuleUses(each) for each in facts if isinstance(each, Facts)}

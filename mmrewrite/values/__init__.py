@@ -8,7 +8,8 @@ what is unknown, each with the reason. An unknown is never "no".
 - One step back for the forms of Python, each written once: `names.py` with `targets.py` (bindings, loops, contexts,
   patterns), `functions.py` with `arguments.py` (calls, results, decorators, closures), `classes.py` (attributes, bases,
   fields, properties), `containers.py`, `library.py` (functions of Python's library) with `array_libraries.py` (those of
-  JAX, Flax, Equinox, NumPy) and `callbacks.py` (those that call what they are given). Computed names: `texts.py`.
+  JAX, Flax, Equinox, NumPy), `callbacks.py` (those that call what they are given) and `fixtures.py` (runners of tests).
+  Computed names: `texts.py`.
 - What a project stores, and where: `stores.py`; what packages out of view keep of it: `kept.py`. What becomes of a
   value: `uses.py`. What a call runs: `callees.py`. What annotations say of a value: `annotations.py`.
 

@@ -36,7 +36,7 @@ _GIVE_FIRST = frozenset(
     (
         "jax.block_until_ready",
         # Of `graphdef, state = nnx.split(model)` the definition stands for the module.
-        *("flax.nnx.clone", "flax.nnx.merge", "flax.nnx.view", "equinox.filter"),
+        *("flax.nnx.clone", "flax.nnx.data", "flax.nnx.merge", "flax.nnx.static", "flax.nnx.view", "equinox.filter"),
         *("equinox.nn.inference_mode", "equinox.tree_inference"),
         *(f"flax.core.{home}{name}" for home in ("", "frozen_dict.") for name in ("freeze", "unfreeze")),
     )
@@ -306,7 +306,7 @@ FORMS: dict[str, Form] = {
     **dict.fromkeys(_ARRAYS, _array),
     **dict.fromkeys(("flax.traverse_util.flatten_dict", "flax.traverse_util.unflatten_dict"), _flat_dictionary),
     **dict.fromkeys((*_GIVE_CLASS, "optax.inject_hyperparams"), _used),
-    **dict.fromkeys(("flax.nnx.data", "flax.nnx.static", "flax.nnx.List"), _used),
+    "flax.nnx.List": _used,
     **dict.fromkeys(_GRADIENTS, _gradient),
     **dict.fromkeys((f"flax.training.train_state.TrainState{name}" for name in ("", ".create")), _train_state),
 }

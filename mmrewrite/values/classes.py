@@ -35,14 +35,14 @@ _Found = Iterator[Value | Unknown]
 Definition = tuple[ModuleUses, ast.ClassDef]
 # The methods that Python calls for what is done to an object, and what is done to what they give.
 _METHODS = {
-    By.ITEM: ("__getitem__", "__missing__"),
+    By.ITEM: ("__getitem__", "__missing__", "__iter__"),
     By.REST: ("__getitem__",),
-    By.ELEMENT: ("__iter__", "__next__", "__getitem__"),
+    By.ELEMENT: ("__iter__", "__next__", "__getitem__", "__anext__"),
     By.ENTERED: ("__enter__", "__aenter__"),
     By.AWAITED: ("__await__",),
 }
 # What is done to what they give.
-_INNER = {"__iter__": ELEMENT, "__aenter__": AWAITED, "__await__": AWAITED}
+_INNER = {"__iter__": ELEMENT, "__aenter__": AWAITED, "__anext__": AWAITED, "__await__": AWAITED}
 
 
 class Bases(NamedTuple):
@@ -96,6 +96,10 @@ def of_class(flow: ValueFlow, value: Value) -> _Found:
     module, definition, path, frame = value
     assert isinstance(definition, ast.ClassDef)
     match path:
+        case [Access(By.ATTRIBUTE, "__new__"), Access(By.CALL), *rest] if not any(
+            _own_methods(flow, module, definition, "__new__")
+        ):
+            yield Value(module, definition, (Access(By.CALL, flow.no_arguments), *rest), frame)
         case [Access(By.ATTRIBUTE, "__class__" | "__new__" | "__init__"), *_]:
             return
         case [Access(By.ATTRIBUTE, "__subclasses__"), Access(By.CALL), Access(By.ITEM | By.ELEMENT), *rest]:
@@ -113,12 +117,10 @@ def of_class(flow: ValueFlow, value: Value) -> _Found:
         case [Access(By.CALL) as made, Access(By.BOUND, owner), *rest]:
             # What a class holds is given the object only if it is a descriptor.
             is_descriptor = any(_own_methods(flow, module, definition, "__get__"))
-            given = Access(By.CALL, flow.call_with(owner))
-            steps = (attribute("__get__"), given) if is_descriptor else ()
+            steps = _got(flow, owner, owner.done(attribute("__class__"))) if is_descriptor else ()
             yield Value(module, definition, (made, *steps, *rest), frame)
         case [Access(By.CALL, call), step, *rest]:
-            for home, method in _own_methods(flow, module, definition, "__new__"):
-                yield Value(home, method, (Access(By.CALL, flow.merged(Value(module, definition), call)), step, *rest))
+            yield from _by_makers(flow, value, definition, call, (step, *rest))
             if step.kind is By.ATTRIBUTE:
                 yield from _attribute(
                     flow, value, (module, definition), call, step.what, tuple(rest), is_class=False, is_exact=True
@@ -128,10 +130,24 @@ def of_class(flow: ValueFlow, value: Value) -> _Found:
                     flow, Value(module, definition, (Access(By.CALL, call),), frame), step, tuple(rest)
                 )
         case [Access(By.CALL, call)]:
-            for home, method in _own_methods(flow, module, definition, "__new__"):
-                yield Value(home, method, (Access(By.CALL, flow.merged(Value(module, definition), call)),))
+            yield from _by_makers(flow, value, definition, call, ())
         case _:
             pass
+
+
+def _by_makers(flow: ValueFlow, value: Value, definition: ast.ClassDef, call: CallArguments, rest: Path) -> _Found:
+    """What methods give that say themselves what a call of a class makes."""
+    of = (value.module, definition)
+    makers = [*_own_methods(flow, *of, "__new__")]
+    makers += (each for kind in flow.bases(*of).metaclasses for each in _own_methods(flow, *kind, "__call__"))
+    for home, method in makers:
+        yield Value(home, method, (Access(By.CALL, flow.merged(Value(*of), call)), *rest))
+
+
+def _got(flow: ValueFlow, instance: Value, owner: Value) -> Path:
+    """The steps by which a descriptor is read of an object, or of a class."""
+    call = flow.same(flow.call_of([instance, owner]), flow.call_with(owner), attribute("__get__"))
+    return attribute("__get__"), Access(By.CALL, call)
 
 
 def _taken_of_class(flow: ValueFlow, value: Value, definition: ast.ClassDef, step: Access, rest: Path) -> _Found:
@@ -181,6 +197,10 @@ def of_own(flow: ValueFlow, value: Value) -> _Found:
     match path:
         case [Access(By.ATTRIBUTE, "__class__"), *rest]:
             yield Value(module, Own(own.definition, True), tuple(rest))
+        case [Access(By.ATTRIBUTE, "__new__"), Access(By.CALL), *rest] if own.is_class and not any(
+            _own_methods(flow, module, own.definition, "__new__")
+        ):
+            yield Value(module, Own(own.definition, False), tuple(rest))
         case [Access(By.CALL, call), *rest] if own.is_class:
             for home, below in ((module, own.definition), *flow.below(own.definition)):
                 yield Value(home, below, (Access(By.CALL, call), *rest))
@@ -225,6 +245,16 @@ def _by_method(flow: ValueFlow, owner: Value, step: Access, rest: Path) -> _Foun
         chosen = [names[key]] if isinstance(key, int) and -len(names) <= key < len(names) else names
         yield from (owner.done(attribute(name), *rest) for name in chosen)
         is_found = True
+    if bases.outside and not is_found:
+        # What methods put into themselves.
+        heads = [
+            (home, head)
+            for home, each in bases.classes
+            for name in ("self", "cls")
+            for head in home.heads.get(name, ())
+            if own_class(home, head) is each
+        ]
+        yield from put_into(flow, [(owner.module, None)], heads, (step, *rest))
     for name in bases.outside if not is_found else ():
         if isinstance(owner.head, Own) or owner.path:
             yield flow.outside(
@@ -252,7 +282,7 @@ def _attribute(
     owner = Value(module, value.head, value.path[: -1 - len(rest)], value.frame)
     members = _members(bases)
     match name, rest:
-        case "__dict__", [_, *_] if not is_class and not _first_with(bases.classes, "__dict__"):
+        case "__dict__", [_, *_] if not _first_with(bases.classes, "__dict__"):
             yield flow.outside(module, "builtins.vars", (Access(By.CALL, flow.call_with(owner)), *rest))
             return
         case _, [Access(By.ATTRIBUTE, "value" | "_value_" as word), *more] if members and not _first_with(
@@ -315,14 +345,23 @@ def _attribute(
         store
         for store in computed
         if (store.words or store.value)
-        and (store.holder is not None or (store.key and flow.texts(Value(store.module, store.key)).is_whole))
+        and (
+            store.holder is not None
+            or (store.key and flow.texts(Value(store.module, store.key)).is_whole)
+            or (definition.decorator_list and _is_set_by_decorator(flow, store, definition))
+        )
     ]
     for store in given:
         if store.words is not None:
             yield Value(store.module, store.words, (item(name), *rest), frame)
         else:
             yield from flow.stored(store, rest, frame)
-    whole = [each for each in stores_of(flow, of, "__dict__", is_exact=is_exact)[0] if each.holder is not None]
+    for word, store in flow.stores.remade:
+        if word in ("__class__", "__bases__") and store in stores_of(flow, of, word, is_exact=is_exact)[0]:
+            yield Unknown(f"line {store.node.lineno} of {store.module.facts.path} sets its `{word}`", value)
+            steps = (attribute(name),) if word == "__class__" else (ELEMENT, attribute(name))
+            yield from flow.stored(store, (*steps, *rest), None)
+    whole = stores_of(flow, of, "__dict__", is_exact=is_exact)[0] if flow.stores.of("__dict__") else ()
     for store in whole:
         # `self.__dict__ = self` of a dictionary knows what the dictionary was made of.
         is_itself = own_class(store.module, flow.source_of(store)) is not None
@@ -337,12 +376,22 @@ def _attribute(
         yield Unknown(f"a base of `{definition.name}` is not in view", value)
     # What other code sets may be of another object.
     is_of_class = any(each.holder is not None for each in stores) or bool(_first_with(family, name))
-    for home, each in looked[:1] if not is_of_class else ():
-        asked = CallArguments([flow.argument(module, ast.Constant(name))])
-        for binding in home.facts.names.inner[each].bindings["__getattr__"]:
+    asking = [("__getattr__", *each) for each in looked[:1] if not is_of_class]
+    asking += (("__getattribute__", *each) for each in _first_with(bases.classes, "__getattribute__"))
+    for word, home, each in asking:
+        asked = flow.same(
+            CallArguments([flow.argument(module, ast.Constant(name))]), flow.no_arguments, attribute(name)
+        )
+        for binding in home.facts.names.inner[each].bindings[word]:
             yield from of_bound(flow, home, binding, (Access(By.BOUND, owner), Access(By.CALL, asked), *rest), None)
     for metaclass in bases.metaclasses if is_class and not is_of_class else ():
         yield _made(flow, metaclass).done(attribute(name), *rest)
+    for metaclass in bases.metaclasses:
+        for home, method in (each for word in ("__new__", "__init__") for each in _own_methods(flow, *metaclass, word)):
+            # It is given the names of the class in the fourth place.
+            for space in method.args.args[3:4]:
+                heads = [(home, head) for head in home.heads.get(space.arg, ()) if home.scope_of(head).node is method]
+                yield from put_into(flow, [(home, None)], heads, (item(name), *rest))
     if is_found:
         return
     made_by = () if is_class else (Access(By.CALL, call or flow.no_arguments),)
@@ -371,6 +420,12 @@ def stores_of(
     stores, computed = flow.project.once(("stores", of[1], name, is_exact), find)
     may_name = (each for each in computed if each.key is None or flow.texts(Value(each.module, each.key)).may_be(name))
     return stores, [*may_name]
+
+
+def _is_set_by_decorator(flow: ValueFlow, store: Store, definition: ast.ClassDef) -> bool:
+    """Whether a place sets an attribute of what a decorator of a class is given."""
+    target = Value(store.module, store.target)
+    return bool(flow.may(target, lambda value: (value.head is definition and not value.path) or None).answers)
 
 
 def _may_have(base: str, name: str) -> bool:
@@ -465,7 +520,9 @@ def _of_class_level(
     if isinstance(node, Function):
         marks = {flow.full_name(module, each) for each in node.decorator_list}
         is_alone = "builtins.staticmethod" in marks or (is_class and "builtins.classmethod" not in marks)
-        steps = () if is_alone else (Access(By.BOUND, owner),)
+        steps: Path = () if is_alone else (Access(By.BOUND, owner),)
+        if is_class and node.decorator_list and _is_descriptor(flow, module, node.decorator_list[0]):
+            steps = _got(flow, Value(module, ast.Constant(None)), owner)
         yield from of_bound(flow, module, binding, (*steps, *rest), None)
         return
     is_declared = isinstance(binding.statement, ast.AnnAssign) or (
@@ -474,7 +531,8 @@ def _of_class_level(
     if is_declared and not is_class and fields_of(flow, module, definition) is not None:
         name, value = binding.name, binding.value
         if call is not None:
-            yield from _given(flow, call, _place_of(flow, module, definition, name), name, rest)
+            made = owner.head if isinstance(owner.head, ast.ClassDef) else definition
+            yield from of_field(call, _place_of(flow, owner.module, made, name), name, rest)
         else:
             seen = owner.done(attribute(name), *rest)
             yield Unknown(f"`{name}` of `{definition.name}` may be given by other code", seen, is_open=True)
@@ -486,7 +544,7 @@ def _of_class_level(
             for (home, kind), (found, _) in calls.items():
                 place = _place_of(flow, home, kind, name) if found else None
                 for each in found:
-                    yield from _given(flow, each, place, name, rest)
+                    yield from of_field(each, place, name, rest)
         if value is not None:
             yield from _default(flow, module, value, rest)
         for part in definition.body:
@@ -497,9 +555,18 @@ def _of_class_level(
         return
     if binding.value is not None:
         may_bind = not is_class and isinstance(binding.value, ast.Name | ast.Attribute | ast.Lambda | ast.Call)
-        yield Value(module, binding.value, (*((Access(By.BOUND, owner),) if may_bind else ()), *rest))
+        how: Path = (Access(By.BOUND, owner),) if may_bind else ()
+        if is_class and isinstance(binding.value, ast.Call) and _is_descriptor(flow, module, binding.value.func):
+            how = _got(flow, Value(module, ast.Constant(None)), owner)
+        yield Value(module, binding.value, (*how, *rest))
         return
     yield from of_bound(flow, module, binding, rest, None)
+
+
+def _is_descriptor(flow: ValueFlow, module: ModuleUses, maker: ast.expr) -> bool:
+    """Whether something is a class of the project whose objects say what a class gives for them."""
+    found = flow.class_at(module, maker)
+    return found is not None and any(_own_methods(flow, *found, "__get__"))
 
 
 def _place_of(flow: ValueFlow, module: ModuleUses, definition: ast.ClassDef, name: str) -> int | None:
@@ -508,7 +575,8 @@ def _place_of(flow: ValueFlow, module: ModuleUses, definition: ast.ClassDef, nam
     return fields.index(name) if name in fields else None
 
 
-def _given(flow: ValueFlow, call: CallArguments, place: int | None, name: str, rest: Path) -> _Found:
+def of_field(call: CallArguments, place: int | None, name: str, rest: Path) -> _Found:
+    """What a call of a class gives for a field."""
     found = call.at(place, name) if place is not None else call.at(1 << 30, name)
     if found is not None:
         yield found.done(*rest)
@@ -547,19 +615,37 @@ def definition_of(value: Value) -> Definition | None:
 
 
 def fields_of(flow: ValueFlow, module: ModuleUses, definition: ast.ClassDef) -> dict[str, None] | None:
-    """The fields of a class by place, None if its objects take none: it has an `__init__`."""
+    """The fields of a class by place, those without one last; None if its objects take none: it has an `__init__`."""
     classes = flow.bases(module, definition).classes
     if any(_binds(home, each, "__init__") for home, each in classes):
         return None
     found: dict[str, None] = {}
+    unplaced: dict[str, None] = {}
     for home, each in reversed(classes):
+        says = [*each.keywords, *(word for made in each.decorator_list for word in getattr(made, "keywords", ()))]
+        is_placed = not any(map(_takes_place_away, says))
         for part in each.body:
+            names: list[str] = []
             if isinstance(part, ast.Assign) and _makes_field(flow, home, part.value):
-                found.update(dict.fromkeys(each.id for each in part.targets if isinstance(each, ast.Name)))
+                names = [each.id for each in part.targets if isinstance(each, ast.Name)]
             if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
                 annotation = flow.full_name(
                     home, part.annotation.value if isinstance(part.annotation, ast.Subscript) else part.annotation
                 )
-                if annotation not in ("typing.ClassVar", "typing_extensions.ClassVar"):
-                    found[part.target.id] = None
-    return found or None
+                is_placed &= annotation != "dataclasses.KW_ONLY"
+                if annotation not in _NO_FIELDS:
+                    names = [part.target.id]
+            words = getattr(getattr(part, "value", None), "keywords", ())
+            has_place = is_placed and not any(map(_takes_place_away, words))
+            for name in names:
+                # A field of a base keeps its place.
+                (found if has_place or name in found else unplaced)[name] = None
+    return {**found, **unplaced} or None
+
+
+_NO_FIELDS = ("dataclasses.KW_ONLY", "typing.ClassVar", "typing_extensions.ClassVar")
+
+
+def _takes_place_away(word: ast.keyword) -> bool:
+    """Whether a keyword says that a field is given by its name alone, or not at all."""
+    return isinstance(word.value, ast.Constant) and (word.arg, word.value.value) in (("kw_only", True), ("init", False))

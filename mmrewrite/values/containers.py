@@ -21,6 +21,7 @@ from mmrewrite.values.value import (
     Path,
     Unknown,
     Value,
+    item,
 )
 
 if TYPE_CHECKING:
@@ -131,14 +132,8 @@ def _of_mapping(flow: ValueFlow, value: Value, display: Display, step: Access, r
         if is_spread:
             yield part.done(step, *rest)
             continue
-        own = (
-            Key(str, word)
-            if isinstance(word, str)
-            else Key(type(word.value), word.value)
-            if isinstance(word, ast.Constant)
-            else None
-        )
-        if key is None or own is None or own == key:
+        text = word.value if isinstance(word, ast.Constant) else word
+        if key is None or isinstance(text, ast.expr) or item(text).what == key:
             yield part.done(*rest)
 
 
@@ -181,6 +176,9 @@ def paths_of_items(path: Path) -> Iterator[tuple[Path, Value | None]]:
             yield (ELEMENT if key is not None and key.text == 0 else ANY_ITEM, *rest), None
         case [Access(By.ATTRIBUTE, "popitem"), Access(By.CALL), Access(By.ITEM, key), *rest]:
             yield (ELEMENT if key is not None and key.text == 0 else ANY_ITEM, *rest), None
+        case [Access(By.ATTRIBUTE, "union" | "difference" | "intersection"), Access(By.CALL, call), step, *rest]:
+            other = call.first()
+            yield (step, *rest), other.done(step, *rest) if other is not None else None
         case [Access(By.ATTRIBUTE, "copy" | "__iter__"), Access(By.CALL), *rest]:
             yield from paths_of_items(tuple(rest))
         case _:
@@ -190,19 +188,19 @@ def paths_of_items(path: Path) -> Iterator[tuple[Path, Value | None]]:
 def key_step(key: Value | None) -> Access:
     """The step to an item by its key, any item if the key is not written."""
     if key is not None and isinstance(key.head, ast.Constant) and not key.path:
-        return Access(By.ITEM, Key(type(key.head.value), key.head.value))
+        return item(key.head.value)
     return ANY_ITEM
 
 
 def subscript_step(node: ast.expr) -> Access:
     """What `[...]` takes."""
     match node:
-        case ast.Slice():
+        case ast.Slice() | ast.Call(func=ast.Name(id="slice")):
             return REST
         case ast.Constant(value=value):
-            return Access(By.ITEM, Key(type(value), value))
+            return item(value)
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value))):
-            return Access(By.ITEM, Key(int, -value))
+            return item(-value)
         case _:
             return ANY_ITEM
 
@@ -274,11 +272,17 @@ def _put_at(
                     yield from _put_inside(flow, module, call, rest)
             elif method in PUT_ONE or method in _PUT_ALL:
                 yield Unknown("a method that changes a container is passed on", Value(module, holder))
+                inner = () if method in PUT_ONE else (step,) if method == "update" else (ELEMENT,)
+                for found in flow.calls_of(module, holder)[0]:
+                    yield from (each.value.done(*inner, *rest) for each in found.positional[-1:])
         case ast.AugAssign(target=target, value=value) if target is place:
             yield Value(module, value, (ELEMENT if step.kind is not By.ITEM else step, *rest))
         case ast.Call() if holder.func is not place:
-            if holder.args[0] is place and flow.full_name(module, holder.func) in _PUT_LAST:
+            name = flow.full_name(module, holder.func) if holder.args[0] is place else None
+            if name in _PUT_LAST:
                 yield Value(module, holder.args[-1], rest)
+            elif name == "unittest.mock.patch.dict":
+                yield from (Value(module, each, (step, *rest)) for each in holder.args[1:])
             yield from _handed_on(flow, module, holder)
         case ast.keyword():
             call = module.parents[holder]
@@ -330,8 +334,11 @@ def _by_method(flow: ValueFlow, module: ModuleUses, call: ast.Call, method: str,
     elif method in _PUT_ALL:
         for each in call.args:
             yield Value(module, each, (step if method == "update" else ELEMENT, *rest))
+            if method == "update" and isinstance(each, ast.List | ast.Tuple | ast.ListComp | ast.GeneratorExp):
+                # Pairs of keys and values.
+                yield Value(module, each, (ELEMENT, item(1), *rest))
         for keyword in call.keywords:
-            if keyword.arg is None or _may_be_same(Access(By.ITEM, Key(str, keyword.arg)), step):
+            if keyword.arg is None or _may_be_same(item(keyword.arg), step):
                 yield Value(module, keyword.value, rest if keyword.arg is not None else (step, *rest))
     elif method in _REORDER and step.kind is By.ITEM:
         yield Unknown(_REORDERED, Value(module, call))

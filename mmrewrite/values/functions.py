@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from mmrewrite.source.functions import with_defaults
 from mmrewrite.values.arguments import default_of, of_parameter
 from mmrewrite.values.containers import put_into
 from mmrewrite.values.value import (
+    ANY_ITEM,
     AWAITED,
     ELEMENT,
     Access,
@@ -19,6 +21,7 @@ from mmrewrite.values.value import (
     Decorated,
     Function,
     GivenValue,
+    Key,
     Own,
     Passed,
     Unknown,
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     from mmrewrite.values.flow import ValueFlow
 
 _Found = Iterator[Value | Unknown]
+_PARTS = frozenset(("__code__", "__defaults__", "__kwdefaults__"))
+_HOLD_ANYTHING = frozenset(("__annotations__", "__closure__", "__code__", "__dict__"))
 # A function that a known call entered knows that call; so many calls deep, all calls are looked for.
 _DEEPEST_FRAME = 2
 
@@ -85,13 +90,22 @@ def of_function(flow: ValueFlow, value: Value) -> _Found:
     match path:
         case [Access(By.BOUND, owner), Access(By.CALL, call), *rest]:
             yield Value(value.module, function, (Access(By.CALL, flow.merged(owner, call)), *rest), value.frame)
+        case [Access(By.BOUND, owner), Access(By.ATTRIBUTE, "__self__"), *rest]:
+            yield owner.done(*rest)
         case [Access(By.BOUND), *rest] if rest:
             yield Value(value.module, function, tuple(rest), value.frame)
         case [Access(By.ATTRIBUTE, "__call__" | "__func__" | "__wrapped__"), *rest]:
             yield Value(value.module, function, tuple(rest), value.frame)
         case [Access(By.ATTRIBUTE, "__get__"), Access(By.CALL, call), *rest] if call.first() is not None:
             yield Value(value.module, function, (Access(By.BOUND, call.first()), *rest), value.frame)
+        case [Access(By.ATTRIBUTE, "__globals__"), Access(By.ITEM, Key(text=str(name))), *rest]:
+            yield Value(value.module, value.module.facts.tree, (attribute(name), *rest))
+        case [Access(By.ATTRIBUTE, "__defaults__" | "__kwdefaults__"), Access(By.ITEM | By.ELEMENT), *rest]:
+            defaults = (default for _, default in with_defaults(function.args) if default is not None)
+            yield from (Value(value.module, each, tuple(rest)) for each in defaults)
         case [Access(By.ATTRIBUTE, str(name)), *rest]:
+            if rest and name in _HOLD_ANYTHING:
+                yield Unknown(f"what `{name}` of a function holds is not seen", value)
             stores = [each for each in flow.stores.of(name) if flow.may_be(each, function)]
             for store in stores:
                 yield from flow.stored(store, tuple(rest), None)
@@ -107,12 +121,16 @@ def _called(
     flow: ValueFlow, value: Value, function: Function | ast.Lambda, call: CallArguments, rest: tuple[Access, ...]
 ) -> _Found:
     results = results_of(function)
+    for word, store in flow.stores.remade:
+        if word in _PARTS and flow.may_be(store, function):
+            yield Unknown(f"line {store.node.lineno} of {store.module.facts.path} sets its `{word}`", value)
+            yield from flow.stored(store, (ANY_ITEM, *rest), None)
     outer = value.frame
     depth = 1 + max(call.depth, outer.depth if outer is not None else 0)
     frame = CallFrame(function, call, outer, depth) if depth <= _DEEPEST_FRAME else None
     if results.is_generator:
-        sender, steps = ("send", 2) if isinstance(function, ast.FunctionDef) else ("asend", 3)
-        if rest[:1] == (attribute(sender),) and len(rest) >= steps:
+        senders, steps = (("send", "throw"), 2) if isinstance(function, ast.FunctionDef) else (("asend", "athrow"), 3)
+        if len(rest) >= steps and rest[0].kind is By.ATTRIBUTE and rest[0].what in senders:
             yield Unknown("a generator is sent values", value)
             yield from (Value(value.module, each, rest[steps:], frame) for each in results.yielded)
         if rest and rest[0].kind in (By.ELEMENT, By.ITEM, By.REST):
@@ -135,12 +153,8 @@ def _called(
 
 def of_sent(flow: ValueFlow, value: Value) -> _Found:
     """What `yield` gives in a generator."""
-    for module, read in (*flow.stores.reads("send"), *flow.stores.reads("asend")):
-        match module.parents[read]:
-            case ast.Call(func=function, args=[sent]) if function is read:
-                yield Value(module, sent, value.path)
-            case _:
-                pass
+    for module, call in (*flow.stores.calls("send"), *flow.stores.calls("asend")):
+        yield from (Value(module, sent, value.path) for sent in call.args)
     yield Unknown("a generator is sent values", value)
 
 
@@ -230,6 +244,10 @@ def of_passed(flow: ValueFlow, value: Value) -> _Found:
         why = reason or "no call is in view"
         told = f"`{passed.parameter.arg}` of `{name}` may be passed by code out of view: {why}"
         yield Unknown(told, Value(module, passed.parameter, path))
+        if isinstance(function, Function):
+            from mmrewrite.values.fixtures import of_tests
+
+            yield from of_tests(flow, module, function, passed.parameter, path)
     if default is not None:
         # Where nothing else is passed.
         yield Value(module, default, path)

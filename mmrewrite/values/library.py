@@ -16,7 +16,7 @@ from mmrewrite.values import array_libraries
 from mmrewrite.values.arguments import given, joined, without_first
 from mmrewrite.values.array_libraries import CONTAINERS, MAKE_TREES, Form, of_first
 from mmrewrite.values.callbacks import CALL_BACK, of_called_back
-from mmrewrite.values.classes import definition_of, fields_of, of_record_method
+from mmrewrite.values.classes import definition_of, fields_of, of_field, of_record_method
 from mmrewrite.values.containers import paths_of_items
 from mmrewrite.values.names import of_bound
 from mmrewrite.values.operators import WORDS, of_operands
@@ -31,6 +31,7 @@ from mmrewrite.values.value import (
     CallArguments,
     Display,
     Function,
+    GivenValue,
     Key,
     Own,
     Path,
@@ -69,7 +70,14 @@ _GIVE_FIRST = frozenset(
     (
         *("copy.copy", "copy.deepcopy", "weakref.proxy"),
         *("builtins.staticmethod", "builtins.classmethod", "functools.cache", "functools.total_ordering"),
-        *("atexit.register", "enum.nonmember", "sys.intern", "types.coroutine", "types.MappingProxyType"),
+        *(
+            "atexit.register",
+            "enum.member",
+            "enum.nonmember",
+            "sys.intern",
+            "types.coroutine",
+            "types.MappingProxyType",
+        ),
         *("typing.assert_type", "typing.reveal_type", "typing_extensions.assert_type"),
     )
 )
@@ -80,7 +88,7 @@ _GIVE_SECOND = frozenset(("typing.cast", "typing_extensions.cast"))
 _GO_THROUGH = frozenset(
     (
         *(f"builtins.{name}" for name in ("iter", "list", "tuple")),
-        *("collections.deque", "collections.UserList", "itertools.tee"),
+        *("collections.deque", "collections.UserList"),
         *("tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "tqdm.rich.tqdm", "rich.progress.track"),
         "flax.jax_utils.prefetch_to_device",
     )
@@ -124,7 +132,15 @@ ATTRIBUTE_DICTIONARIES = frozenset(
 )
 # Their methods that give what is in them in other ways, or themselves.
 _OF_DICTIONARIES = frozenset(("copy", "get", "items", "keys", "pop", "setdefault", "values"))
-_EXECUTORS = tuple(f"concurrent.futures.{name}PoolExecutor" for name in ("Thread", "Process"))
+_EXECUTORS = (
+    *(f"concurrent.futures.{name}PoolExecutor" for name in ("Thread", "Process")),
+    *(
+        "multiprocessing.Pool",
+        "multiprocessing.dummy.Pool",
+        "multiprocessing.pool.Pool",
+        "multiprocessing.pool.ThreadPool",
+    ),
+)
 _CONTEXTS = frozenset(("contextlib.contextmanager", "contextlib.asynccontextmanager"))
 # What is called with the arguments of the function that it is given, and gives what that gives, as far as this is no
 # array: `jax.jit(f)` itself is where a value ends.
@@ -140,7 +156,9 @@ _CALL_GIVEN = (
     | frozenset(("asyncio.to_thread", "builtins.max", "builtins.min", "builtins.sorted", "operator.call"))
 )
 _OPERATORS = frozenset((*WORDS.values(), "concat"))
-_PROPERTIES = frozenset(("builtins.property", "functools.cached_property"))
+_PROPERTIES = frozenset(
+    ("builtins.property", "cached_property.cached_property", "functools.cached_property", "types.DynamicClassAttribute")
+)
 
 
 def is_followed(name: str) -> bool:
@@ -181,6 +199,9 @@ def given_to(flow: ValueFlow, value: Value) -> Iterator[Value]:
             yield each.done(*rest)
             if word is not None and rest and rest[0] in (attribute(word), item(word)):
                 yield each.done(*rest[1:])
+            if rest and rest[0].kind is By.ATTRIBUTE and isinstance(each.head, ast.Dict) and not each.path:
+                # Its items may be attributes.
+                yield each.done(item(rest[0].what), *rest[1:])
 
 
 def inside(flow: ValueFlow, value: Value) -> Iterator[Value]:
@@ -277,6 +298,8 @@ def _field_names(flow: ValueFlow, value: Value, call: CallArguments, rest: Path)
         case [Access(By.ITEM | By.ELEMENT), Access(By.ATTRIBUTE, "name")] if first is not None:
             for each in flow.may(first, definition_of).answers:
                 yield from (Value(each[0], ast.Constant(name)) for name in fields_of(flow, *each) or ())
+        case [Access(By.ITEM | By.ELEMENT), Access(By.ATTRIBUTE, str(name)), *_]:
+            yield Unknown(f"`{name}` of a field is not followed", value)
         case _:
             pass
 
@@ -316,6 +339,8 @@ def _property(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) ->
                 yield first.done(Access(By.CALL, flow.merged(owner, flow.no_arguments)), *more)
             else:
                 yield Unknown("what a property gives is not seen", value)
+        case [Access(By.ATTRIBUTE, "fget" | "func"), *more]:
+            yield from _first(flow, value, call, (*more,))
         case [
             Access(By.ATTRIBUTE, "setter" | "deleter" | "getter" as word),
             Access(By.CALL, later),
@@ -370,6 +395,10 @@ def _getattr(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> 
     yield from (first.done(attribute(each), *rest) for each in _names_in(flow, first, texts))
     if not texts.is_whole:
         yield Unknown("an attribute is looked up by a computed name", value)
+    for store in flow.stores.computed if not texts.is_whole or any(ANYTHING in each for each in texts.texts) else ():
+        # What is set by such a name beside it.
+        if store.module is value.module and store.value is not None:
+            yield from flow.stored(store, rest, None)
     if default is not None:
         yield default.done(*rest)
 
@@ -401,6 +430,7 @@ def _elements(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) ->
 
 def _gone_through(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
     first = call.first()
+    rest = rest[1:] if rest[:1] == (attribute("data"),) else rest
     for path, default in paths_of_items(rest):
         if value.head == "builtins.iter" and call.at(1) is not None and first is not None:
             # It calls the first until that gives the second.
@@ -429,6 +459,7 @@ def _is_keyed(flow: ValueFlow, value: Value) -> bool:
 
 
 def _dictionary(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    rest = rest[1:] if rest[:1] == (attribute("data"),) else rest
     if value.head == "collections.defaultdict":
         for path, _ in paths_of_items(rest):
             factory = call.at(0)
@@ -467,7 +498,7 @@ def _enumerate(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -
 
 
 def _grouped(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
-    """`pairwise(x)`, `batched(x, 2)`, and `groupby(x)`, which has the elements of `x` in second place."""
+    """`pairwise(x)`, `batched(x, 2)`, `tee(x)`, and `groupby(x)`, which has the elements of `x` in second place."""
     first = call.first()
     match rest:
         case [Access(By.ELEMENT | By.ITEM), Access(By.ITEM, Key(text=0)), *more] if (
@@ -496,9 +527,15 @@ def _accumulated(flow: ValueFlow, value: Value, call: CallArguments, rest: Path)
 def _zip(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
     match rest:
         case [Access(By.ELEMENT | By.ITEM), Access(By.ITEM, key), *more]:
+            if call.positional[:1] and call.positional[0].is_starred:
+                # `zip(*rows)` has columns.
+                yield call.positional[0].value.done(ELEMENT, rest[0], *more)
+                return
             found = call.at(key.text) if key is not None and isinstance(key.text, int) and key.text >= 0 else None
             values = [found] if found is not None else [*given(call)]
             yield from (each.done(ELEMENT, *more) for each in values)
+            filled = call.at(1 << 30, "fillvalue")
+            yield from [filled.done(*more)] if filled is not None else []
         case [Access(By.ELEMENT | By.ITEM), Access(By.ELEMENT), *more]:
             yield from (each.done(ELEMENT, *more) for each in given(call))
         case _:
@@ -511,14 +548,26 @@ def _map(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Fou
         if first is None:
             yield Unknown("an argument is not seen", value)
             continue
-        elements = [each.value.done(ELEMENT) for each in call.positional[1:]]
+        elements = [
+            # `map(f, *rows)` gives it an element of each.
+            GivenValue(
+                Value(
+                    value.module,
+                    Display([(None, each.value.done(ELEMENT, ELEMENT), False)], is_mapping=False, is_loose=True),
+                ),
+                is_starred=True,
+            )
+            if each.is_starred
+            else GivenValue(each.value.done(ELEMENT))
+            for each in call.positional[1:]
+        ]
         if value.head == "itertools.starmap":
             given_call = CallArguments(
                 [each._replace(value=each.value.done(ELEMENT), is_starred=True) for each in call.positional[1:]]
             )
             yield first.done(Access(By.CALL, flow.same(given_call, call, path[0])), *path[1:])
         else:
-            yield first.done(Access(By.CALL, flow.same(flow.call_of(elements), call, path[0])), *path[1:])
+            yield first.done(Access(By.CALL, flow.same(CallArguments(elements), call, path[0])), *path[1:])
 
 
 def _filter(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
@@ -565,6 +614,10 @@ def _event_loop(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) 
         ]:
             name = "create_task" if word == "create_task" else "run"
             yield flow.outside(value.module, f"asyncio.{name}", (later, *more))
+        case [Access(By.ATTRIBUTE, "run_in_executor"), Access(By.CALL, later), Access(By.AWAITED), *more]:
+            yield from _operator_call(flow, value, flow.rest_of(later), tuple(more))
+        case [Access(By.ATTRIBUTE, "create_future"), Access(By.CALL), *more]:
+            yield from _future(flow, value, call, tuple(more))
         case [Access(By.ATTRIBUTE), *_]:
             yield Unknown("an event loop may give anything", value)
         case _:
@@ -603,7 +656,7 @@ def _method_type(flow: ValueFlow, value: Value, call: CallArguments, rest: Path)
 
 
 def _executor(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
-    """`submit(f, x).result()`, and the elements of `map(f, xs)`."""
+    """`submit(f, x).result()`, `run(f, x)`, `apply(f, (x,))`, and the elements of `map(f, xs)`."""
     match rest:
         case [Access(By.ENTERED), *more]:
             yield Value(value.module, value.head, (Access(By.CALL, call), *more))
@@ -615,13 +668,34 @@ def _executor(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) ->
             *more,
         ]:
             yield from _operator_call(flow, value, later, tuple(more))
-        case [Access(By.ATTRIBUTE, "map"), Access(By.CALL, later), *more]:
-            yield from _map(flow, value, later, tuple(more))
+        case [Access(By.ATTRIBUTE, "run"), Access(By.CALL, later), *more]:
+            yield from _operator_call(flow, value, later, tuple(more))
+        case [
+            Access(By.ATTRIBUTE, "apply_async" | "map_async" | "starmap_async" as word),
+            Access(By.CALL) as later,
+            Access(By.ATTRIBUTE, "get"),
+            Access(By.CALL),
+            *more,
+        ]:
+            yield value._replace(path=(value.path[0], attribute(word.removesuffix("_async")), later, *more))
+        case [Access(By.ATTRIBUTE, "apply"), Access(By.CALL, later), *more] if later.first() is not None:
+            args = later.at(1, "args")
+            parts = flow.call_with(args, is_starred=True) if args is not None else flow.no_arguments
+            yield later.first().done(Access(By.CALL, parts), *more)
+        case [
+            Access(By.ATTRIBUTE, "map" | "imap" | "imap_unordered" | "starmap" as word),
+            Access(By.CALL, later),
+            *more,
+        ]:
+            name = "itertools.starmap" if word == "starmap" else "builtins.map"
+            yield flow.outside(value.module, name, (Access(By.CALL, later), *more))
         case _:
             pass
 
 
 def _singledispatch(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    if rest[:1] == (attribute("dispatch"),):
+        rest = rest[2:]
     yield from _first(flow, value, call, rest)
     first = call.first()
     function = first.head if first is not None else None
@@ -631,7 +705,19 @@ def _singledispatch(flow: ValueFlow, value: Value, call: CallArguments, rest: Pa
             holder = module.parents[holder] if isinstance(holder, ast.Call) and holder.func is read else holder
             if isinstance(holder, Function):
                 yield Value(module, holder, rest)
+            elif isinstance(holder := module.parents[read], ast.Call) and len(holder.args) > 1:
+                yield Value(module, holder.args[1], rest)
     yield Unknown("which function is called depends on the type of its argument", value)
+
+
+def _future(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    """What `set_result` puts into some future."""
+    match rest:
+        case [Access(By.AWAITED), *more] | [Access(By.ATTRIBUTE, "result"), Access(By.CALL), *more]:
+            yield from (Value(module, each.args[0], tuple(more)) for module, each in flow.stores.calls("set_result"))
+            yield Unknown("a future may be given its result out of view", value)
+        case _:
+            pass
 
 
 def _context_variable(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
@@ -723,6 +809,8 @@ def _context(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> 
     match rest:
         case [Access(By.CALL) as later, Access(By.ENTERED), *more] if first is not None:
             yield first.done(later, ELEMENT, *more)
+        case [Access(By.CALL), Access(By.CALL, decorating), *more] if first is not None:
+            yield from _first(flow, value, decorating, (*more,))
         case [
             Access(By.BOUND) as owner,
             Access(By.CALL) as later,
@@ -790,11 +878,12 @@ def _namedtuple(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) 
         case [Access(By.ATTRIBUTE, "_make"), *_]:
             yield from of_record_method(flow, value._replace(path=value.path[:1]), rest)
         case [Access(By.CALL, later), Access(By.ATTRIBUTE, str(name)), *more] if name in names:
-            found = later.at(names.index(name), name)
-            if found is not None:
-                yield found.done(*more)
-            else:
-                yield Unknown("a field is not seen", value)
+            seen = [*of_field(later, names.index(name), name, (*more,))]
+            defaults = call.at(1 << 30, "defaults")
+            if defaults is not None:
+                # They are those of the last fields.
+                seen.append(defaults.done(item(names.index(name) - len(names)), *more))
+            yield from seen or [Unknown("a field is not seen", value)]
         case [Access(By.CALL, later), Access(By.ITEM | By.ELEMENT, key), *more]:
             place = key.text if isinstance(key, Key) and isinstance(key.text, int) else None
             if place is not None and 0 <= place < len(names):
@@ -840,6 +929,9 @@ def _super(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _F
         if bases.is_whole and not bases.outside:
             return
     yield from (flow.outside(value.module, each, (Access(By.CALL, flow.no_arguments), *rest)) for each in bases.outside)
+    if name == "__getattribute__" and is_called:
+        asked = flow.merged(Value(value.module, Own(holder, is_class=False)), rest[1].what)
+        yield flow.outside(value.module, "builtins.getattr", (Access(By.CALL, asked), *rest[2:]))
     if not bases.outside:
         yield Unknown(f"no base of `{holder.name}` in view has this", value)
 
@@ -868,7 +960,8 @@ def _names_by_text(flow: ValueFlow, value: Value, call: CallArguments, rest: Pat
         key = path[0].what
         text = key.text if path[0].kind is By.ITEM and isinstance(key, Key) and isinstance(key.text, str) else ANYTHING
         if scope is not None:
-            for each in scope.bindings.get(text, ()):
+            every = [each for found in scope.bindings.values() for each in found]
+            for each in every if text == ANYTHING else scope.bindings.get(text, ()):
                 yield from of_bound(flow, value.module, each, path[1:], None)
         elif owner is not None:
             names = _names_in(flow, owner, Texts([text], is_whole=True))
@@ -906,8 +999,15 @@ def _attribute_dictionary(flow: ValueFlow, value: Value, call: CallArguments, re
     """`ConfigDict(a=x)["a"]` and `.a`, also as it is set later."""
     match rest:
         case [Access(By.ATTRIBUTE, str(name)), *more] if name not in _OF_DICTIONARIES:
-            yield from _dictionary(flow, value, call, (item(name), *more))
+            steps = [item(name), *more]
+            yield from _dictionary(flow, value, call, (*steps,))
             yield from _set_anywhere(flow, name, tuple(more))
+            for place, step in enumerate(more):
+                # A dictionary in it becomes one of its kind.
+                if step.kind is not By.ATTRIBUTE or step.what in _OF_DICTIONARIES:
+                    break
+                steps[place + 1] = item(step.what)
+                yield from _dictionary(flow, value, call, (*steps,))
         case [Access(By.ITEM, Key(text=str(name))), *more]:
             yield from _dictionary(flow, value, call, rest)
             yield from _set_anywhere(flow, name, tuple(more))
@@ -950,14 +1050,17 @@ _FORMS: dict[str, Form] = {
     "builtins.classmethod": _classmethod,
     "builtins.staticmethod": _staticmethod,
     "functools.wraps": _wraps,
-    **dict.fromkeys(("builtins.getattr", "inspect.getattr_static"), _getattr),
+    **dict.fromkeys(("builtins.getattr", "builtins.object.__getattribute__", "inspect.getattr_static"), _getattr),
     **dict.fromkeys(_GIVE_ELEMENT, _elements),
     **dict.fromkeys((*_GO_THROUGH, *_MIX_UP), _gone_through),
     **dict.fromkeys((*_DICTIONARIES, "collections.defaultdict"), _dictionary),
     "builtins.dict.fromkeys": _fromkeys,
     "builtins.enumerate": _enumerate,
     **dict.fromkeys(("builtins.zip", "itertools.product", "itertools.zip_longest"), _zip),
-    **dict.fromkeys(("itertools.batched", "itertools.groupby", "itertools.pairwise"), _grouped),
+    **dict.fromkeys(
+        (f"itertools.{name}" for name in ("batched", "combinations", "groupby", "pairwise", "permutations", "tee")),
+        _grouped,
+    ),
     "itertools.accumulate": _accumulated,
     **dict.fromkeys(("builtins.map", "itertools.starmap"), _map),
     **dict.fromkeys(
@@ -984,7 +1087,9 @@ _FORMS: dict[str, Form] = {
     **dict.fromkeys(_CONTEXTS, _context),
     **dict.fromkeys((f"contextlib.{name}" for name in ("nullcontext", "closing", "aclosing")), _nullcontext),
     **dict.fromkeys(("contextlib.ExitStack", "contextlib.AsyncExitStack"), _stack),
-    **dict.fromkeys(("types.SimpleNamespace", "argparse.Namespace", "threading.local"), _namespace),
+    **dict.fromkeys(("types.SimpleNamespace", "types.ModuleType", "argparse.Namespace", "threading.local"), _namespace),
+    **dict.fromkeys(("concurrent.futures.Future", "asyncio.Future"), _future),
+    "contextvars.copy_context": _executor,
     "contextvars.ContextVar": _context_variable,
     **dict.fromkeys(("collections.namedtuple", "typing.NamedTuple", "dataclasses.make_dataclass"), _namedtuple),
     "builtins.super": _super,

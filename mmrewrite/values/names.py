@@ -28,6 +28,7 @@ from mmrewrite.values.value import (
     Unknown,
     Value,
     attribute,
+    item,
 )
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def reaching(module: ModuleUses, node: ast.Name, scope: Scope, owner: Scope) -> 
     One that surely runs in between hides those above it. Code of another function may run at any time.
     """
     bindings = owner.bindings[node.id]
-    if len(bindings) == 1 or _own_scope(scope) is not owner:
+    if len(bindings) == 1 or _own_scope(module, scope) is not owner:
         return bindings
     statement = module.statement_of(node)
     around = [statement, *(each for each in module.above(statement) if isinstance(each, ast.stmt))]
@@ -172,8 +173,11 @@ def reaching(module: ModuleUses, node: ast.Name, scope: Scope, owner: Scope) -> 
     return [*above[start:], *later]
 
 
-def _own_scope(scope: Scope) -> Scope:
+def _own_scope(module: ModuleUses, scope: Scope) -> Scope:
+    """The scope that code runs with: that around a comprehension, but for a generator that is not taken at once."""
     while scope.kind == "comprehension" and scope.parent is not None:
+        if isinstance(scope.node, ast.GeneratorExp) and not isinstance(module.parents[scope.node], ast.Call):
+            break
         scope = scope.parent
     return scope
 
@@ -219,9 +223,14 @@ def _unbound(flow: ValueFlow, value: Value, name: str) -> _Found:
     found = names.resolve_dotted(name, names.scope)
     if found is not None and not stars:
         yield flow.outside(module, found, path)
+    elif name == "__class__":
+        assert isinstance(value.head, ast.AST)
+        holder = next((each for each in module.above(value.head) if isinstance(each, ast.ClassDef)), None)
+        yield Value(module, holder, path) if holder is not None else Unknown("no class is around", value)
     elif name == "__name__":
         yield Value(module, ast.Constant(names.name), path)
     elif not stars:
+        yield from _from_elsewhere(flow, module, name, path)
         yield Unknown(f"`{name}` is not bound in view", value)
 
 
@@ -267,7 +276,9 @@ def _has_member(flow: ValueFlow, facts: Facts, path: Path) -> bool:
         return True
     name, names = path[0].what, facts.names
     is_bound = name in names.scope.bindings or "__getattr__" in names.scope.bindings or name.startswith("__")
-    is_given = is_bound or bool(names.stars) or bool(flow.stores.of(name))
+    is_given = (
+        is_bound or bool(names.stars) or bool(flow.stores.of(name)) or any(_replaced(flow, flow.uses_of(facts), ()))
+    )
     return is_given or (names.is_package and flow.project.module(f"{names.name}.{name}", facts) is not None)
 
 
@@ -288,9 +299,14 @@ def of_member(flow: ValueFlow, facts: Facts, name: str, path: Path) -> _Found:
                 yield Unknown("names are looked up in the dictionary of a module")
         return
     bindings = names.scope.bindings.get(name, ())
+    inner = flow.project.module(f"{names.name}.{name}", facts) if names.is_package else None
+    if inner is not None and not any(f"{each.target}.".startswith(f"{names.name}.{name}.") for each in bindings):
+        # The first import of a module within a package binds its name there.
+        yield Value(flow.uses_of(inner), inner.tree, path)
     for binding in _at_the_end(module, bindings):
         yield from of_bound(flow, module, binding, path, None)
     yield from _from_elsewhere(flow, module, name, path)
+    yield from _replaced(flow, module, (attribute(name), *path))
     if bindings:
         values = [(module, binding.value) for binding in bindings]
         places = (
@@ -298,9 +314,7 @@ def of_member(flow: ValueFlow, facts: Facts, name: str, path: Path) -> _Found:
         )
         yield from put_into(flow, values, places, path)
         return
-    inner = flow.project.module(f"{names.name}.{name}", facts) if names.is_package else None
     if inner is not None:
-        yield Value(flow.uses_of(inner), inner.tree, path)
         return
     stars = [star for star in names.stars if names.star_gives(star, name)]
     looked = names.scope.bindings.get("__getattr__", ())
@@ -330,6 +344,16 @@ def _at_the_end(module: ModuleUses, bindings: list[Binding] | tuple[Binding, ...
     ]
 
 
+def _replaced(flow: ValueFlow, module: ModuleUses, path: Path) -> _Found:
+    """What stands in the place of a module: `sys.modules[__name__] = x`, and `sys.modules[__name__].__class__ = A`."""
+    holder, _, last = module.facts.names.name.rpartition(".")
+    for store in flow.stores.of_modules(last):
+        if isinstance(store.target, ast.Constant) and store.owner() == holder:
+            yield from flow.stored(store, path, None)
+    for store in flow.stores.set_in(module, "__class__"):
+        yield from flow.stored(store, (Access(By.CALL, flow.no_arguments), *path), None)
+
+
 def _from_elsewhere(flow: ValueFlow, module: ModuleUses, name: str, path: Path) -> _Found:
     """What other code assigns to a name of a module: `settings.mesh = mesh`."""
     for store in flow.stores.set_in(module, name):
@@ -338,3 +362,6 @@ def _from_elsewhere(flow: ValueFlow, module: ModuleUses, name: str, path: Path) 
         if place.names is None or name in place.names:
             told = f"names of `{module.facts.names.name}` are bound by their text"
             yield Unknown(told, is_open=place.names is None)
+            call = module.parents[place.node]
+            if isinstance(call, ast.Call):
+                yield from put_into(flow, [(module, None)], [(module, call)], (item(name), *path))

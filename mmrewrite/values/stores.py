@@ -105,6 +105,13 @@ class Stores:
         """The modules that may name something of another module: they import it, or read an attribute of its name."""
         return dict.fromkeys((*self._importing.get(name, ()), *(module for module, _ in self.reads(name))))
 
+    def calls(self, method: str) -> Iterator[tuple[ModuleUses, ast.Call]]:
+        """The calls of methods of a name, with arguments."""
+        for module, read in self.reads(method):
+            call = module.parents[read]
+            if isinstance(call, ast.Call) and call.func is read and (call.args or call.keywords):
+                yield module, call
+
     @cached_property
     def _importing(self) -> Mapping[str, Sequence[ModuleUses]]:
         found: dict[str, list[ModuleUses]] = defaultdict(list)
@@ -134,6 +141,17 @@ class Stores:
     def of_modules(self, name: str) -> Sequence[Store]:
         """The places that may set a name of a module from outside."""
         return [each for each in self.of(name) if each.holder is None]
+
+    @cached_property
+    def remade(self) -> Sequence[tuple[str, Store]]:
+        """The places that make another function, or an object of another class, of one, each with what they set."""
+        words = ("__code__", "__defaults__", "__kwdefaults__", "__class__", "__bases__")
+        found = [(word, store) for word in words for store in self.of(word)]
+        for module, read in self.reads("__kwdefaults__"):
+            node = module.parents[read]
+            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and isinstance(read, ast.Attribute):
+                found.append(("__kwdefaults__", Store(module, node, read.value, None, None)))
+        return found
 
     def reads(self, name: str) -> Sequence[tuple[ModuleUses, ast.expr]]:
         """The places that read an attribute of a name, also by `getattr`."""
@@ -197,7 +215,7 @@ class Stores:
         for module in self._modules():
             for node in module.nodes_of(ast.Attribute):
                 if isinstance(node.ctx, ast.Store):
-                    named[node.attr].append(Store(module, node, node.value, None, own_class(module, node.value)))
+                    named[node.attr].append(Store(module, node, node.value, None, holder_of(module, node.value)))
                 elif node.attr == "__dict__" and isinstance(module.parents[node], ast.Subscript | ast.Attribute):
                     self._by_dictionary(module, node, node.value, named, computed)
             tables = [
@@ -253,7 +271,7 @@ class Stores:
         named: dict[str, list[Store]],
         computed: list[Store],
     ) -> None:
-        holder = own_class(module, args[0])
+        holder = holder_of(module, args[0])
         name = written(module, args[1]) if len(args) > 1 else None
         if isinstance(name, ast.Constant):
             named[str(name.value)].append(Store(module, call, args[0], args[2] if len(args) == 3 else None, holder))
@@ -271,7 +289,7 @@ class Stores:
         computed: list[Store],
     ) -> None:
         """What is set by way of `vars(target)` and `target.__dict__`."""
-        holder, node = own_class(module, target), module.parents[dictionary]
+        holder, node = holder_of(module, target), module.parents[dictionary]
         if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
             key = written(module, node.slice)
             if isinstance(key, ast.Constant):
@@ -298,6 +316,9 @@ def _set_in_sys_modules(module: ModuleUses, tables: Iterable[ast.expr]) -> Itera
         match holder, module.parents.get(holder):
             case ast.Subscript(slice=ast.Constant(value=str(name)) as key, ctx=ast.Store()) as node, _:
                 store = Store(module, node, key, None, None)
+            case ast.Subscript(slice=ast.Name(id="__name__"), ctx=ast.Store()) as node, _:
+                name = module.facts.names.name
+                store = Store(module, node, ast.Constant(name), None, None)
             case ast.Attribute(attr="setdefault" | "__setitem__"), ast.Call(
                 args=[ast.Constant(value=str(name)) as key, value]
             ) as node:
@@ -382,6 +403,16 @@ def _holders(module: ModuleUses, call: ast.Call) -> Iterator[ast.AST]:
 def _is_of_tests(module: ModuleUses) -> bool:
     """Whether a module is of tests by a word of its full name: `train_test`, `tests.helpers`."""
     return not _OF_TESTS.isdisjoint(re.split(r"[._]", module.facts.names.name))
+
+
+def holder_of(module: ModuleUses, node: ast.expr) -> ast.ClassDef | None:
+    """The class of which an expression is `self` or `cls`, or what a method of it has made with `cls`."""
+    binding = module.facts.names.binding(node.id, module.scope_of(node)) if isinstance(node, ast.Name) else None
+    match binding.value if binding is not None else None:
+        case ast.Call(func=ast.Name() as maker) | ast.Call(func=ast.Attribute(attr="__new__"), args=[maker, *_]):
+            return own_class(module, maker)
+        case _:
+            return own_class(module, node)
 
 
 def own_class(module: ModuleUses, node: ast.expr | None) -> ast.ClassDef | None:

@@ -7,7 +7,7 @@ leaves what is in view.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from mmrewrite.project.uses import ModuleUses
@@ -16,9 +16,10 @@ from mmrewrite.source.names import Scope, last_name
 from mmrewrite.values.arguments import parameter_of
 from mmrewrite.values.array_libraries import MAKE_TREES, PASS_ARGUMENTS_ON
 from mmrewrite.values.callbacks import CALL_BACK, CALL_FIRST, called_back
-from mmrewrite.values.classes import fields_of
+from mmrewrite.values.classes import Definition, fields_of
 from mmrewrite.values.containers import PUT_ONE
 from mmrewrite.values.library import MAPS
+from mmrewrite.values.operators import WORDS
 from mmrewrite.values.stores import Store, own_class
 from mmrewrite.values.targets import of_target
 from mmrewrite.values.value import (
@@ -42,6 +43,7 @@ _MOST_PLACES = 400
 _DEEPEST = 3
 # Methods that a call of their class runs.
 _MAKE = ("__init__", "__new__", "__post_init__")
+_OF_METACLASSES = ("__init__", "__new__", "__prepare__")
 # Functions and methods that call what they are given: with the arguments after it, with those in a tuple and a mapping
 # after it, and with elements of the arguments after it. More may be done with it.
 _CALL_IT = frozenset(
@@ -125,12 +127,8 @@ def uses_of(flow: ValueFlow, module: ModuleUses, definition: ast.AST) -> Used:
             inner = uses_of(flow, home, definition_below)
             used.calls.extend(flow.merged(made, call) for call in inner.calls)
             used.escapes.extend(inner.escapes)
-    if isinstance(holder, ast.ClassDef) and getattr(definition, "name", "") == "__init_subclass__":
-        for home, below in flow.below(holder):
-            named = [(each.arg, Value(home, each.value)) for each in below.keywords]
-            used.calls.append(CallArguments([GivenValue(Value(home, Own(below, is_class=True)))], named))
-    if isinstance(holder, ast.ClassDef) and getattr(definition, "name", "") == "__setitem__":
-        used.calls.extend(_puts(flow, holder))
+    if isinstance(holder, ast.ClassDef):
+        used.calls.extend(_by_syntax(flow, (module, holder), getattr(definition, "name", "")))
     queue = [*_places_of(flow, module, definition)]
     seen = {place.node for place in queue}
     for place in queue:
@@ -144,14 +142,52 @@ def uses_of(flow: ValueFlow, module: ModuleUses, definition: ast.AST) -> Used:
     return used
 
 
-def _puts(flow: ValueFlow, holder: ast.ClassDef) -> Iterator[CallArguments]:
-    """The assignments to items of what may be an object of a class."""
-    for module in flow.modules:
-        for node in module.nodes_of(ast.Subscript):
-            taken = of_target(module, node) if isinstance(node.ctx, ast.Store) else None
-            if taken is not None and flow.may_be(Store(module, node, node.value, None, None), holder):
-                values = [Value(module, node.value), Value(module, node.slice), Value(module, *taken)]
-                yield flow.call_of(values)
+def _by_syntax(flow: ValueFlow, holder: Definition, name: str) -> Iterator[CallArguments]:
+    """The calls of a method of a class that Python makes where none is written."""
+    own = Value(*holder)
+    if name == "__init_subclass__":
+        for home, below in flow.below(holder[1]):
+            yield CallArguments([GivenValue(Value(home, Own(below, is_class=True)))], _named_in(home, below))
+    elif name in _OF_METACLASSES and "builtins.type" in flow.bases(*holder).outside:
+        for module in flow.modules:
+            for made in module.nodes_of(ast.ClassDef):
+                if holder in flow.bases(module, made).metaclasses:
+                    parts = [ast.Constant(made.name), ast.Tuple([], ast.Load()), ast.Dict([], [])]
+                    given = [own, *(Value(module, each) for each in parts)]
+                    yield CallArguments([*map(GivenValue, given)], _named_in(module, made))
+    elif name in ("__setattr__", "__setitem__") or name.strip("_").removeprefix("i") in WORDS.values():
+        for module in flow.modules:
+            for operands in _operands(module, name):
+                target = operands[0].head
+                assert isinstance(target, ast.expr)
+                if flow.may_be(Store(module, ast.Attribute(target, name), target, None, None), holder[1]):
+                    yield flow.call_of(operands)
+
+
+def _named_in(module: ModuleUses, definition: ast.ClassDef) -> list[tuple[str | None, Value]]:
+    """The keywords of a class statement that methods of others get."""
+    return [(each.arg, Value(module, each.value)) for each in definition.keywords if each.arg != "metaclass"]
+
+
+_OF_TARGETS: Mapping[str, Sequence[type[ast.AST]]] = {"__setattr__": (ast.Attribute,), "__setitem__": (ast.Subscript,)}
+
+
+def _operands(module: ModuleUses, name: str) -> Iterator[list[Value]]:
+    """What a method for attributes, items or an operator is given where it may be called, its object first."""
+    words = (name.strip("_"), name.strip("_").removeprefix("i"))
+    kinds: Sequence[type[ast.AST]] = _OF_TARGETS.get(name, (ast.BinOp, ast.AugAssign))
+    for node in (each for kind in kinds for each in module.nodes_of(kind)):
+        match node:
+            case ast.BinOp(left=left, op=op, right=right) | ast.AugAssign(target=left, op=op, value=right):
+                if WORDS[type(op)] in words:
+                    yield [Value(module, left), Value(module, right)]
+            case ast.Attribute(value=owner, ctx=ast.Store()) | ast.Subscript(value=owner, ctx=ast.Store()):
+                taken = of_target(module, node)
+                key = node.slice if isinstance(node, ast.Subscript) else ast.Constant(node.attr)
+                if taken is not None:
+                    yield [Value(module, owner), Value(module, key), Value(module, *taken)]
+            case _:
+                pass
 
 
 def _called(flow: ValueFlow, place: UsePlace, found: CallArguments, takes: bool | None) -> Iterator[CallArguments]:
@@ -377,10 +413,12 @@ def _after(flow: ValueFlow, place: UsePlace, used: Used) -> Iterator[UsePlace]:
         case ast.Return():
             around = next((each for each in module.above(node) if isinstance(each, Function)), None)
             if around is not None:
-                inner, reason = _calls_at(flow, module, around)
+                inner, reason = _given_by(flow, module, around)
                 if reason is not None:
                     used.escapes.append((place, reason))
-                yield from (place._replace(module=home, node=call) for home, call in inner)
+                yield from (
+                    place._replace(module=each.module, node=each.node, read=each.read or place.read) for each in inner
+                )
         case _:
             used.escapes.append((place, "it is kept where it cannot be followed"))
 
@@ -397,16 +435,29 @@ def _is_loaded(display: ast.expr) -> bool:
     return isinstance(getattr(display, "ctx", ast.Load()), ast.Load)
 
 
-def _calls_at(
-    flow: ValueFlow, module: ModuleUses, function: ast.AST
-) -> tuple[list[tuple[ModuleUses, ast.Call]], str | None]:
-    """The calls of a function by its name alone."""
-    places = [*_places_of(flow, module, function)]
-    found = []
-    for place in places:
-        call = place.module.parents.get(place.node)
-        if isinstance(call, ast.Call) and call.func is place.node:
-            found.append((place.module, call))
+def _given_by(
+    flow: ValueFlow, module: ModuleUses, function: ast.AST, depth: int = 0
+) -> tuple[list[UsePlace], str | None]:
+    """The places of what a function gives: its calls by its name alone, and what it decorates."""
+    found: list[UsePlace] = []
+    for place in _places_of(flow, module, function):
+        holder = place.module.parents.get(place.node)
+        if isinstance(holder, ast.Call) and holder.func is place.node:
+            found.append(UsePlace(place.module, holder))
+        elif isinstance(holder, Function | ast.ClassDef):
+            found += _places_of(flow, place.module, holder)
+        elif isinstance(holder, ast.Return) and depth < _DEEPEST:
+            # What it gives is given by calls of what another function gives.
+            outer = next(each for each in place.module.above(holder) if isinstance(each, Function))
+            inner, reason = _given_by(flow, place.module, outer, depth + 1)
+            for each in inner:
+                call = each.module.parents.get(each.node)
+                if isinstance(call, ast.Call) and call.func is each.node:
+                    found.append(UsePlace(each.module, call))
+                elif isinstance(call, Function | ast.ClassDef):
+                    found += _places_of(flow, each.module, call)
+            if reason is not None:
+                return found, reason
         elif not place.module.in_annotation(place.node):
             return found, "the function that returns it is passed on"
     return found, None
@@ -504,6 +555,8 @@ def _out_of_view(flow: ValueFlow, place: UsePlace, call: ast.Call, name: str, us
     elif method in _CALL_WITH_ELEMENTS:
         is_starred, step = "starmap" in method, ANY_ITEM if name in MAKE_TREES else ELEMENT
         found = CallArguments([GivenValue(each.value.done(step), is_starred) for each in after])
+    elif method == "add_done_callback" and isinstance(call.func, ast.Attribute):
+        found = CallArguments([flow.argument(module, call.func.value)])
     elif method == "defvjp" and index == 0 and isinstance(call.func, ast.Attribute):
         # The forward pass gets what the function gets.
         owner = flow.binding_at(module, call.func.value)

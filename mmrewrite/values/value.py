@@ -45,7 +45,7 @@ class Access(NamedTuple):
 
 
 class Key(NamedTuple):
-    """A key that is written: 1 and True are two keys."""
+    """A key that is written: 1 and True are one key, 1 and "1" are two."""
 
     kind: type
     text: object
@@ -63,7 +63,7 @@ def attribute(name: str) -> Access:
 
 def item(key: object) -> Access:
     """The step to the item of a key that is written."""
-    return Access(By.ITEM, Key(type(key), key))
+    return Access(By.ITEM, Key(int if isinstance(key, bool) else type(key), key))
 
 
 class GivenValue(NamedTuple):

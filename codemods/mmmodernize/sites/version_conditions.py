@@ -261,7 +261,8 @@ class ConditionReader:
                 # It is imported, if it is there.
                 runs.append((each, self._has(*each.head.rpartition(".")[::2])))
                 continue
-            if not isinstance(each.head, ast.AST) or not isinstance(around, ast.AST):
+            is_written = isinstance(each.head, ast.stmt) or each.head in each.module.parents
+            if not isinstance(each.head, ast.AST) or not is_written or not isinstance(around, ast.AST):
                 raise _NotKnown
             self.frame = each.frame
             try:
