@@ -25,7 +25,7 @@ from mmruntime._commands.compare import Leaf, Tolerance, compare, load
 from mmruntime._commands.disturb import disturbed
 from mmruntime._commands.disturb import run as disturb
 from mmruntime._commands.entry_point import BadEntryPoint, FunctionName, failure
-from mmruntime._commands.verify import _drawing, step_and_arguments, with_bits
+from mmruntime._commands.verify import RunSettings, _drawing, step_and_arguments, with_bits
 from mmruntime._commands.verify import run as run_step
 
 TINY = """\
@@ -510,7 +510,7 @@ def test_a_step_runs_on_one_device_with_its_microbatches(folder):
         for name, on_one_device in (("mesh", False), ("plain", True)):
             Path(name).mkdir()
             names = [FunctionName(option, f"{module.__name__}:{text}") for option, text in NAMED.items()]
-            document = run_step(*names, name, on_one_device=on_one_device)
+            document = run_step(*names, name, RunSettings(on_one_device=on_one_device))
             assert bool(document["homes"]) != on_one_device
             found[name] = load(name)
     finally:
@@ -650,7 +650,7 @@ def test_a_part_of_the_state_that_takes_one_type_only_keeps_it(folder, bits):
             found = {}
             for name, kept in (("found", None), ("given", "gradients")):
                 Path(name).mkdir()
-                document = run_step(step, example, name, bits=bits, kept=kept)
+                document = run_step(step, example, name, RunSettings(bits, kept))
                 assert document["kept"] == ("gradients" if bits == 64 or kept else None)
                 found[name] = [(leaf.name, leaf.kind) for leaf in load(name)]
             assert found["found"] == found["given"]
@@ -662,7 +662,7 @@ def test_a_part_of_the_state_that_takes_one_type_only_keeps_it(folder, bits):
             # What no choice helps fails with the error of the first try.
             Path("none").mkdir()
             with pytest.raises(BadEntryPoint, match="failed: TypeError"):
-                run_step(refuses, example, "none", bits=bits)
+                run_step(refuses, example, "none", RunSettings(bits))
     finally:
         del sys.modules[module.__name__]
 

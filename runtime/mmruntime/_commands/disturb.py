@@ -9,9 +9,9 @@ well where the original is nearer to float64 than the other, which it may be by 
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -21,7 +21,15 @@ import numpy as np
 from mmruntime import _compat
 from mmruntime._commands.compare import SHORT, Recorded, spacing, wide
 from mmruntime._commands.entry_point import BadEntryPoint, FunctionName, called_with, failure, print_document
-from mmruntime._commands.verify import Saved, prepare, record_call, run_parser, step_and_arguments, tree_with_bits
+from mmruntime._commands.verify import (
+    AS_IT_IS,
+    RunSettings,
+    record_call,
+    run_parser,
+    settings_of,
+    step_and_arguments,
+    tree_with_bits,
+)
 from mmruntime._core import progress
 
 
@@ -45,12 +53,9 @@ def run(
     arguments: FunctionName,
     folder: str,
     count: int,
+    settings: RunSettings = AS_IT_IS,
     *,
-    bits: int | None = None,
-    kept: str | None = None,
-    saved: Saved = MappingProxyType({}),
     epsilon: float | None = None,
-    on_one_device: bool = False,
 ) -> dict[str, Any]:
     """Save, in the place of each float result of a function, how far each of its elements moves, and what moves most.
 
@@ -59,12 +64,9 @@ def run(
         arguments: The function that returns its arguments.
         folder: An empty folder.
         count: How often it is called with disturbed arguments.
-        bits: 64 for floats of the arguments that are widened first; None leaves them as they are.
-        kept: The attribute below which they are left as they are.
-        saved: The arrays of an earlier run's arguments, which are taken.
+        settings: How it is called; floats of the arguments are widened first.
         epsilon: The spacing of the shortest type that the step computes in, for arguments that are changed as if they
             were rounded to it once more; None for changes of the last place of every float.
-        on_one_device: Whether steps are compiled by `jax.jit`, without a mesh.
 
     Raises:
         BadEntryPoint: If the function cannot be imported or fails.
@@ -72,13 +74,13 @@ def run(
 
     def results(generator: np.random.Generator | None) -> dict[str, tuple[np.ndarray, str, str]]:
         # Anew for each call, which may donate them or change them in place.
-        step, given, names = step_and_arguments(entry, arguments, saved)
-        given = given if bits is None else tree_with_bits(given, bits, kept)
+        step, given, names = step_and_arguments(entry, arguments, settings.saved)
+        given = given if settings.bits is None else tree_with_bits(given, settings.bits, settings.kept)
         if generator is not None:
             given = jax.tree.map(lambda leaf: disturbed(leaf, generator, epsilon), given)
         found = _FloatResults()
         try:
-            record_call(step, names, given, found, on_one_device=on_one_device)
+            record_call(step, names, given, found, on_one_device=settings.on_one_device)
         except Exception as error:
             advice = f"{called_with(arguments)}, changed in its last place"
             raise BadEntryPoint(failure(entry, "failed", error, advice)) from error
@@ -134,22 +136,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, required=True, help="how often it is called with disturbed arguments")
     parser.add_argument("--epsilon", type=float, help="change arguments as if they were rounded to this once more")
     options = parser.parse_args(arguments)
-    saved = prepare(options.saved, bits=options.bits, throughout=options.throughout)
-
-    def document(entry: FunctionName, arguments: FunctionName) -> dict[str, Any]:
-        return run(
-            entry,
-            arguments,
-            options.save,
-            options.count,
-            bits=options.bits,
-            kept=options.kept,
-            saved=saved,
-            epsilon=options.epsilon,
-            on_one_device=options.on_one_device,
-        )
-
-    return print_document(options, document)
+    settings = settings_of(options)
+    made = functools.partial(run, folder=options.save, count=options.count, settings=settings, epsilon=options.epsilon)
+    return print_document(options, made)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import jax
@@ -45,15 +45,38 @@ from mmruntime._step.mesh_function import MeshFunction
 _SEED = 0
 
 
+# The arrays of a run's arguments, by name and path.
+Saved = Mapping[str, np.ndarray | None]
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """How a run calls its function, and with which arguments.
+
+    Attributes:
+        bits: 64 or 32 for floats of the arguments, and for each part of complex numbers; None leaves them as they are.
+        kept: The attribute below which they are left as they are; if None and the function refuses `bits` bits
+            everywhere, the one with the fewest floats below it with which it does not.
+        saved: The arrays of an earlier run's arguments, which are taken.
+        on_one_device: Whether steps are compiled by `jax.jit`: with their microbatches and random numbers, and without
+            a mesh.
+    """
+
+    bits: int | None = None
+    kept: str | None = None
+    saved: Saved = field(default_factory=dict)
+    on_one_device: bool = False
+
+
+AS_IT_IS = RunSettings()
+
+
 def run(
     entry: FunctionName,
     arguments: FunctionName,
     folder: str,
+    settings: RunSettings = AS_IT_IS,
     *,
-    bits: int | None = None,
-    kept: str | None = None,
-    saved: Saved = MappingProxyType({}),
-    on_one_device: bool = False,
     planned: bool = False,
 ) -> dict[str, Any]:
     """Call the function once and save its arguments and results in `folder`.
@@ -62,12 +85,7 @@ def run(
         entry: The function.
         arguments: The function that returns its arguments.
         folder: An empty folder.
-        bits: 64 or 32 for floats of the arguments, and for each part of complex numbers; None leaves them as they are.
-        kept: The attribute below which they are left as they are; if None and the function refuses `bits` bits
-            everywhere, the one with the fewest floats below it with which it does not.
-        saved: The arrays of an earlier run's arguments, which are taken.
-        on_one_device: Whether steps are compiled by `jax.jit`: with their microbatches and random numbers, and without
-            a mesh.
+        settings: How it is called.
         planned: Whether the plan that a compiled step runs by is wanted too, as `plan` has it.
 
     Returns:
@@ -77,13 +95,13 @@ def run(
     Raises:
         BadEntryPoint: If the function cannot be imported or fails.
     """
-    step, given, names = step_and_arguments(entry, arguments, saved)
+    step, given, names = step_and_arguments(entry, arguments, settings.saved)
     plans: list[Any] = []
     MeshFunction.watch = plans
 
     def call(example: Sequence[Any]) -> Any:
         record = Recorded(folder)
-        result = record_call(step, names, example, record, on_one_device=on_one_device)
+        result = record_call(step, names, example, record, on_one_device=settings.on_one_device)
         record.close()
         return result
 
@@ -91,7 +109,7 @@ def run(
         # What is traced and compiled for it is what runs then.
         is_step = isinstance(step, MeshFunction) and planned
         plan = document(step, step.plan(*given), None) if is_step else None
-        example, kept, result = _called(call, given, bits, kept)
+        example, kept, result = _called(call, given, settings.bits, settings.kept)
     except Exception as error:
         raise BadEntryPoint(failure(entry, "failed", error, called_with(arguments))) from error
     finally:
@@ -106,7 +124,7 @@ def run(
         "imported": list(_imported()),
         "devices": jax.device_count(),
         "platform": jax.default_backend(),
-        "homes": _homes(step, names) if isinstance(step, MeshFunction) and not on_one_device else {},
+        "homes": _homes(step, names) if isinstance(step, MeshFunction) and not settings.on_one_device else {},
         "like_arguments": _like(result, dict(zip(names, example, strict=True))),
     }
 
@@ -118,10 +136,6 @@ def _imported() -> Iterator[str]:
         path = getattr(module, "__file__", None)
         if isinstance(path, str) and not os.path.realpath(path).startswith(installed):
             yield os.path.realpath(path)
-
-
-# The arrays of a run's arguments, by name and path.
-Saved = Mapping[str, np.ndarray | None]
 
 
 def prepare(saved: str | None, *, bits: int | None, throughout: bool) -> Saved:
@@ -425,25 +439,19 @@ def run_parser(module: str, description: str | None, bits: Sequence[int]) -> arg
     return parser
 
 
+def settings_of(options: argparse.Namespace) -> RunSettings:
+    """What the command line of `run_parser` says, once this process is prepared for it."""
+    saved = prepare(options.saved, bits=options.bits, throughout=options.throughout)
+    return RunSettings(options.bits, options.kept, saved, options.on_one_device)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the document, or `{"error": sentence, "traceback": text}`, and return the exit status."""
     parser = run_parser("mmruntime._commands.verify", __doc__, (32, 64))
     parser.add_argument("--plan", action="store_true", help="print the plan that a compiled step runs by, too")
     options = parser.parse_args(arguments)
-    saved = prepare(options.saved, bits=options.bits, throughout=options.throughout)
-    return print_document(
-        options,
-        lambda entry, arguments: run(
-            entry,
-            arguments,
-            options.save,
-            bits=options.bits,
-            kept=options.kept,
-            saved=saved,
-            on_one_device=options.on_one_device,
-            planned=options.plan,
-        ),
-    )
+    made = functools.partial(run, folder=options.save, settings=settings_of(options), planned=options.plan)
+    return print_document(options, made)
 
 
 if __name__ == "__main__":
