@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from mmrewrite.project.facts import Facts
@@ -12,7 +12,7 @@ from mmrewrite.project.project import Project
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import Binding, Scope
 from mmrewrite.values import arguments, classes, containers, functions, library, names, operators
-from mmrewrite.values.kept import Kept, kept_by
+from mmrewrite.values.kept import TakenOut, kept_by, taken_out, takes_out
 from mmrewrite.values.stores import Store, Stores, TextWrite
 from mmrewrite.values.targets import of_target, written
 from mmrewrite.values.texts import ANYTHING, Texts, texts_of
@@ -91,7 +91,7 @@ class ValueFlow:
         self._replacing: dict[str, Sequence[tuple[Store, Path]]] = {}
         self._owning: dict[Store, Collection[str]] = {}
         self._texts: dict[Value, Texts] = {}
-        self._kept: dict[str, Sequence[Kept]] = {}
+        self._kept: dict[str, Mapping[str, Sequence[Value]]] = {}
 
     # Modules and names
 
@@ -369,11 +369,12 @@ class ValueFlow:
                 self._owning[store] = frozenset(named.answers)
         return self._owning[store]
 
-    def kept_by(self, package: str) -> Sequence[Kept]:
-        """What code in view gives a package out of view to keep."""
+    def kept_by(self, home: str) -> Sequence[Value]:
+        """What code in view gives a module out of view to keep."""
+        package = home.partition(".")[0]
         if package not in self._kept:
             self._kept[package] = kept_by(self, package)
-        return self._kept[package]
+        return self._kept[package].get(home, ())
 
     # Texts
 
@@ -564,24 +565,45 @@ class ValueFlow:
     def _find_given_away(
         self, end: Value, test: Callable[[Value], Answer | None]
     ) -> Iterator[tuple[Answer | None, Value | Unknown]]:
-        queue: list[Value] = [end]
-        seen = {end}
+        found, asked = self._walk_given_away((end,), test)
+        yield from found
+        for each in asked:
+            # Many values end in one package.
+            found, more = self._remembered(("kept", each, test), partial(self._walk_taken_out, each, test))
+            yield from found
+            asked += [other for other in more if other not in asked]
+
+    def _walk_taken_out(
+        self, taken: TakenOut, test: Callable[[Value], Answer | None]
+    ) -> tuple[list[tuple[Answer | None, Value | Unknown]], list[TakenOut]]:
+        return self._walk_given_away(taken_out(self, taken), test)
+
+    def _walk_given_away(
+        self, start: Sequence[Value], test: Callable[[Value], Answer | None]
+    ) -> tuple[list[tuple[Answer | None, Value | Unknown]], list[TakenOut]]:
+        """What values and those that they lead to out of view are, and what is taken out of packages on the way."""
+        queue = [*start]
+        seen = {*queue}
+        found: list[tuple[Answer | None, Value | Unknown]] = []
+        asked: dict[TakenOut, None] = {}
         for each in queue:
-            answer = test(each) if each is not end else None
+            answer = test(each)
             if answer is not None:
-                yield answer, each
+                found.append((answer, each))
                 continue
             behind: list[Value | Unknown] = [*self.behind(each), *library.inside(self, each)]
             if library.may_give_what_it_is_given(each):
-                behind += library.given_to(self, each)
+                behind += library.given_to(each)
+                asked |= dict.fromkeys(takes_out(self, each))
             for other in behind:
                 if isinstance(other, Unknown) or isinstance(other.head, ast.Constant | ast.JoinedStr) or other in seen:
                     continue
                 if len(queue) >= MOST_VALUES:
-                    yield None, Unknown("too many values may be it", end)
-                    return
+                    found.append((None, Unknown("too many values may be it", start[0])))
+                    return found, [*asked]
                 seen.add(other)
                 queue.append(other)
+        return found, [*asked]
 
     def _of_name(self, value: Value | None) -> Sequence[Value]:
         """What an attribute of something that is not known may be, by its name."""

@@ -179,19 +179,15 @@ def may_call_what_it_is_given(name: str) -> bool:
     return name in _CALL_GIVEN or not (name in _FORMS or name in _GIVE_OWN)
 
 
-def given_to(flow: ValueFlow, value: Value) -> Iterator[Value]:
+def given_to(value: Value) -> Iterator[Value]:
     """What a call of a function out of view may return of its arguments, with what is done to it.
 
-    That is an argument itself, or what a keyword names (`holder(mesh=x).mesh`): another attribute is one of that. It
-    may also be what their package was given before.
+    That is an argument itself, or what a keyword names (`holder(mesh=x).mesh`): another attribute is one of that.
     """
-    name = f"{value.head}"
-    kept = [each.value for each in flow.kept_by(name.partition(".")[0]) if each.home in (None, name.rpartition(".")[0])]
     for place, step in enumerate(value.path):
         if step.kind is not By.CALL:
             continue
         rest = value.path[place + 1 :]
-        yield from (each.done(*rest) for each in kept)
         arguments = [(None, each.value, each.is_starred) for each in step.what.positional]
         arguments += [(word, each, word is None) for word, each in step.what.keywords]
         for word, argument, is_spread in arguments:

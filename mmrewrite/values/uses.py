@@ -32,6 +32,7 @@ from mmrewrite.values.value import (
     Function,
     GivenValue,
     Own,
+    Unknown,
     Value,
 )
 
@@ -229,10 +230,13 @@ def _is_class(flow: ValueFlow, module: ModuleUses, node: ast.expr) -> bool | Non
         case _ if flow.full_name(module, node) is not None or flow.class_at(module, node) is not None:
             return True
         case _:
-            found = flow.may(Value(module, node), _kind)
-            kinds = set(found.answers) - {"none"}
-            is_whole = not found.others and all(each.is_open for each in found.unknown)
-            return "class" in kinds if len(kinds) == 1 and is_whole else None
+            kinds = set[str]()
+            for kind, each in flow.walk(Value(module, node), _kind):
+                if kind is not None:
+                    kinds.add(kind)
+                elif not (isinstance(each, Unknown) and each.is_open):
+                    return None
+            return "class" in kinds if len(kinds - {"none"}) == 1 else None
 
 
 def _kind(value: Value) -> str | None:
