@@ -137,15 +137,19 @@ def parts_of(eqn, factor, values):
 
 def test_factors_are_those_of_jax():
     """A primitive on one entry of a factor gives one entry of its results, or what adds up or compares to them."""
-    seen = set()
-    for form, eqn, values in equations():
-        name, listed = eqn.primitive.name, factors(eqn)
-        whole, of_factors = jax.jit(  # one program for all
-            lambda *values, eqn=eqn, listed=listed: (
-                results(eqn, values),
-                [parts_of(eqn, factor, values) for factor in listed],
-            )
-        )(*values)
+    seen, every = set(), [*equations()]
+    of_equations = [factors(eqn) for _, eqn, _ in every]
+
+    @jax.jit  # one program for all
+    def computed(inputs):
+        return [
+            (results(eqn, values), [parts_of(eqn, factor, values) for factor in listed])
+            for (_, eqn, _), listed, values in zip(every, of_equations, inputs, strict=True)
+        ]
+
+    found = computed([values for _, _, values in every])
+    for (form, eqn, _), listed, (whole, of_factors) in zip(every, of_equations, found, strict=True):
+        name = eqn.primitive.name
         for factor, parts in zip(listed, of_factors, strict=True):
             for k, (expected, *each) in enumerate(zip(whole, *parts, strict=True)):
                 seen.add((name, bool(factor.outs)))

@@ -1,9 +1,11 @@
 """Programs that the next start takes from disk before they are lowered: only those that are the same."""
 
+import contextlib
 import dataclasses
 import functools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -32,18 +34,42 @@ X = normal(8, 4)
 WEIGHTS = [normal(4, 4, seed=seed) for seed in (1, 2)]
 
 
-@pytest.fixture
-def cache(tmp_path):
+@contextlib.contextmanager
+def cached_in(folder):
     """A folder for JAX's persistent cache, and ours in it."""
     names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
     before = {name: getattr(jax.config, name) for name in names}
-    for name, value in zip(names, (str(tmp_path), 0.0), strict=True):
+    for name, value in zip(names, (str(folder), 0.0), strict=True):
         jax.config.update(name, value)
     compilation_cache.reset_cache()
-    yield tmp_path / "mmruntime"
+    yield folder / "mmruntime"
     for name, value in before.items():
         jax.config.update(name, value)
     compilation_cache.reset_cache()
+
+
+@pytest.fixture
+def empty(tmp_path):
+    """A cache with nothing in it."""
+    with cached_in(tmp_path) as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory):
+    """A folder with what a start of `make_step()` leaves, which takes longest."""
+    folder = tmp_path_factory.mktemp("started")
+    with cached_in(folder):
+        start(make_step())
+    return folder
+
+
+@pytest.fixture
+def cache(tmp_path, started):
+    """A cache in which the programs of `make_step()` are."""
+    shutil.copytree(started, tmp_path, dirs_exist_ok=True)
+    with cached_in(tmp_path) as folder:
+        yield folder
 
 
 def layer(w, x, scale=2.0):
@@ -72,10 +98,10 @@ def start(step, mesh=None, ws=WEIGHTS, x=X, **options):
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(found)]
 
 
-def test_a_second_start_lowers_nothing(cache, lowered):
+def test_a_second_start_lowers_nothing(empty, lowered):
     first = start(make_step())
     assert len(lowered) > 3
-    assert len(list(cache.glob("*.program"))) == len(lowered)
+    assert len(list(empty.glob("*.program"))) == len(lowered)
     lowered.clear()
     assert start(make_step()) == first
     assert not lowered
@@ -139,7 +165,7 @@ def test_another_donation_is_another_program(cache, lowered):
     assert not lowered
 
 
-def test_another_mesh_other_devices_and_other_types_are_other_programs(cache, lowered):
+def test_another_mesh_other_devices_and_other_types_are_other_programs(empty, lowered):
     devices = np.array(jax.devices())
     places = [
         {"mesh": stages(2)},
@@ -222,34 +248,34 @@ def test_a_damaged_entry_is_compiled_and_replaced(cache, lowered, damage):
     assert not lowered
 
 
-def test_what_others_keep_in_the_folder_stays(cache, lowered):
+def test_what_others_keep_in_the_folder_stays(empty, lowered):
     laid = [
-        folder / name for folder in (cache, cache.parent) for name in ("notes.txt", "a.program", "b.tmp", "c-cache")
+        folder / name for folder in (empty, empty.parent) for name in ("notes.txt", "a.program", "b.tmp", "c-cache")
     ]
     for path in laid:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("precious")
     start(make_step())
-    assert list(cache.glob("*.program"))
+    assert list(empty.glob("*.program"))
     assert all(path.read_text() == "precious" for path in laid)
 
 
-def test_where_nothing_can_be_written_programs_are_compiled(cache, lowered):
-    cache.parent.mkdir(exist_ok=True)
-    cache.write_text("a file, where the folder would be")
+def test_where_nothing_can_be_written_programs_are_compiled(empty, lowered):
+    empty.parent.mkdir(exist_ok=True)
+    empty.write_text("a file, where the folder would be")
     first = start(make_step())
     assert start(make_step()) == first
-    assert cache.is_file()
+    assert empty.is_file()
 
 
-def test_a_full_disk_leaves_no_parts_of_entries(cache, monkeypatch):
+def test_a_full_disk_leaves_no_parts_of_entries(empty, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
     start(make_step())
-    assert not list(cache.glob("*.program"))
-    assert not list(cache.glob("*.tmp"))
+    assert not list(empty.glob("*.program"))
+    assert not list(empty.glob("*.tmp"))
 
 
 @pytest.mark.parametrize(
@@ -262,7 +288,7 @@ def test_a_full_disk_leaves_no_parts_of_entries(cache, monkeypatch):
         ("jax_compilation_cache_dir", None),
     ],
 )
-def test_what_jax_is_told_not_to_keep_is_not_kept(cache, lowered, name, value):
+def test_what_jax_is_told_not_to_keep_is_not_kept(empty, lowered, name, value):
     before = getattr(jax.config, name)
     jax.config.update(name, value)
     try:
@@ -273,7 +299,7 @@ def test_what_jax_is_told_not_to_keep_is_not_kept(cache, lowered, name, value):
         assert lowered
     finally:
         jax.config.update(name, before)
-    assert not list(cache.glob("*.program"))
+    assert not list(empty.glob("*.program"))
 
 
 def test_callbacks_are_never_kept(cache, lowered):
