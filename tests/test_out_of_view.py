@@ -37,7 +37,7 @@ STEP = "step = pjit(lambda x: x, in_axis_resources=P('d'), out_axis_resources=P(
 MESH = "mesh = Mesh(jax.devices(), ('d',))\n"
 MAPPED = "@functools.partial(shard_map, mesh=mesh, in_specs=P(), out_specs=P())"
 # These suspend the function, or go through what hands no gradients on.
-NOT_MAPPED = frozenset(("generator", "contextmanager", "iterator", "inner with", "star", "unpack", "in"))
+NOT_MAPPED = frozenset(("generator", "contextmanager", "star", "unpack", "in"))
 # Gradients that a mapped function takes in view.
 GRADIENTS = {
     "method of its class": "class T:\n    def run(self, x):\n        return x\n    def train(self, x):\n"
@@ -156,6 +156,13 @@ def test_code_out_of_view_may_take_gradients(what: str) -> None:
 @pytest.mark.parametrize("what", GRADIENTS)
 def test_gradients_in_view_are_seen(what: str) -> None:
     assert keeps_gradients(GRADIENTS[what])
+
+
+def test_the_arguments_of_a_mapped_function_are_trees_of_arrays() -> None:
+    program = (
+        f"{MESH}{MAPPED}\ndef mapped(xs):\n    for x in enumerate(xs):\n        pass\n    return [x for x in xs]\n"
+    )
+    assert "jax.shard_map" in modernized(program)
 
 
 @pytest.mark.parametrize("what", IN_VIEW)

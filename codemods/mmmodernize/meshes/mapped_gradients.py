@@ -15,7 +15,7 @@ from mmmodernize.types.array_functions import COLLECTIVES, CONTROL_FLOW
 from mmrewrite.codemod.array_methods import ARRAY_METHODS
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.values.flow import ValueFlow
-from mmrewrite.values.value import Access, By, Decorated, Function, Value
+from mmrewrite.values.value import ELEMENT, Access, By, Decorated, Function, Unknown, Value, item
 
 _DIFFERENTIATE = frozenset(
     f"{home}.{name}"
@@ -68,6 +68,7 @@ class MappedCode(CodeSearch):
         self.unseen: list[str] = []
         head = function.head.definition if isinstance(function.head, Decorated) else function.head
         assert isinstance(head, ast.AST)
+        self._mapped = head
         start = EnteredCode(function.module, head)
         called = function.done(Access(By.CALL, flow.no_arguments))
         self._go_through([part for each in self._led_to(start, head, called, "calls") for part in each.parts])
@@ -97,8 +98,7 @@ class MappedCode(CodeSearch):
         self.unseen.append(text)
 
     def _out_of_view(self, code: EnteredCode, part: ast.AST, value: Value, text: str) -> Iterable[EnteredCode]:
-        if isinstance(part, ast.For | ast.comprehension | ast.withitem):
-            # What is gone through or entered hands no gradients on.
+        if not isinstance(value.head, ast.Attribute) and self._is_of_arguments(value):
             return ()
         method = value.head.attr if isinstance(value.head, ast.Attribute) else ""
         if method not in _METHODS:
@@ -106,3 +106,23 @@ class MappedCode(CodeSearch):
             return ()
         found = self._flow.stores.in_classes(method)
         return [EnteredCode(home, each.node) for home, _, each in found if isinstance(each.node, Function)]
+
+    def _is_of_arguments(self, value: Value) -> bool:
+        """Whether something is seen to be of the arguments of the mapped function, which are trees of arrays."""
+        # Also behind `enumerate` and `zip`.
+        ends = [each for _, each in self._flow.walk(value._replace(path=(ELEMENT, item(1))), _never)]
+        values = [each.value if isinstance(each, Unknown) else each for each in ends]
+        return all(each is not None and self._is_of_itself(each) for each in values)
+
+    def _is_of_itself(self, value: Value) -> bool:
+        """Whether a value is an argument of the mapped function, or of one in it, or is computed of these there."""
+        module, head = value.module, value.head
+        if not isinstance(head, ast.AST) or self._mapped not in module.above(head):
+            return False
+        names = (each for each in ast.walk(head) if isinstance(each, ast.Name))
+        owners = (module.scope_of(each).owner(each.id) for each in names)
+        return all(owner is None or owner.node is self._mapped for owner in owners)
+
+
+def _never(value: Value) -> None:
+    """No answer, for those who ask where a value ends."""
