@@ -10,7 +10,7 @@ import pytest
 from fixture_files import modernize_text, source_files, tree
 
 from mmmodernize.calls.components import combined
-from mmmodernize.calls.reach import OutsideReach, WideReach
+from mmmodernize.calls.wide_reach import OutsideReach, WideReach
 from mmrewrite.project.facts import Facts, read_facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reached

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from mmmodernize.calls.call_forms import form_of
 from mmmodernize.calls.components import bits, combined, marks_of
-from mmmodernize.calls.reach import Unit, WideReach
+from mmmodernize.calls.wide_reach import Unit, WideReach
 from mmmodernize.meshes.mesh_contexts import STATEMENT, WITH, MeshContext, rest_of
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import all_arguments

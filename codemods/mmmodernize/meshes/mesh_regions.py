@@ -20,7 +20,7 @@ from functools import cached_property
 from mmmodernize.calls.call_forms import given_to
 from mmmodernize.calls.components import bits, combined
 from mmmodernize.calls.handed_functions import HandedFunctions
-from mmmodernize.calls.reach import OutsideReach, WideReach
+from mmmodernize.calls.wide_reach import OutsideReach, WideReach
 from mmmodernize.meshes.code_in_view import CodeInView
 from mmmodernize.meshes.mesh_contexts import CALLED, ENVIRONMENT, LEFT, STATEMENT, WITH, MeshContext, MeshContexts
 from mmmodernize.meshes.mesh_extents import ContextExtents

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from mmmodernize.calls.components import bits, combined
-from mmmodernize.calls.reach import OutsideReach
+from mmmodernize.calls.wide_reach import OutsideReach
 from mmmodernize.meshes.mesh_members import Member
 from mmmodernize.meshes.partition_specs import kind_of, parts_of
 from mmrewrite.project.uses import ModuleUses

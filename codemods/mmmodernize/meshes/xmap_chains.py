@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from mmmodernize.calls.components import bits, combined, marks_of
-from mmmodernize.calls.reach import NarrowReach
+from mmmodernize.calls.wide_reach import NarrowReach
 from mmmodernize.names.shared_names import XMAPS
 from mmmodernize.sites.site import Location, ModernizeContext
 from mmmodernize.sites.version_guards import guard_of
