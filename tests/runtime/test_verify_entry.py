@@ -518,7 +518,7 @@ def test_a_step_runs_on_one_device_with_its_microbatches(folder):
     rows = compare(found["plain"], found["mesh"], Tolerance())
     assert [row.problem for row in rows] == [None] * len(rows)
     # The keys are those of microbatches: the whole batch draws others.
-    whole = jax.grad(loss)(*module.example())
+    whole = jax.jit(jax.grad(loss))(*module.example())
     assert not np.allclose(whole, found["plain"][-1].array)
 
 

@@ -65,7 +65,7 @@ TRAIN = """
 """
 
 
-def run_script(source, *arguments, timeout=240):
+def run_script(source, *arguments, timeout=240, flags="--xla_force_host_platform_device_count=8"):
     """The last line that a script prints, run with eight CPU devices."""
     paths = os.pathsep.join(path for path in sys.path if path)
     environment = {key: value for key, value in os.environ.items() if not key.startswith("JAX_PERSISTENT_CACHE")}
@@ -75,23 +75,28 @@ def run_script(source, *arguments, timeout=240):
         text=True,
         timeout=timeout,
         check=False,
-        env={**environment, "PYTHONPATH": paths, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"},
+        env={**environment, "PYTHONPATH": paths, "XLA_FLAGS": flags},
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()[-1]
+
+
+def trained(cache, *arguments, source=TRAIN):
+    """What a script that trains prints, compiled as tests are."""
+    return json.loads(run_script(source, cache, *arguments, flags=os.environ["XLA_FLAGS"]))
 
 
 @pytest.fixture(scope="module")
 def first_start(tmp_path_factory):
     """What the first process printed, and JAX's cache on disk."""
     cache = tmp_path_factory.mktemp("cache")
-    return json.loads(run_script(TRAIN, cache)), cache
+    return trained(cache), cache
 
 
 @pytest.mark.family(2)
 def test_the_second_start_takes_its_programs_from_jaxs_cache(first_start):
     first, cache = first_start
-    second, third = json.loads(run_script(TRAIN, cache)), json.loads(run_script(TRAIN, cache, "init"))
+    second, third = trained(cache), trained(cache, "init")
     assert first["values"] == second["values"] == third["values"]
     assert first["values"][0] == pytest.approx(first["plain"], rel=1e-5)
     # Stages in the middle are equal: their programs are compiled once and loaded on the devices of each.
@@ -111,7 +116,7 @@ def test_what_only_jaxs_cache_has_is_taken_from_there(first_start):
         "    KeptPrograms.path_of = lambda *_: None\n",
         1,
     )
-    again = json.loads(run_script(source, cache))
+    again = trained(cache, source=source)
     assert first["values"] == again["values"]
     assert again["compile_requests_use_cache"] == first["compile_requests_use_cache"]
     assert again["cache_hits"] == again["compile_requests_use_cache"]
@@ -128,7 +133,7 @@ def test_a_program_from_a_cache_that_has_lost_it_is_compiled_for_each_submesh(fi
         "'lost' + real(*_) if sys._getframe(1).f_globals['__name__'].startswith('mmruntime.') else real(*_)\n",
         1,
     )
-    second = json.loads(run_script(source, first_start[1]))
+    second = trained(first_start[1], source=source)
     assert second["values"][0] == pytest.approx(second["plain"], rel=1e-5)
 
 
@@ -347,7 +352,7 @@ def test_layouts_that_were_damaged_on_disk_are_found_again(first_start):
     first, cache = first_start
     for number, path in enumerate(sorted((cache / "mmruntime").glob("*.json"))):
         path.write_text(["", "[]", "[[], []]", '[[["elsewhere"]], []]', "{}"][number % 5], encoding="utf-8")
-    again = json.loads(run_script(TRAIN, cache))
+    again = trained(cache)
     assert (again["values"], again["propagated"]) == (first["values"], first["propagated"])
 
 
