@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mmrewrite.values.flow import ValueFlow
 
 
-class _Place(NamedTuple):
+class _ModuleRead(NamedTuple):
     """Where something of a package is read, and of which module if it has come there by another name."""
 
     module: ModuleUses
@@ -55,8 +55,8 @@ def kept_by(flow: ValueFlow, package: str) -> Mapping[str, Sequence[Value]]:
     """What a package is given to keep, by the full name of its module that is given it; none of Python's library."""
     if package in _OF_PYTHON:
         return {}
-    places: list[_Place] = [
-        _Place(module, head, None)
+    places: list[_ModuleRead] = [
+        _ModuleRead(module, head, None)
         for module in flow.modules
         if package in module.roots
         for item in module.imported
@@ -75,7 +75,7 @@ def kept_by(flow: ValueFlow, package: str) -> Mapping[str, Sequence[Value]]:
     return found
 
 
-def _home(place: _Place) -> str:
+def _home(place: _ModuleRead) -> str:
     """The full name of the module of which something is read at a place."""
     node, holder = place.node, place.module.parents[place.node]
     while isinstance(holder, ast.Attribute):
@@ -83,7 +83,7 @@ def _home(place: _Place) -> str:
     return (place.module.full_name(node) or "").rpartition(".")[0]
 
 
-def _given_at(flow: ValueFlow, place: _Place) -> Iterator[Value | _Place]:
+def _given_at(flow: ValueFlow, place: _ModuleRead) -> Iterator[Value | _ModuleRead]:
     """What is given to be kept where something of a package is read, and where else that comes to."""
     module, node, _ = place
     calls: list[ast.Call] = []
@@ -125,7 +125,7 @@ def _given_at(flow: ValueFlow, place: _Place) -> Iterator[Value | _Place]:
             pass
 
 
-def _reads_of(flow: ValueFlow, place: _Place, target: ast.expr) -> Iterator[_Place]:
+def _reads_of(flow: ValueFlow, place: _ModuleRead, target: ast.expr) -> Iterator[_ModuleRead]:
     """Where a name or an attribute is read that something of a package is assigned to."""
     home, module = place.home or _home(place), place.module
     if isinstance(target, ast.Name):
@@ -134,4 +134,4 @@ def _reads_of(flow: ValueFlow, place: _Place, target: ast.expr) -> Iterator[_Pla
             place._replace(node=head, home=home) for head in module.heads_of(target.id, owner.owner(target.id) or owner)
         )
     elif isinstance(target, ast.Attribute):
-        yield from (_Place(other, read, home) for other, read in flow.stores.reads(target.attr))
+        yield from (_ModuleRead(other, read, home) for other, read in flow.stores.reads(target.attr))
