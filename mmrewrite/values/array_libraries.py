@@ -31,6 +31,37 @@ if TYPE_CHECKING:
 
 _Found = Iterator[Value | Unknown]
 Form = Callable[["ValueFlow", Value, CallArguments, Path], _Found]
+# The others that may give what they are given, or something that calls it. A test holds the releases that are installed
+# against this.
+MAY_GIVE_GIVEN = frozenset(
+    (
+        *(f"flax.core.{name}" for name in ("map_axis_meta", "unbox")),
+        *(f"flax.linen.{name}" for name in ("add_metadata_axis", "compact", "compact_name_scope", "nowrap", "unbox")),
+        *(
+            f"flax.linen.{home}with_{name}"
+            for home in ("", "partitioning.", "spmd.")
+            for name in ("logical_constraint", "logical_partitioning", "partitioning", "sharding_constraint")
+        ),
+        *(
+            f"flax.nnx.{name}"
+            for name in ("RoPE", "abstract_with_sharding", "as_abstract", "as_pure", "cached_partial")
+        ),
+        *(f"flax.nnx.{name}" for name in ("capture", "checkify", "custom_vjp", "from_tree", "pure", "to_tree")),
+        *(f"flax.nnx.{name}" for name in ("register_data_type", "register_variable_name", "update_context", "vars_as")),
+        *(f"flax.nnx.with_{name}" for name in ("attributes", "metadata", "partitioning", "vars")),
+        *(f"flax.serialization.{name}_state_dict" for name in ("from", "to")),
+        *("jax.copy_to_host_async", "jax.custom_batching.sequential_vmap", "jax.experimental.checkify.checkify"),
+        *(f"jax.{name}" for name in ("custom_gradient", "hessian", "jacfwd", "jacobian", "jacrev", "make_jaxpr")),
+        *("jax.custom_derivatives.custom_gradient", "jax.lax.composite", "jax.tree_util.register_static"),
+        *(f"jax.tree{home}{name}" for home in (".", "_util.tree_") for name in ("broadcast", "reduce_associative")),
+        "optax.scale_gradient",
+        *(
+            f"optax.tree{home}{name}"
+            for home in (".", "_utils.tree_")
+            for name in ("cast_like", "get", "set", "unwrap_random_key_data")
+        ),
+    )
+)
 # Calls that give their first argument, or a copy of it.
 _GIVE_FIRST = frozenset(
     (

@@ -189,12 +189,14 @@ _KEEP_IT = frozenset(
         "typing_extensions.override",
         "typing_extensions.final",
         "flax.linen.compact",
+        "flax.linen.compact_name_scope",
         "flax.linen.nowrap",
     )
 )
 # Decorators of classes that are called so add methods alone.
 _KEEP_CLASSES = frozenset(("dataclass", "dataclass_transform", "define", "frozen", "mutable", "register_dataclass",
     "register_dataclass_with_keys", "register_pytree_node_class", "register_pytree_with_keys_class", "total_ordering",
+    "register_static", "register_data_type",
     "runtime_checkable", "final"))  # fmt: skip
 
 

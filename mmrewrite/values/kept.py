@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.values.library import KNOWN_PACKAGES
 from mmrewrite.values.targets import of_target
 from mmrewrite.values.value import Access, By, Path, Value
 
@@ -52,8 +53,8 @@ def taken_out(flow: ValueFlow, taken: TakenOut) -> Sequence[Value]:
 
 
 def kept_by(flow: ValueFlow, package: str) -> Mapping[str, Sequence[Value]]:
-    """What a package is given to keep, by the full name of its module that is given it; none of Python's library."""
-    if package in _OF_PYTHON:
+    """What a package is given to keep, by the full name of its module that is given it; nothing if it is known."""
+    if package in _OF_PYTHON or package in KNOWN_PACKAGES:
         return {}
     places: list[_ModuleRead] = [
         _ModuleRead(module, head, None)

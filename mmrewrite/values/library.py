@@ -14,7 +14,7 @@ from mmrewrite.source.calls import PARTIALS
 from mmrewrite.source.names import last_name
 from mmrewrite.values import array_libraries
 from mmrewrite.values.arguments import given, joined, without_first
-from mmrewrite.values.array_libraries import CONTAINERS, MAKE_TREES, Form, of_first
+from mmrewrite.values.array_libraries import CONTAINERS, MAKE_TREES, MAY_GIVE_GIVEN, Form, of_first
 from mmrewrite.values.callbacks import CALL_BACK, of_called_back
 from mmrewrite.values.classes import definition_of, fields_of, of_field, of_record_method
 from mmrewrite.values.containers import paths_of_items
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _Found = Iterator[Value | Unknown]
 # Packages whose functions give something of their own, but for those that are listed.
-_KNOWN = frozenset(("equinox", "flax", "haiku", "jax", "jaxlib", "numpy", "optax", "orbax", "scipy"))
+KNOWN_PACKAGES = frozenset(("equinox", "flax", "haiku", "jax", "jaxlib", "numpy", "optax", "orbax", "scipy"))
 _GIVE_OWN = frozenset(
     f"builtins.{name}"
     for name in (
@@ -169,7 +169,9 @@ def is_followed(name: str) -> bool:
 def may_give_what_it_is_given(value: Value) -> bool:
     """Whether a value ends at a call of a function out of view that may give an argument, or something in one."""
     head = value.head
-    if not isinstance(head, str) or head in _FORMS or head in _GIVE_OWN or head.partition(".")[0] in _KNOWN:
+    if not isinstance(head, str) or head in _FORMS or head in _GIVE_OWN:
+        return False
+    if head.partition(".")[0] in KNOWN_PACKAGES and head not in MAY_GIVE_GIVEN:
         return False
     return any(step.kind is By.CALL for step in value.path)
 
