@@ -203,12 +203,13 @@ class _Finder:
                 self.item(statement, item, scope)
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
             self.alone(statement, statement.value, scope)
-        for node, in_text in placed_expressions(statement):
+        nodes = list(placed_expressions(statement))
+        for node, in_text in nodes:
             if isinstance(node, ast.Call) and node not in self.handled:
                 name = self.name(node.func, scope)
                 if name is not None:
                     self.around(statement, node, name, in_text)
-        for node in own_expressions(statement):
+        for node, _ in nodes:
             self.reference(statement, node, scope)
 
     def misused(self, node: ast.expr, reason: str) -> None:

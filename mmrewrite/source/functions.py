@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from mmrewrite.source.names import Module
+from mmrewrite.source.walk import children
 
 _VARYING = frozenset(("builtins.next", "builtins.open", "builtins.input"))
 _VARYING_MODULES = ("numpy.random.", "random.", "time.")
@@ -65,8 +66,7 @@ def placed_expressions(statement: ast.stmt) -> Iterator[tuple[ast.AST, bool]]:
         if node is not statement:
             yield node, in_text
         in_text = in_text or isinstance(node, ast.JoinedStr)
-        children = reversed(list(ast.iter_child_nodes(node)))
-        stack.extend((child, in_text) for child in children if not isinstance(child, ast.stmt))
+        stack += [(child, in_text) for child in reversed(children(node)) if not isinstance(child, ast.stmt)]
 
 
 def varies(names: Module, function: ast.FunctionDef | ast.Lambda) -> ast.expr | ast.stmt | None:
