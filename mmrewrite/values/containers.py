@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.source.calls import PARTIALS
+from mmrewrite.source.functions import with_defaults
 from mmrewrite.values.arguments import parameter_of
 from mmrewrite.values.targets import of_target
 from mmrewrite.values.texts import ANYTHING, Texts
@@ -245,7 +247,7 @@ def _put_at(
 ) -> _Found:
     """What is put into a container at a place that names it; `is_other` is true where another name does."""
     holder = module.parents[place]
-    is_handed_on = not is_other and isinstance(holder, ast.Assign | ast.Call | ast.keyword)
+    is_handed_on = not is_other and isinstance(holder, ast.Assign | ast.Call | ast.keyword | ast.arguments)
     for home, other in _other_names(flow, module, place) if is_handed_on else ():
         yield from _put_at(flow, home, other, step, rest, is_other=True)
     match holder:
@@ -312,7 +314,16 @@ def _find_other_names(flow: ValueFlow, module: ModuleUses, place: ast.expr) -> I
                 heads = module.heads.get(target.id, ())
                 yield from ((module, head) for head in heads if module.scope_of(head).owner(target.id) is owner)
         return
+    if isinstance(holder, ast.arguments):
+        # It is the default of a parameter.
+        names = [parameter.arg for parameter, default in with_defaults(holder) if default is place]
+        scope = module.facts.names.inner[module.parents[holder]]
+        inner = (head for name in names for head in module.heads.get(name, ()))
+        yield from ((module, head) for head in inner if module.scope_of(head).owner(head.id) is scope)
+        return
     call = module.parents[holder] if isinstance(holder, ast.keyword) else holder
+    if isinstance(call, ast.Call) and flow.full_name(module, call.func) in PARTIALS and call.args[:1] != [place]:
+        call = ast.Call(call.args[0], call.args[1:], call.keywords)
     function = flow.function_at(module, call.func) if isinstance(call, ast.Call) and call.func is not place else None
     name = parameter_of(function[1], call, place) if function is not None and isinstance(call, ast.Call) else None
     if function is not None and name is not None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mmrewrite.values.flow import ValueFlow
 
 _Found = Iterator[Value | Unknown]
-_PARTS = frozenset(("__code__", "__defaults__", "__kwdefaults__"))
+_PARTS = frozenset(("__code__", "__defaults__", "__globals__", "__kwdefaults__", "cell_contents"))
 _HOLD_ANYTHING = frozenset(("__annotations__", "__closure__", "__code__", "__dict__"))
 # A function that a known call entered knows that call; so many calls deep, all calls are looked for.
 _DEEPEST_FRAME = 2

@@ -10,13 +10,14 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.calls import PARTIALS
 from mmrewrite.source.names import last_name
 from mmrewrite.values import array_libraries
 from mmrewrite.values.arguments import given, joined, without_first
 from mmrewrite.values.array_libraries import CONTAINERS, MAKE_TREES, MAY_GIVE_GIVEN, Form, of_first
 from mmrewrite.values.callbacks import CALL_BACK, of_called_back
-from mmrewrite.values.classes import definition_of, fields_of, of_field, of_record_method
+from mmrewrite.values.classes import Definition, definition_of, fields_of, of_field, of_record_method
 from mmrewrite.values.containers import paths_of_items
 from mmrewrite.values.names import of_bound
 from mmrewrite.values.operators import WORDS, of_operands
@@ -903,17 +904,12 @@ def _super(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _F
         return
     bases = flow.bases(value.module, holder)
     name = rest[0].what if rest[0].kind is By.ATTRIBUTE else None
-    for module, each in bases.classes[1:]:
+    for module, each in (*_between(flow, value.module, holder), *bases.classes[1:]):
         bindings = module.facts.names.inner[each].bindings.get(name, ()) if isinstance(name, str) else ()
-        if bindings:
-            for binding in bindings:
-                yield from of_bound(
-                    flow,
-                    module,
-                    binding,
-                    (Access(By.BOUND, Value(module, Own(holder, False))), *rest[1:]),
-                    None,
-                )
+        for binding in bindings:
+            steps = (Access(By.BOUND, Value(module, Own(holder, False))), *rest[1:])
+            yield from of_bound(flow, module, binding, steps, None)
+        if bindings and (module, each) in bases.classes:
             return
     is_called = rest[1:2] and rest[1].kind is By.CALL
     if name in ("__new__", "__call__") and is_called and "builtins.type" in bases.outside:
@@ -932,6 +928,14 @@ def _super(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _F
         yield flow.outside(value.module, "builtins.getattr", (Access(By.CALL, asked), *rest[2:]))
     if not bases.outside:
         yield Unknown(f"no base of `{holder.name}` in view has this", value)
+
+
+def _between(flow: ValueFlow, module: ModuleUses, definition: ast.ClassDef) -> Iterator[Definition]:
+    """The classes that come between a class and its bases where another class derives from them as well."""
+    own = flow.bases(module, definition).classes
+    for below in flow.below(definition):
+        classes = flow.bases(*below).classes
+        yield from (each for each in classes[classes.index((module, definition)) :] if each not in own)
 
 
 def _type(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:

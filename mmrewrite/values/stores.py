@@ -145,12 +145,12 @@ class Stores:
     @cached_property
     def remade(self) -> Sequence[tuple[str, Store]]:
         """The places that make another function, or an object of another class, of one, each with what they set."""
-        words = ("__code__", "__defaults__", "__kwdefaults__", "__class__", "__bases__")
+        words = ("__code__", "__defaults__", "__kwdefaults__", "cell_contents", "__class__", "__bases__")
         found = [(word, store) for word in words for store in self.of(word)]
-        for module, read in self.reads("__kwdefaults__"):
+        for module, read in (*self.reads("__kwdefaults__"), *self.reads("__globals__")):
             node = module.parents[read]
             if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and isinstance(read, ast.Attribute):
-                found.append(("__kwdefaults__", Store(module, node, read.value, None, None)))
+                found.append((read.attr, Store(module, node, read.value, None, None)))
         return found
 
     def reads(self, name: str) -> Sequence[tuple[ModuleUses, ast.expr]]:
@@ -216,7 +216,7 @@ class Stores:
             for node in module.nodes_of(ast.Attribute):
                 if isinstance(node.ctx, ast.Store):
                     named[node.attr].append(Store(module, node, node.value, None, holder_of(module, node.value)))
-                elif node.attr == "__dict__" and isinstance(module.parents[node], ast.Subscript | ast.Attribute):
+                elif node.attr == "__dict__":
                     self._by_dictionary(module, node, node.value, named, computed)
             tables = [
                 *(node for node in module.nodes_of(ast.Attribute) if node.attr == "modules"),
@@ -231,6 +231,14 @@ class Stores:
                         self._by_dictionary(module, call, call.args[0], named, computed)
                     elif head.id == "setattr" and call.args:
                         self._set(module, call, call.args, named, computed)
+                elif head.id == "setattr" and isinstance(call, ast.Call) and head in call.args[:-1]:
+                    # `partial(setattr, x, "a")`
+                    self._set(module, call, call.args[call.args.index(head) + 1 :], named, computed)
+                elif head.id == "setattr" and isinstance(call, ast.Assign) and isinstance(call.targets[0], ast.Name):
+                    for other in module.heads.get(call.targets[0].id, ()):
+                        made = module.call_at(other)
+                        if made is not None and made.args:
+                            self._set(module, made, made.args, named, computed)
             # What a test patches is so while the test runs.
             words = ("__setattr__",) if _is_of_tests(module) else _SETTERS
             setters: list[ast.Attribute | ast.Name] = [*module.heads.get("patch", ())] if "patch" in words else []
@@ -296,6 +304,11 @@ class Stores:
                 named[str(key.value)].append(Store(module, node, target, None, holder))
             else:
                 computed.append(Store(module, node, target, None, holder))
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            # Another name of it.
+            for head in module.heads.get(node.targets[0].id, ()):
+                if isinstance(module.parents[head], ast.Subscript | ast.Attribute):
+                    self._by_dictionary(module, head, target, named, computed)
         elif isinstance(node, ast.Attribute) and node.attr in ("update", "setdefault", "__setitem__"):
             call = module.parents[node]
             if isinstance(call, ast.Call):
@@ -370,6 +383,9 @@ def _written_by_text(module: ModuleUses) -> Iterator[TextWrite]:
     heads = [each for name in ("exec", "globals", "vars", "locals") for each in module.heads.get(name, ())]
     for head in (each for each in heads if module.scope_of(each).owner(each.id) is None):
         call = module.parents[head]
+        if isinstance(call, ast.Assign) and head.id == "globals":
+            # Another name of it.
+            yield TextWrite(module, head)
         if not isinstance(call, ast.Call) or call.func is not head:
             continue
         if head.id == "exec":
