@@ -15,6 +15,7 @@ from test_values import programs
 
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import rewrite_project
+from mmrewrite.source.jit_kinds import JIT_KINDS
 
 pytestmark = pytest.mark.quick
 
@@ -64,6 +65,10 @@ def attack(title: str, code: str) -> Attack:
 
 
 ATTACKS = {title: attack(title, code) for title, code in programs("hint_attacks.txt").items()}
+
+
+def test_each_function_that_compiles_has_a_word_that_files_are_searched_for() -> None:
+    assert all("jit" in name or "pmap" in name for name in JIT_KINDS)
 
 
 @pytest.mark.parametrize("title", ATTACKS)

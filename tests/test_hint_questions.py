@@ -6,11 +6,12 @@ about.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import pytest
 from fixture_files import source_files
-from test_value_questions import asked
+from test_value_questions import UNKNOWN, asked
 from test_values import FORMS, GIVEN
 
 from mmrewrite.codemod.registry import Registry
@@ -93,10 +94,10 @@ QUESTIONS = {
 }
 
 
-def silent_forms(question: Question) -> set[str]:
+def silent_forms(question: Question, forms: Mapping[str, str] = FORMS | GIVEN) -> set[str]:
     """The forms in which nothing is rewritten or told where the question stands."""
     found = set()
-    for name, form in (FORMS | GIVEN).items():
+    for name, form in forms.items():
         sources, places = asked(HEAD, question.value, question.use, form, at_value=question.at_value)
         load = {f"./{path}": data for path, data in sources.items()}
         results = rewrite_project(source_files(sources), REGISTRY, load=load.get)
@@ -136,3 +137,9 @@ NOTHING_TO_TELL = {
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_a_value_is_rewritten_or_told_in_each_form(question: str) -> None:
     assert silent_forms(QUESTIONS[question]) == NOTHING_TO_TELL.get(question, set())
+
+
+def test_what_is_unknown_says_the_same_through_code_out_of_view() -> None:
+    itself, through = UNKNOWN
+    for name, question in QUESTIONS.items():
+        assert len(silent_forms(question, {"itself": itself, "through": through})) != 1, name

@@ -114,3 +114,17 @@ def test_a_value_is_rewritten_or_told_in_each_form(question: str) -> None:
         if not any(is_told(each, places[each.path]) for each in found):
             silent.add(name)
     assert not silent
+
+
+# A parameter that other code passes, itself and as code out of view gives it.
+UNKNOWN = ("def f(p):\n    ask(p)\n", "import plugin\ndef f(p):\n    ask(plugin.made(p))\n")
+
+
+def test_what_is_unknown_says_the_same_through_code_out_of_view() -> None:
+    for question in QUESTIONS:
+        told = []
+        for form in UNKNOWN:
+            sources, places = asked(*QUESTIONS[question], form, at_value=question in AT_VALUE)
+            (found,) = modernize_project(source_files(sources), REGISTRY, load=lambda _: None)
+            told.append(is_told(found, places["main.py"]))
+        assert told[0] == told[1], question

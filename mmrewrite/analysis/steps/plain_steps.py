@@ -193,7 +193,10 @@ def _are_values(project: Project) -> bool:
 
 
 def _names_compilers(project: Project) -> bool:
-    """Whether some module of the project has a word that stands in the name of each function that compiles."""
+    """Whether some module of the project has a word that stands in the name of each function that compiles.
+
+    A step that a library compiles which names it alone is told where it runs: it gets arrays of several stages.
+    """
     return any(word in module.facts.source.text for module in values_of(project).modules for word in ("jit", "pmap"))
 
 
