@@ -576,7 +576,9 @@ class ValueFlow:
     def _walk_taken_out(
         self, taken: TakenOut, test: Callable[[Value], Answer | None]
     ) -> tuple[list[tuple[Answer | None, Value | Unknown]], list[TakenOut]]:
-        return self._walk_given_away(taken_out(self, taken), test)
+        found, asked = self._walk_given_away(taken_out(self, taken), test)
+        # Packages that are given very much, such as those that log, are not asked for it.
+        return [(answer, each) for answer, each in found if answer is not None], asked
 
     def _walk_given_away(
         self, start: Sequence[Value], test: Callable[[Value], Answer | None]
