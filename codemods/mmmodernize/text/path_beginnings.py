@@ -20,6 +20,8 @@ _STRING_FLAG = "absl.flags.DEFINE_string"
 _FLAGS = "absl.flags.FLAGS."
 _NAMESPACE = "argparse.Namespace"
 _DEEPEST = 6
+# More cases than these, in which a path is another one, are not read.
+_MOST_NAMED = 3
 _CONTAINERS = (ast.List, ast.Dict, ast.Tuple, ast.Set, ast.Call, ast.Attribute, ast.Assign)
 _NO_PATHS = (
     *(ast.Constant, ast.List, ast.Dict, ast.Tuple, ast.Set, Display),
@@ -81,7 +83,10 @@ def path_beginning(flow: ValueFlow, value: Value, depth: int = 0) -> PathBeginni
     if "" in others:
         return None
     unless = [found[0].unless, *others] if len(found) == 1 else [*(each.unless for each in found), *others]
-    return replace(found[0], unless=" or ".join(dict.fromkeys(filter(None, unless))))
+    known = [*dict.fromkeys(filter(None, unless))]
+    if len(known) > _MOST_NAMED:
+        known = [*known[: _MOST_NAMED - 1], "it is one of many other values"]
+    return replace(found[0], unless=" or ".join(known))
 
 
 def _told(flow: ValueFlow, value: Value | None) -> str:
