@@ -73,11 +73,12 @@ class KeepVariableAnnotations(ModernizeCodemod):
         for call in module.nodes_of(ast.Call):
             given = {each.arg: each for each in call.keywords if each.arg in ("sharding", None)}
             function = form_of(module, call).function if given else call.func
-            if given and variables.is_class(module, function) is not False:
-                if "sharding" in given:
-                    yield Location(module, function, uses.get(function))
-                elif variables.annotates_by_dictionary(module, given[None].value, function):
-                    yield Location(module, given[None])
+            is_named = "sharding" in given
+            is_one = is_named or (
+                bool(given) and variables.annotates_by_dictionary(module, given[None].value, function)
+            )
+            if is_one and variables.is_class(module, function) is not False:
+                yield Location(module, function, uses.get(function)) if is_named else Location(module, given[None])
             if _changes(module, call) is not None and variables.has(module, call.args[0]) is not False:
                 yield Location(module, call)
         for named in context.analysis(_AnnotationNames).of(module) if not is_of_today else ():
