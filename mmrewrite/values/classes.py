@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from mmrewrite.project.uses import ModuleUses
@@ -424,8 +424,15 @@ def stores_of(
 
 def _is_set_by_decorator(flow: ValueFlow, store: Store, definition: ast.ClassDef) -> bool:
     """Whether a place sets an attribute of what a decorator of a class is given."""
-    target = Value(store.module, store.target)
-    return bool(flow.may(target, lambda value: (value.head is definition and not value.path) or None).answers)
+
+    def find() -> Collection[ast.ClassDef]:
+        return flow.may(Value(store.module, store.target), _undone_class).answers
+
+    return definition in flow.project.once(("classes set at", store.target), find)
+
+
+def _undone_class(value: Value) -> ast.ClassDef | None:
+    return value.head if isinstance(value.head, ast.ClassDef) and not value.path else None
 
 
 def _may_have(base: str, name: str) -> bool:

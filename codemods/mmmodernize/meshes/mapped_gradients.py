@@ -30,6 +30,8 @@ _DIFFERENTIATE = frozenset(
 )
 
 PMAP = "jax.pmap"
+# So much code is looked through for the reason that says most.
+_MOST = 200
 
 # Methods of arrays, containers, and modules and optimizers of libraries, which do not differentiate. Those that the
 # project has under such a name are gone into.
@@ -53,6 +55,8 @@ def mapped_by(module: ModuleUses, mapping: ast.expr, name: str) -> Value | None:
 class MappedCode(CodeSearch):
     """What a function that runs on every device does, with all that it calls.
 
+    Unless it is to be `whole`, it ends in large programs once something is unseen: that decides alone.
+
     Attributes:
         differentiated: The functions that it takes gradients of.
         collectives: The full names of those that it may call.
@@ -60,18 +64,22 @@ class MappedCode(CodeSearch):
         unseen: What it calls or hands on that leads out of view, as texts.
     """
 
-    def __init__(self, flow: ValueFlow, function: Value) -> None:
+    def __init__(self, flow: ValueFlow, function: Value, *, whole: bool = False) -> None:
         super().__init__(flow, function.module, hides_in_objects=False)
         self.differentiated: dict[Value, None] = {}
         self.collectives: list[str] = []
         self.control_flow: list[str] = []
         self.unseen: list[str] = []
+        self._whole = whole
         head = function.head.definition if isinstance(function.head, Decorated) else function.head
         assert isinstance(head, ast.AST)
         self._mapped = head
         start = EnteredCode(function.module, head)
         called = function.done(Access(By.CALL, flow.no_arguments))
         self._go_through([part for each in self._led_to(start, head, called, "calls") for part in each.parts])
+
+    def _is_enough(self, number: int) -> bool:
+        return number > _MOST and not self._whole and bool(self.unseen)
 
     def _look_at(self, code: EnteredCode, part: ast.AST) -> None:
         if isinstance(part, ast.Name | ast.Attribute):

@@ -121,7 +121,7 @@ class _NestedPmaps:
         uses = [(module, use.node) for module in context.modules.values() for use in module.uses((PMAP,))]
         for module, node in uses:
             function = mapped_by(module, node, "fun")
-            seen = MappedCode(flow, function).seen if function is not None else ()
+            seen = MappedCode(flow, function, whole=True).seen if function is not None else ()
             for other, inner in uses:
                 if inner in seen and inner is not node:
                     self._reasons.setdefault(node, _reason(f"maps a function that uses it at {_place(other, inner)}"))
