@@ -195,6 +195,12 @@ def test_a_step_that_no_other_mesh_is_around_names_its_own(read: str) -> None:
     assert "NamedSharding(" in modernized(f"{OTHER_MESH}{other}")
 
 
+def test_a_file_apart_from_jax_that_looks_up_anything_runs_no_step() -> None:
+    lookup = "import importlib  # of a mesh\ndef load(home, name):\n    return getattr(importlib.import_module(home), name)\n"
+    assert "NamedSharding(" in modernized(OTHER_MESH, lookup)
+    assert "NamedSharding(" not in modernized(f"from b import load\n{OTHER_MESH}", lookup)
+
+
 # What replaces a name of JAX, before it is used.
 REPLACED = (
     "jax.tree_map = g\n",

@@ -319,6 +319,9 @@ def reads_of(flow: ValueFlow, module: ModuleUses, scope: Scope, name: str) -> It
     if scope.kind == "module":
         home, full = module.facts.names.name, f"{module.facts.names.name}.{name}"
         for read in flow.stores.read_by_text(module):
+            if read.owner is None and not _is_beside_jax(flow, read.module):
+                # It documents or installs programs, say.
+                continue
             if read.key is None:
                 yield from _in_dictionary(UsePlace(read.module, read.node, held=1), name)
             elif flow.texts(Value(read.module, read.key)).may_be(name):
@@ -337,6 +340,15 @@ def reads_of(flow: ValueFlow, module: ModuleUses, scope: Scope, name: str) -> It
                         for head in other.heads.get(item.local, ()):
                             if other.scope_of(head).owner(item.local) is owner:
                                 yield UsePlace(other, head)
+
+
+def _is_beside_jax(flow: ValueFlow, module: ModuleUses) -> bool:
+    """Whether a module, one that imports it, or what these import names JAX."""
+
+    def find() -> bool:
+        return any("jax" in flow.uses_of(each).roots for each in flow.project.connected(module.facts))
+
+    return flow.project.once(("beside JAX", module), find)
 
 
 def _in_dictionary(place: UsePlace, name: str) -> Iterator[UsePlace]:
