@@ -196,9 +196,10 @@ def test_a_step_that_no_other_mesh_is_around_names_its_own(read: str) -> None:
 
 
 def test_a_file_apart_from_jax_that_looks_up_anything_runs_no_step() -> None:
-    lookup = "import importlib  # of a mesh\ndef load(home, name):\n    return getattr(importlib.import_module(home), name)\n"
-    assert "NamedSharding(" in modernized(OTHER_MESH, lookup)
-    assert "NamedSharding(" not in modernized(f"from b import load\n{OTHER_MESH}", lookup)
+    lookup = "import importlib\ndef load(mesh, name):\n    return getattr(importlib.import_module(mesh), name)\n"
+    other = f"{OTHER_MESH}def other(f, x):\n    with small:\n        return f(x)\n"
+    assert "NamedSharding(" in modernized(other, lookup)
+    assert "NamedSharding(" not in modernized(f"{other}from b import load\nother(load('a', 'step'), 1)\n", lookup)
 
 
 # What replaces a name of JAX, before it is used.
