@@ -178,6 +178,14 @@ def test_a_mesh_that_may_be_set_elsewhere_has_no_name(what: str) -> None:
     assert "jax.set_mesh(" in text or "compat.mesh_context(" in text
 
 
+@pytest.mark.parametrize("beside", ["class U(T):\n    x = lock\n", "T.x = lock\n", "setattr(T, 'x', lock)\n"])
+def test_a_file_without_old_names_may_set_what_is_entered(beside: str) -> None:
+    made = MESH.removeprefix("mesh = ")
+    program = f"{STEP}class T:\n    x = {made}    def train(self, x):\n        with self.x:\n            step(x)\n"
+    assert "jax.set_mesh(" in modernized(program, "from a import T\n")
+    assert "jax.set_mesh(" not in modernized(program, f"from a import T\n{beside}")
+
+
 @pytest.mark.parametrize("program", [GLOBAL, OF_SELF])
 def test_a_mesh_that_is_set_once_has_a_name(program: str) -> None:
     other = "mesh = 1\nclass T:\n    def __init__(self, mesh):\n        self.mesh = mesh\n"

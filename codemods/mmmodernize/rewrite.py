@@ -52,7 +52,8 @@ def _marked(files: Sequence[SourceFile], codemods: Codemods, reexports: TakenNam
     """The files that may change, and those that matter to them.
 
     Such may enter a mesh context for their sites, give them a module of which they read an old name, or take a name
-    from them that must then stay. Others may call a function that one of them holds with a keyword that it lost.
+    from them that must then stay. Others may call a function that one of them holds with a keyword that it lost, or set
+    what they have to something else.
     """
     old: set[str] = set()
     is_taking = False
@@ -67,6 +68,9 @@ def _marked(files: Sequence[SourceFile], codemods: Codemods, reexports: TakenNam
     dependent = (file for file in files if _has_any(file.data, _DEPEND_ON_A_CONTEXT))
     matters = may_matter if any(file.path in old for file in dependent) else _passes_modules
     among = old | reexports.takers | reexports.givers | held | {*_given(files, reexports)}
+    setting = [path for path, data in other.items() if _SETS.search(data)] if old else ()
+    if setting:
+        among |= reexports.between(old, setting)
     return [file for file in files if file.path in among or matters(file.data, codemods)]
 
 
@@ -84,6 +88,12 @@ _GIVEN = tuple(
         (rb"experimental\b.*\bshard_map\b", rb"grad|vjp|jvp|linearize|jac(?:fwd|rev|obian)|hessian"),
         (rb"\bmake_mesh\b", rb"\b(?:AxisType|reshard|explicit_axes|auto_axes|out_sharding)\b"),
     )
+)
+
+
+# What gives something another value that a file has: a class that derives from one there, or an attribute that is set.
+_SETS = re.compile(
+    rb"^[ \t]*(?:class +\w+ *[(]|[\w.]+\.\w+ *=[^=])|\bsetattr\(|\bglobals\(\)|\bvars\(|__dict__|\bexec\(|\bpatch", re.M
 )
 
 
