@@ -68,10 +68,11 @@ def _marked(files: Sequence[SourceFile], codemods: Codemods, reexports: TakenNam
     dependent = (file for file in files if _has_any(file.data, _DEPEND_ON_A_CONTEXT))
     matters = may_matter if any(file.path in old for file in dependent) else _passes_modules
     among = old | reexports.takers | reexports.givers | held | {*_given(files, reexports)}
-    setting = [path for path, data in other.items() if _SETS.search(data)] if old else ()
+    among |= {path for path, data in other.items() if path not in among and matters(data, codemods)}
+    setting = [path for path, data in other.items() if path not in among and _SETS.search(data)] if old else ()
     if setting:
         among |= reexports.between(old, setting)
-    return [file for file in files if file.path in among or matters(file.data, codemods)]
+    return [file for file in files if file.path in among]
 
 
 # What some files hold, and what is done to it elsewhere that matters. Variables of nnx may come to files without that
