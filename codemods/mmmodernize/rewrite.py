@@ -75,6 +75,8 @@ def _marked(files: Sequence[SourceFile], codemods: Codemods, reexports: TakenNam
     return [file for file in files if file.path in among]
 
 
+# A line that sets an attribute.
+_STORE = rb"^[ \t]*[\w.]+\.\w+ *=[^=]"
 # What some files hold, and what is done to it elsewhere that matters. Variables of nnx may come to files without that
 # word: what is done to them raises today, or means something else. A mapped function may be a method that a class in
 # another file overrides by one that takes gradients, and a mesh may be meant to have explicit axes.
@@ -84,7 +86,7 @@ _GIVEN = tuple(
         (
             rb"nnx",
             rb"[^=<>!\s]\s*(?:[-+*/@%&|^]|<<|>>|//|\*\*)=|\.sharding\b|\bsetattr\(|\bdelattr\("
-            rb"|^[ \t]*[\w.]+\.\w+ *=[^=]",
+            rb"|" + _STORE,
         ),
         (rb"experimental\b.*\bshard_map\b", rb"grad|vjp|jvp|linearize|jac(?:fwd|rev|obian)|hessian"),
         (rb"\bmake_mesh\b", rb"\b(?:AxisType|reshard|explicit_axes|auto_axes|out_sharding)\b"),
@@ -94,7 +96,7 @@ _GIVEN = tuple(
 
 # What gives something another value that a file has: a class that derives from one there, or an attribute that is set.
 _SETS = re.compile(
-    rb"^[ \t]*(?:class +\w+ *[(]|[\w.]+\.\w+ *=[^=])|\bsetattr\(|\bglobals\(\)|\bvars\(|__dict__|\bexec\(|\bpatch", re.M
+    rb"^[ \t]*class +\w+ *[(]|" + _STORE + rb"|\bsetattr\(|\bglobals\(\)|\bvars\(|__dict__|\bexec\(|\bpatch", re.M
 )
 
 
