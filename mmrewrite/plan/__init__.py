@@ -1,5 +1,6 @@
 """What will run where: placement read from the source or traced, as sections and as a page.
 
-Rewritten sources come in, a `Plan` of sections goes out. `read_placement` reads, `stages` simulates, `step_trace` asks
-a process with JAX; whether a step fits its devices is `fit`.
+Rewritten sources come in, a `Plan` of sections goes out. `read_placement` reads; `stages` assumes what the source
+leaves open, says so, and simulates with the default costs of `mmruntime.schedules.simulate`; `step_trace` asks a
+process with JAX; whether a step fits its devices is `fit`.
 """

@@ -1,5 +1,6 @@
 """The measured proof of a rewrite: both programs are run, and what they return is compared.
 
-An entry point comes in, a verdict goes out. `programs` runs both, `judge` says which differences are rounding, `verify`
-tells the command. How one program is called, with which arguments and seeds, is `mmruntime._commands.verify`.
+An entry point comes in, a verdict goes out. `programs` runs both, within the bounds of `mirror.limits`; `judge` says
+which differences are rounding, `verify` tells the command. How one program is called, with which arguments and seeds,
+is `mmruntime._commands.verify`.
 """

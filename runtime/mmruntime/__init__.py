@@ -1,6 +1,7 @@
 """Run programs for several submeshes on stock JAX.
 
-Names are imported on first use (PEP 562), so that `mmruntime.schedules` works without JAX.
+Names are imported on first use (PEP 562), so that `mmruntime.schedules` works without JAX. `_HOMES` says in which file
+each function is that programs call; `_check` has the checks of their arguments, and how such an error is worded.
 """
 
 from __future__ import annotations

@@ -2,7 +2,9 @@
 
 A pass asks what it needs and keeps what is its own: slices of a sequence and parts of a stack ask which dimensions run
 along together, sums over devices which are added up, sums of microbatches in which operands an equation is linear. A
-primitive that is not on the page is not known, and the pass that asks does without.
+primitive that is not on the page is not known, and the pass that asks does without. Two things are rules of their own:
+how results for microbatches make up that for the batch (`_exactness/rules`), and how a slice is computed of slices
+(`_slices/rules`).
 
 A factor is one index of the loops that compute a primitive, as a letter of an einsum, in the terms of Shardy's
 `OpShardingRule` and of JAX's `custom_partitioning_sharding_rule`: `dot_general` of matrices is `i k, k j -> i j`. Where

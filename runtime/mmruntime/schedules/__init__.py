@@ -1,6 +1,11 @@
 """Pipeline schedules as plain data: make, check, simulate and draw them.
 
 Nothing here imports JAX or any other part of `mmruntime`: `mmrewrite plan` draws schedules where JAX is not installed.
+
+A name and sizes come in (`_make`), or actions that users write (`_custom`); a `Schedule` goes out that `_validate` has
+checked, its bound of live activations included. The named ones are in `_algorithms`, searches in `_search`, pictures in
+`_drawing`. What a step takes under it is simulated by `_simulate`, whose defaults are the costs that plans assume where
+none are given: `_costs` says what a number means for a stage, `_timing` runs the clock, `_memory` counts activations.
 """
 
 from mmruntime.schedules._action import Action as Action
