@@ -537,7 +537,10 @@ def _of_class_level(
     )
     if is_declared and not is_class and fields_of(flow, module, definition) is not None:
         name, value = binding.name, binding.value
-        if call is not None:
+        if any(_is_constant(each, "init", False) for each in getattr(value, "keywords", ())):
+            # No call gives it.
+            pass
+        elif call is not None:
             made = owner.head if isinstance(owner.head, ast.ClassDef) else definition
             yield from of_field(call, _place_of(flow, owner.module, made, name), name, rest)
         else:
@@ -655,4 +658,8 @@ _NO_FIELDS = ("dataclasses.KW_ONLY", "typing.ClassVar", "typing_extensions.Class
 
 def _takes_place_away(word: ast.keyword) -> bool:
     """Whether a keyword says that a field is given by its name alone, or not at all."""
-    return isinstance(word.value, ast.Constant) and (word.arg, word.value.value) in (("kw_only", True), ("init", False))
+    return _is_constant(word, "kw_only", True) or _is_constant(word, "init", False)
+
+
+def _is_constant(word: ast.keyword, name: str, value: object) -> bool:
+    return word.arg == name and isinstance(word.value, ast.Constant) and word.value.value is value
