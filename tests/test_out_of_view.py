@@ -116,6 +116,32 @@ PASSED = {
     "table of all names": "names = globals()\ndef other(n, x):\n    with small:\n        return names[n](x)\n",
     "import": "def other(x):\n    from a import step\n    with small:\n        return step(x)\n",
 }
+# How another mesh is put in context in a way that is not followed, or by what stays as it is.
+_STACK = "def other(x):\n    with contextlib.ExitStack() as s:\n        {}\n        return step(x)\n"
+HIDDEN = {
+    **{
+        name: _STACK.format(text)
+        for name, text in {
+            "keyword": "s.enter_context(cm=small)",
+            "star": "s.enter_context(*[small])",
+            "method as a value": "enter = s.enter_context; enter(small)",
+            "map": "list(map(s.enter_context, [small]))",
+            "method of the class of stacks": "contextlib.ExitStack.enter_context(s, small)",
+            "method by its text": "getattr(s, 'enter_context')(small)",
+            "method of the mesh as a value": "enter = small.__enter__; enter()",
+            "method of its class": "type(small).__enter__(small)",
+            "methodcaller": "operator.methodcaller('__enter__')(small)",
+        }.items()
+    },
+    "context of today": "def other(x):\n    with jax.set_mesh(small):\n        return step(x)\n",
+    "decorator that is passed": "def under(m):\n    @m\n    def run(x):\n        return step(x)\n    return run\n"
+    "other = under(small)\n",
+    "mesh that is called": "def under(m):\n    return m(step)\nother = under(small)\n",
+    "decorator of a class": "@small\nclass T:\n    def __init__(self, x):\n        self.y = step(x)\n",
+    "decorator out of view": "import plugin\n@plugin.under(small)\ndef other(x):\n    return step(x)\n",
+    "step and mesh out of view": "import plugin\nplugin.run([step], small)\n",
+    "step out of view": "import plugin\nplugin.run(step)\n",
+}
 
 
 def modernized(program: str, beside: str = "") -> str:
@@ -195,6 +221,16 @@ def test_a_mesh_that_is_set_once_has_a_name(program: str) -> None:
 @pytest.mark.parametrize("what", PASSED)
 def test_a_step_that_another_mesh_may_be_around_names_none(what: str) -> None:
     assert "NamedSharding(" not in modernized(f"{OTHER_MESH}{PASSED[what]}")
+
+
+@pytest.mark.parametrize("what", HIDDEN)
+def test_a_step_that_may_run_in_a_hidden_mesh_looks_for_it(what: str) -> None:
+    assert "compat.pjit" in modernized(f"{OTHER_MESH}{HIDDEN[what]}")
+
+
+def test_a_step_that_a_module_with_multimesh_calls_in_a_mesh_looks_for_it() -> None:
+    other = "import mmruntime\nfrom a import small, step\ndef other(x):\n    with small:\n        return step(x)\n"
+    assert "compat.pjit" in modernized(OTHER_MESH, other)
 
 
 @pytest.mark.parametrize("read", ["x", "globals()['x']", "vars(a).get('x')", "getattr(a, f'x_{n}')", "a.__dict__['x']"])

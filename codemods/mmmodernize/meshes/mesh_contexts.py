@@ -8,13 +8,18 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from mmmodernize.meshes.mesh_values import MeshValues, is_used_as_another
-from mmmodernize.names.shared_names import ENVIRONMENTS, SET_A_MESH
+from mmmodernize.names.shared_names import ENVIRONMENTS, MESHES, SET_A_MESH
 from mmmodernize.sites.site import ModernizeContext
+from mmmodernize.types.libraries import is_known
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.branches import sides
+from mmrewrite.values.flow import ValueFlow
+from mmrewrite.values.uses import UsePlace, uses_of
 
 _ENTERED = frozenset((*SET_A_MESH, "mmruntime.compat.mesh_context"))
 _ENTERED_WORDS = frozenset(name.rpartition(".")[2] for name in _ENTERED)
+# What puts a mesh in context by a call.
+_ENTER = ("__enter__", "enter_context")
 _HAVE_MULTIMESH = frozenset(("mmruntime", "multimesh", "legate"))
 
 WITH, ENTERED, DECORATOR, ENVIRONMENT = "with", "entered", "decorator", "environment"
@@ -99,7 +104,9 @@ class MeshContexts:
     def of(self, module: ModuleUses) -> tuple[MeshContext, ...]:
         """Every place in a module where a mesh is put in context, or may be."""
         if module not in self._found:
-            self._found[module] = tuple(_find_contexts(module, self.values))
+            # A `MultiMesh` is still entered by `with mesh:`, so modules that may have one are left alone.
+            is_left = _may_have_multimesh(module)
+            self._found[module] = () if is_left else tuple(_find_contexts(module, self.values))
         return self._found[module]
 
     @cached_property
@@ -112,6 +119,53 @@ class MeshContexts:
         text = module.facts.source.text
         if module.uses_any(_ENTERED) or any(word in text for word in _ENTERED_WORDS):
             yield from _find_contexts(module, self._todays)
+
+    def of_others(self, module: ModuleUses) -> Iterator[MeshContext]:
+        """Those of today, and every place of a module with `MultiMesh` where one, or a mesh, is put in context."""
+        yield from self.of_today(module)
+        if _may_have_multimesh(module):
+            yield from _find_contexts(module, self.values)
+
+    @cached_property
+    def hidden(self) -> str | None:
+        """A place that may put another mesh in context in a way that is not followed, for messages, else None."""
+        flow = self.values.flow
+        for module in self._modules.values():
+            read = [node for word in _ENTER for node in module.attributes.get(word, ()) if not _is_call(module, node)]
+            for node in (*read, *(text for text in module.strings if text.value in _ENTER)):
+                return f"{module.facts.path}:{node.lineno} may enter one by hand; write `with mesh:` there"
+        uses = [(module, use.node) for module in self._modules.values() for use in module.uses(MESHES)]
+        made = [(module, call) for module, node in uses if (call := module.call_at(node)) is not None]
+        called = {context.node for module in self._modules.values() for context in self.of(module)}
+        for module, mesh in made if len(made) > 1 else ():
+            used = uses_of(flow, module, mesh)
+            calls = [each.node or mesh for each in used.calls if each.node is None or each.node.func not in called]
+            given = [call for place, _ in used.escapes if (call := call_out_of_view(flow, place)) is not None]
+            for call in (*calls, *given):
+                path = next(each.facts.path for each in self._modules.values() if call in each.parents)
+                return f"the mesh at {path}:{call.lineno} is given away, and may be entered; write `with mesh:` there"
+        return None
+
+
+def call_out_of_view(flow: ValueFlow, place: UsePlace) -> ast.Call | None:
+    """The call that gives what stands at a place to a library that may do anything with it, else None."""
+    holder = place.module.parents.get(place.node)
+    while isinstance(holder, ast.keyword | ast.Starred):
+        holder = place.module.parents.get(holder)
+    name = flow.full_name(place.module, holder.func) if isinstance(holder, ast.Call) else None
+    is_own = name is None or flow.project.holds(name, place.module.facts)
+    return holder if isinstance(holder, ast.Call) and not is_own and not is_known(name or "") else None
+
+
+def _is_call(module: ModuleUses, function: ast.Attribute) -> bool:
+    """Whether a read of a method that enters a mesh is a call in which the mesh is seen."""
+    call = module.call_at(function)
+    if call is None or module.full_name(function) is not None:
+        return False
+    if function.attr == "__enter__":
+        # Of a class it would be `type(mesh).__enter__(mesh)`.
+        return not call.args
+    return len(call.args) == 1 and not call.keywords and not isinstance(call.args[0], ast.Starred)
 
 
 class _TodaysContexts(MeshValues):
@@ -127,14 +181,8 @@ class _TodaysContexts(MeshValues):
 
 
 def _find_contexts(module: ModuleUses, values: MeshValues) -> Iterator[MeshContext]:
-    """Every place in a module where a mesh is put in context, or may be.
-
-    A `MultiMesh` is still entered by `with mesh:`, so modules that may have one are left alone.
-    """
-    roots = {item.name.partition(".")[0] for item in module.imported if not _is_compat(item.name)}
-    if roots & _HAVE_MULTIMESH:
-        return
-    for node in module.nodes_of(ast.With, ast.FunctionDef, ast.Call, ast.Assign):
+    """Every place in a module where a mesh is put in context, or may be."""
+    for node in module.nodes_of(ast.With, ast.FunctionDef, ast.ClassDef, ast.Call, ast.Assign):
         if isinstance(node, ast.With):
             for item in node.items:
                 for mesh, is_sure in _meshes_of(module, item.context_expr, values):
@@ -145,7 +193,7 @@ def _find_contexts(module: ModuleUses, values: MeshValues) -> Iterator[MeshConte
                         yield MeshContext(
                             module, WITH, mesh, node, body, item, is_alternative, is_sure, outlasts=outlasts
                         )
-        elif isinstance(node, ast.FunctionDef):
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
             for decorator in node.decorator_list:
                 if values.is_mesh(module, decorator):
                     yield MeshContext(module, DECORATOR, decorator, node, (node,))
@@ -184,6 +232,10 @@ def _entered_by_call(
 
 def _is_super(node: ast.expr) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
+
+
+def _may_have_multimesh(module: ModuleUses) -> bool:
+    return any(item.name.partition(".")[0] in _HAVE_MULTIMESH for item in module.imported if not _is_compat(item.name))
 
 
 def _is_compat(name: str) -> bool:

@@ -22,7 +22,16 @@ from mmmodernize.calls.components import bits, combined
 from mmmodernize.calls.handed_functions import HandedFunctions
 from mmmodernize.calls.wide_reach import OutsideReach, WideReach
 from mmmodernize.meshes.code_in_view import CodeInView
-from mmmodernize.meshes.mesh_contexts import CALLED, ENVIRONMENT, LEFT, STATEMENT, WITH, MeshContext, MeshContexts
+from mmmodernize.meshes.mesh_contexts import (
+    CALLED,
+    ENVIRONMENT,
+    LEFT,
+    STATEMENT,
+    WITH,
+    MeshContext,
+    MeshContexts,
+    call_out_of_view,
+)
 from mmmodernize.meshes.mesh_extents import ContextExtents
 from mmmodernize.meshes.mesh_members import Member, find_members
 from mmmodernize.meshes.mesh_names import MeshName, mesh_name
@@ -368,7 +377,29 @@ class MeshRegions:
         """Why a site may run in the mesh of none of the contexts that reach it, in words for a message, else None."""
         if member.kind == "constraint" and self._sets_a_mesh is not None:
             return f"may find the mesh that {self._sets_a_mesh} sets"
-        return self._meshless_calls.why(member)
+        return self._meshless_calls.why(member) or self._why_in_another(member)
+
+    def _why_in_another(self, member: Member) -> str | None:
+        """Why a site may run in another mesh than that of a context, in words for a message, else None."""
+        others, reached = self._reached_by_others
+        for number in bits(combined(reached, member.holders)):
+            return f"is reached with the mesh of {others[number].place} as well"
+        if self._contexts.hidden is not None:
+            return f"may run in another mesh, as {self._contexts.hidden}"
+        function = _function_of(member)
+        used = uses_of(self._flow, member.module, function) if function is not None else None
+        for place, _ in used.escapes if used is not None else ():
+            call = call_out_of_view(self._flow, place)
+            if call is not None:
+                shown = ast.unparse(call.func)
+                return f"may run in another mesh, as `{shown}` at {place.module.facts.path}:{call.lineno} is given it"
+        return None
+
+    @cached_property
+    def _reached_by_others(self) -> tuple[Sequence[MeshContext], Callable[[ast.AST], int]]:
+        """The contexts that stay, since they are of today or may be of a `MultiMesh`, and what they lead to."""
+        others = [each for module in self._modules.values() for each in self._contexts.of_others(module)]
+        return others, self._reach.led_from([[(each.module, each.body)] for each in others])
 
     @cached_property
     def _orphan(self) -> Member | None:
@@ -471,6 +502,9 @@ class MeshRegions:
         for member in region.members:
             if member.needs_mesh and not region.contexts[member]:
                 return member, f"{member.place} is reached by no `with mesh:` that is in view"
+            reason = self._why_in_another(member) if member.is_resolved_late else None
+            if reason is not None:
+                return member, f"{member.place} {reason}"
         return None
 
 
