@@ -257,6 +257,8 @@ REPLACED = (
     "import sys\nsys.modules['jax'] = g\n",
     "from sys import modules\nmodules.setdefault('jax', g)\n",
     "globals()['jax'] = g\n",
+    "for n, v in {'jax': g}.items():\n    globals()[n] = v\n",
+    "exec('jax = g')\n",
     "# file b.py\nimport jax\nsetattr(jax, 'tree_map', g)\n",
     "# file b.py\nimport a\na.jax = g\n",
 )
@@ -269,6 +271,30 @@ def test_a_name_that_the_program_replaces_stays(replaced: str) -> None:
     result, _ = modernize_project(source_files(files), REGISTRY, load=lambda _: None)
     assert not result.changed
     assert any("sets this name itself" in each.reason for each in result.left)
+
+
+# What sets a name for `jax`, before it is used.
+SET = (
+    "other = jax\n{}",
+    "first = jax\nother = first\n{}".replace("{}", "exec('first = g')\n"),
+    "from b import other\n# file b.py\nimport jax\nother = jax\n{}",
+)
+
+
+@pytest.mark.parametrize("form", SET)
+@pytest.mark.parametrize("setting", ["exec('other = g')\n", "exec(text)\n", "globals()[name] = g\n"])
+def test_another_name_for_it_that_the_program_may_set_stays(form: str, setting: str) -> None:
+    own, _, other = form.format(setting).partition("# file b.py\n")
+    files = {"a.py": f"import jax\n{own}other.tree_map(f, x)\n".encode(), "b.py": other.encode()}
+    result, _ = modernize_project(source_files(files), REGISTRY, load=lambda _: None)
+    assert not result.changed
+    assert any("sets this name itself" in each.reason for each in result.left)
+
+
+def test_code_that_is_not_seen_sets_no_import() -> None:
+    data = b"import jax\nexec(open('settings.py').read())\njax.tree_map(f, x)\n"
+    (result,) = modernize_project(source_files({"a.py": data}), REGISTRY, load=lambda _: None)
+    assert b"jax.tree.map(f, x)" in result.result
 
 
 @pytest.mark.parametrize("replaced", REPLACED[:8])

@@ -38,6 +38,8 @@ _MAKE_CONTAINERS = (
     *("queue.", "asyncio.Queue", "multiprocessing.Queue", "weakref."),
 )
 _COPIES = frozenset(("copy", "_asdict"))
+# What they make changes the container that it is made of.
+_SHARE = frozenset(("collections.ChainMap", "typing.cast", "weakref.proxy"))
 # Methods that put their last argument, or the elements of it, into a container.
 PUT_ONE = frozenset(("add", "append", "appendleft", "insert", "setdefault", "__setitem__", "put", "put_nowait"))
 # Functions that put their last argument into the first.
@@ -322,6 +324,10 @@ def _find_other_names(flow: ValueFlow, module: ModuleUses, place: ast.expr) -> I
         yield from ((module, head) for head in inner if module.scope_of(head).owner(head.id) is scope)
         return
     call = module.parents[holder] if isinstance(holder, ast.keyword) else holder
+    if isinstance(call, ast.Call) and flow.full_name(module, call.func) in _SHARE:
+        yield module, call
+        yield from _find_other_names(flow, module, call)
+        return
     if isinstance(call, ast.Call) and flow.full_name(module, call.func) in PARTIALS and call.args[:1] != [place]:
         call = ast.Call(call.args[0], call.args[1:], call.keywords)
     function = flow.function_at(module, call.func) if isinstance(call, ast.Call) and call.func is not place else None

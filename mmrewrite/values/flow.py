@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -153,7 +154,7 @@ class ValueFlow:
         binding = module.facts.names.binding(node.id, module.scope_of(node)) if isinstance(node, ast.Name) else None
         if binding is not None and binding.kind != "import":
             return module, binding
-        name = self.full_name(module, node)
+        name = binding.target if binding is not None else self.full_name(module, node)
         place = self.project.definition(name, module.facts) if name is not None else None
         return (self.uses_of(place[0]), place[1]) if place is not None else None
 
@@ -335,8 +336,20 @@ class ValueFlow:
         if name is not None and not self.project.holds(name, module.facts):
             yield from (store for store, _ in self.replacing(name))
         for each in self.stores.written_by_text.get(module, ()):
-            if own in each.names if each.names is not None else by_any_text:
+            binds = self.binds(each, own)
+            if by_any_text if binds is None else binds:
                 yield each
+
+    def binds(self, write: TextWrite, name: str) -> bool | None:
+        """Whether a place binds a name by its text, None if only a run knows."""
+        if write.names is not None:
+            return name in write.names
+        found = self.texts(Value(write.module, write.text)) if write.text is not None else None
+        is_code = write.node.id == "exec"
+        if found is None or any(ANYTHING in text if is_code else text == ANYTHING for text in found.texts):
+            return None
+        # Code may read code out of a text in turn.
+        return any(name in re.findall(r"\w+", text) for text in found.texts) if is_code else found.may_be(name)
 
     def replacing(self, name: str) -> Sequence[tuple[Store, Path]]:
         """The places that set what has a full name out of the project, each with the attributes that follow."""

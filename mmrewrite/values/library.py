@@ -322,6 +322,8 @@ def _as_dictionary(flow: ValueFlow, value: Value, call: CallArguments, rest: Pat
 
 def _cached(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
     """`lru_cache(f)`, and `lru_cache(maxsize=None)(f)`."""
+    if any("__eq__" in each.methods for each in flow.modules):
+        yield Unknown("a class says itself which of its objects are equal", value, is_open=True)
     first = call.first()
     is_function = first is not None and not (isinstance(first.head, ast.Constant) and not first.path)
     if is_function and first is not None:
@@ -744,6 +746,8 @@ def _fromkeys(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) ->
         found = call.at(0 if path[0].kind is By.ELEMENT else 1)
         if found is not None:
             yield found.done(*((ELEMENT,) if path[0].kind is By.ELEMENT else ()), *path[1:])
+        if path[1:] and path[0].kind is not By.ELEMENT:
+            yield Unknown("what all keys share may be changed by another one", value, is_open=True)
 
 
 def _getter(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:

@@ -359,9 +359,10 @@ def _from_elsewhere(flow: ValueFlow, module: ModuleUses, name: str, path: Path) 
     for store in flow.stores.set_in(module, name):
         yield from flow.stored(store, path, None)
     for place in flow.stores.written_by_text.get(module, ()):
-        if place.names is None or name in place.names:
+        binds = flow.binds(place, name)
+        if binds is not False:
             told = f"names of `{module.facts.names.name}` are bound by their text"
-            yield Unknown(told, is_open=place.names is None)
+            yield Unknown(told, is_open=binds is None)
             call = module.parents[place.node]
             if isinstance(call, ast.Call):
                 yield from put_into(flow, [(module, None)], [(module, call)], (item(name), *path))

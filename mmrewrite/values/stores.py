@@ -63,12 +63,14 @@ class TextWrite(NamedTuple):
     Attributes:
         module: The module.
         node: The `exec` or `globals` that is called there.
-        names: The names that it binds, None where only a run knows them.
+        names: The names that it binds as they are written, None where they are not.
+        text: What is a name there, or the code of an `exec`, where that says more.
     """
 
     module: ModuleUses
     node: ast.Name
     names: frozenset[str] | None = None
+    text: ast.expr | None = None
 
 
 class TextRead(NamedTuple):
@@ -320,6 +322,15 @@ class Stores:
                         computed.append(Store(module, call, target, None, holder, keyword.value))
                     else:
                         named[keyword.arg].append(Store(module, call, target, keyword.value, holder))
+        else:
+            call = module.parents[node] if isinstance(node, ast.keyword) and node.arg is not None else node
+            if isinstance(call, ast.Call) and self._is_in_view(module, call.func):
+                # The function that it is passed to may set what it likes.
+                computed.append(Store(module, call, target, None, holder))
+
+    def _is_in_view(self, module: ModuleUses, function: ast.expr) -> bool:
+        home = (module.full_name(function) or "").rpartition(".")[0]
+        return any(home == each.facts.names.name for each in self._modules())
 
 
 def _set_in_sys_modules(module: ModuleUses, tables: Iterable[ast.expr]) -> Iterator[tuple[str, Store]]:
@@ -389,14 +400,14 @@ def _written_by_text(module: ModuleUses) -> Iterator[TextWrite]:
         if not isinstance(call, ast.Call) or call.func is not head:
             continue
         if head.id == "exec":
-            yield TextWrite(module, head)
+            yield TextWrite(module, head, text=call.args[0] if call.args else None)
         elif not call.args and (head.id == "globals" or module.scope_of(head) is module.facts.names.scope):
             for holder in _holders(module, call):
                 match holder, module.parents[holder]:
                     case ast.Subscript(slice=ast.Constant(value=str(name)), ctx=ast.Store() | ast.Del()), _:
                         yield TextWrite(module, head, frozenset((name,)))
-                    case ast.Subscript(ctx=ast.Store() | ast.Del()), _:
-                        yield TextWrite(module, head)
+                    case ast.Subscript(slice=key, ctx=ast.Store() | ast.Del()), _:
+                        yield TextWrite(module, head, text=key)
                     case ast.Attribute(attr="update"), ast.Call(args=[], keywords=words) if all(
                         each.arg for each in words
                     ):

@@ -128,6 +128,8 @@ class OwnMembers:
             self.names |= {target.id for target in targets if isinstance(target, ast.Name)}
 
 
+# A name is that of another, so often.
+_LONGEST_WAY = 4
 SET_ITSELF = "the program sets this name itself, in {}; see what it means today"
 
 
@@ -142,13 +144,24 @@ class PatchedNames:
         self._flow = context.flow
 
     def place_of(self, use: OldNameUse, module: ModuleUses) -> str | None:
-        """The file and line that set what is used, None if nothing does."""
+        """The file and line that set what is used, or a name by which it comes there; None if nothing does."""
         head = root_of(use.node)
-        return self.set_at(use.name, module, head.id if isinstance(head, ast.Name) else "")
+        place = self.set_at(use.name, module, head.id if isinstance(head, ast.Name) else "")
+        for _ in range(_LONGEST_WAY):
+            home = self._flow.binding_at(module, head) if isinstance(head, ast.Name) else None
+            if place is not None or home is None:
+                break
+            # Code that is not seen sets other names than those of imports.
+            module, binding = home
+            place = self.set_at(use.name, module, binding.name, by_any_text=True)
+            if binding.value is None:
+                break
+            head = root_of(binding.value)
+        return place
 
-    def set_at(self, name: str, module: ModuleUses, own: str) -> str | None:
+    def set_at(self, name: str, module: ModuleUses, own: str, *, by_any_text: bool = False) -> str | None:
         """The file and line that set a name which a module uses, or its `own` name for that; None if nothing does."""
-        for each in self._flow.set_elsewhere(module, own, name):
+        for each in self._flow.set_elsewhere(module, own, name, by_any_text=by_any_text):
             is_package = isinstance(each, Store) and each.owner() == ""
             is_meant = each.module is module if is_package else not _is_for_a_while(each.node)
             if is_meant and not is_chosen(each.module, each.node):
