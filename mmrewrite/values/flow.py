@@ -344,12 +344,13 @@ class ValueFlow:
         """Whether a place binds a name by its text, None if only a run knows."""
         if write.names is not None:
             return name in write.names
-        found = self.texts(Value(write.module, write.text)) if write.text is not None else None
+        found = self.texts(Value(write.module, write.text)).texts if write.text is not None else (ANYTHING,)
         is_code = write.node.id == "exec"
-        if found is None or any(ANYTHING in text if is_code else text == ANYTHING for text in found.texts):
-            return None
+        unseen = [text for text in found if (ANYTHING in text if is_code else text == ANYTHING)]
+        seen = Texts([text for text in found if text not in unseen], is_whole=not unseen)
         # Code may read code out of a text in turn.
-        return any(name in re.findall(r"\w+", text) for text in found.texts) if is_code else found.may_be(name)
+        binds = any(name in re.findall(r"\w+", text) for text in seen.texts) if is_code else seen.may_be(name)
+        return binds or (None if unseen else False)
 
     def replacing(self, name: str) -> Sequence[tuple[Store, Path]]:
         """The places that set what has a full name out of the project, each with the attributes that follow."""
