@@ -22,7 +22,6 @@ CHOICES = {
 }
 # Who knows a `functools.partial`.
 PARTIALS = {
-    "codemods/mmmodernize/meshes/code_in_view.py": "which functions of libraries may call what they are given",
     "mmrewrite/analysis/loops/layer_calls.py": "what a task is called, by the words of its call",
     "mmrewrite/codemod/site.py": "a name for it in what codemods write",
     "mmrewrite/source/calls.py": "calls in normal form, for those that read and edit their text",

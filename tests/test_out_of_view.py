@@ -50,6 +50,37 @@ GRADIENTS = {
     "decorator": "@jax.grad\ndef g(x):\n    return x\ndef train(x):\n    with mesh:\n        step(x)\n        g(x)\n",
     "lookup": "def train(x):\n    with mesh:\n        step(x)\n        getattr(jax, 'grad')(loss)(x)\n",
 }
+IMPORTS = "import bisect, concurrent.futures, re, signal\nimport equinox, numpy, optax, scipy.optimize\n"
+# Functions and methods of libraries that call a function which is not in view.
+CALL_BACK = """\
+jax.make_jaxpr(f)(x)
+jax.linear_transpose(f, x)
+jax.numpy.apply_along_axis(f, 0, x)
+jax.numpy.piecewise(x, [x > 0], [f, f])
+jax.lax.custom_root(1, 2, f, f)
+jax.lax.reduce(x, 0, f, (0,))
+jax.lax.switch(0, [f], x)
+jax.lax.platform_dependent(x, cpu=f)
+jax.tree.flatten(x, f)
+jax.tree.structure(x, is_leaf=f)
+jax.tree_util.tree_all(x, is_leaf=f)
+jax.custom_gradient(f)(x)
+jax.custom_batching.custom_vmap(f)(x)
+jax.experimental.checkify.checkify(f)(x)
+jax.scipy.optimize.minimize(f, x, method="BFGS")
+equinox.filter_closure_convert(f, x)
+numpy.fromfunction(f, (3,))
+scipy.optimize.minimize(f, x)
+optax.tree_utils.tree_map_params(x, f, x)
+optax.lbfgs().update(x, x, value_fn=f)
+threading.Thread(target=f).start()
+threading.Timer(1, f).start()
+contextlib.ExitStack().callback(f)
+concurrent.futures.ThreadPoolExecutor().submit(f, x)
+re.sub("a", f, "b")
+signal.signal(1, f)
+bisect.bisect(x, 1, key=f)
+""".splitlines()
 # What sets the mesh that a step is called in, in its own file and in another: `mesh`, and `self.mesh`.
 GLOBAL = f"{MESH}{STEP}def train(x):\n    with mesh:\n        return step(x)\n"
 OF_SELF = (
@@ -182,6 +213,11 @@ def test_code_out_of_view_may_take_gradients(what: str) -> None:
 @pytest.mark.parametrize("what", GRADIENTS)
 def test_gradients_in_view_are_seen(what: str) -> None:
     assert keeps_gradients(GRADIENTS[what])
+
+
+@pytest.mark.parametrize("call", CALL_BACK)
+def test_functions_of_libraries_that_call_what_they_are_given(call: str) -> None:
+    assert keeps_gradients(f"{IMPORTS}def train(x, f):\n    with mesh:\n        step(x)\n        {call}\n")
 
 
 def test_the_arguments_of_a_mapped_function_are_trees_of_arrays() -> None:

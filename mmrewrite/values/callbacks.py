@@ -73,6 +73,50 @@ _FORMS: Mapping[str, _Form] = {
     **dict.fromkeys(("jax.pure_callback", "jax.experimental.io_callback"), _Form(((0, "callback"),), 2)),
 }
 CALL_BACK = frozenset(_FORMS)
+_AT_FIRST = """
+    apply apply_along_axis apply_over_axes associative_scan bicgstab call callback cg checkify checkpoint
+    closure_convert custom_gradient custom_jvp custom_vjp custom_vmap debug_callback dropwhile eval_shape filter
+    filterfalse fromfunction frompyfunc gmres grad hessian id_tap inject_hyperparams io_callback jacfwd jacobian jacrev
+    jit jvp linear_transpose linearize make_jaxpr map map_with_path minimize named_call odeint pallas_call partial
+    Partial path_aware_map pjit pmap pure_callback quad reduce reduce_associative remat scan sequential_vmap shard_map
+    starmap stateless takewhile timeit to_thread tree_map tree_map_with_path tree_multimap tree_reduce value_and_grad
+    value_and_grad_from_state vectorize vjp vmap xla_computation
+"""
+_AT_SECOND = """
+    accumulate flatten flatten_with_path groupby leaves leaves_with_path structure Timer tree_flatten
+    tree_flatten_with_path tree_leaves tree_leaves_with_path tree_map_params tree_structure
+"""
+_BY_KEYWORD = "bisect bisect_left bisect_right insort insort_left insort_right max merge min sorted Thread"
+# The places of the arguments that functions of libraries may call, by their last names, as JAX, Flax, Haiku and Equinox
+# have the same.
+_CALLED_AT: Mapping[str, Sequence[int]] = {
+    **dict.fromkeys(_AT_FIRST.split(), (0,)),
+    **dict.fromkeys(_AT_SECOND.split(), (1,)),
+    **dict.fromkeys((*_BY_KEYWORD.split(), "platform_dependent"), ()),
+    **dict.fromkeys(("nlargest", "nsmallest", "piecewise"), (2,)),
+    **dict.fromkeys(("custom_linear_solve", "custom_root"), (0, 2, 3)),
+    **{name: [place for place, _ in form.functions] for name, form in _CONTROL.items()},
+    # Older releases have other places.
+    "cond": (1, 2, 4),
+}
+# Those of functions whose last names mean something else elsewhere.
+_CALLED_AT_OF: Mapping[str, Sequence[int]] = {
+    **dict.fromkeys(("jax.lax.reduce", "jax.lax.reduce_window"), (2,)),
+    **dict.fromkeys(("re.sub", "re.subn", "signal.signal"), (1,)),
+}
+# Methods of libraries that call their first argument.
+_METHOD_NAMES = """
+    add_done_callback apply_async call_soon callback imap imap_unordered map map_async push starmap starmap_async submit
+"""
+_METHODS = frozenset(_METHOD_NAMES.split())
+# The names of arguments that any function calls, and of those that the functions above call.
+_ALWAYS_CALLED = frozenset(("callback", "fn", "fun", "func", "is_leaf", "value_fn"))
+_CALLED_NAMES = """
+    body_fun computation cond_fun f false_fun funclist function key matvec solve stmt tangent_solve target
+    transpose_solve true_fun
+"""
+_CALLED = _ALWAYS_CALLED.union(_CALLED_NAMES.split())
+_PLATFORMS = frozenset(("cpu", "cuda", "default", "rocm", "tpu"))
 # Functions of Python that call what they are given first with the arguments after it.
 CALL_FIRST = frozenset(("asyncio.to_thread", "atexit.register", "operator.call"))
 # The place from which on the arguments of a library's function are those of the function that it is given first.
@@ -92,6 +136,30 @@ def called_back(flow: ValueFlow, name: str, call: CallArguments) -> Iterator[tup
     given = flow.same(given, call, item(0))
     functions = (call.at(place, word) for place, word in form.functions)
     yield from ((each.done(ELEMENT) if form.is_held else each, given) for each in functions if each is not None)
+
+
+def may_be_called(name: str, call: CallArguments, argument: Value) -> bool:
+    """Whether a library may call an argument.
+
+    Args:
+        name: The full name of what is called, or, of a method, its name alone.
+        call: What it is given.
+        argument: One of that.
+    """
+    last = name.rpartition(".")[2]
+    if last != name:
+        last = last.removeprefix("filter_")
+        places = _CALLED_AT_OF.get(name, _CALLED_AT.get(last))
+    else:
+        places = (0,) if name in _METHODS else None
+    words = {word for word, each in call.keywords if each is argument}
+    if places is None:
+        return not words.isdisjoint(_ALWAYS_CALLED)
+    if not words.isdisjoint(_PLATFORMS if last == "platform_dependent" else _CALLED):
+        return True
+    return (None in words and not call.positional) or any(
+        each.value is argument and (each.is_starred or index in places) for index, each in enumerate(call.positional)
+    )
 
 
 def _given(form: _Form, call: CallArguments) -> Iterator[Value]:

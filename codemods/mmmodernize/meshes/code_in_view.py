@@ -12,11 +12,13 @@ from mmmodernize.types.value_classes import ARRAY_NAMES
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import last_name
 from mmrewrite.values.annotations import classes_in
+from mmrewrite.values.callbacks import may_be_called
 from mmrewrite.values.callees import Callees, callees, given_functions
 from mmrewrite.values.flow import ValueFlow
 from mmrewrite.values.functions import results_of
 from mmrewrite.values.operators import special_methods
 from mmrewrite.values.value import (
+    ELEMENT,
     ENTERED,
     Access,
     By,
@@ -29,28 +31,6 @@ from mmrewrite.values.value import (
     attribute,
 )
 
-# What libraries call functions by that they are given. Others of theirs call none.
-_CALL_BACK = frozenset(
-    (
-        "accumulate", "apply", "associative_scan", "callback", "checkpoint", "cond", "custom_jvp", "custom_vjp",
-        "debug_callback", "dropwhile", "eval_shape", "filter", "filterfalse", "fori_loop", "grad", "groupby", "hessian",
-        "io_callback", "jacfwd", "jacrev", "jit", "jvp", "leaves", "linearize", "map", "map_with_path", "max", "merge",
-        "min", "nlargest", "nsmallest", "partial", "path_aware_map", "pjit", "pmap", "pure_callback", "reduce",
-        "reduce_associative", "remat", "scan", "shard_map", "sorted", "starmap", "switch", "takewhile", "timeit",
-        "tree_leaves", "tree_map", "tree_map_with_path", "tree_multimap", "tree_reduce", "value_and_grad", "vectorize",
-        "vjp", "vmap", "while_loop",
-    )
-)  # fmt: skip
-_BRANCHING = frozenset(("cond", "switch", "while_loop", "fori_loop"))
-_FUNCTIONS = frozenset(
-    ("f", "fun", "func", "function", "body_fun", "cond_fun", "true_fun", "false_fun", "is_leaf", "key", "stmt")
-)
-# Where the function stands that they call, if that is not the first argument; -1 where it has a name.
-_PLACES = {
-    **dict.fromkeys(("accumulate", "groupby"), 1),
-    **dict.fromkeys(("nlargest", "nsmallest"), 2),
-    **dict.fromkeys(("leaves", "max", "merge", "min", "sorted", "tree_leaves"), -1),
-}
 # What goes through what it is given.
 _GO_THROUGH = frozenset(
     (
@@ -294,7 +274,6 @@ class CodeSearch:
 
     def _handed_on(self, code: EnteredCode, part: ast.AST, value: Value) -> Iterator[EnteredCode]:
         """The functions that a call of a library may call, and the methods of an object that derives from one."""
-        name = f"{value.head}".rpartition(".")[2]
         # What is gone through may be the result of such a call elsewhere.
         is_here = [step.kind for step in value.path] == [By.CALL] and value.path[0].what.node is part
         if value.head in _GO_THROUGH and isinstance(part, ast.Call) and is_here:
@@ -303,10 +282,17 @@ class CodeSearch:
                     source = self._gone_through(Value(code.module, argument, (), code.frame))
                     yield from self._led_to(code, part, source, "goes through")
         for place, step in enumerate(value.path):
-            call = step.what if isinstance(step.what, CallArguments) else None
-            for each in given_functions(call) if call is not None else ():
-                is_called = not place and name in _CALL_BACK and _may_be_called(name, step.what, each)
-                found = callees(self._flow, each.done(Access(By.CALL, self._flow.no_arguments)))
+            call = step.what
+            if not isinstance(call, CallArguments):
+                continue
+            before = value.path[place - 1] if place else None
+            name = f"{value.head}" if before is None else before.what if before.kind is By.ATTRIBUTE else None
+            for each in given_functions(call):
+                is_called = name is not None and may_be_called(name, call, each)
+                # `jax.lax.switch` is given several.
+                is_display = isinstance(each.head, ast.List | ast.Tuple) and not each.path
+                function = each.done(ELEMENT) if is_display else each
+                found = callees(self._flow, function.done(Access(By.CALL, self._flow.no_arguments)))
                 if is_called and _has_unknown(found):
                     yield from self._out_of_view(code, part, each, f"hands `{_shown(each) or name}` on")
                 for other in found.outside if is_called else ():
@@ -343,15 +329,3 @@ def _is_stub(value: Value) -> bool:
     """Whether a method says nothing, so that it is for others to override."""
     holder = value.module.parents.get(value.head) if isinstance(value.head, Function) else None
     return isinstance(holder, ast.ClassDef) and isinstance(value.head, Function) and results_of(value.head).is_stub
-
-
-def _may_be_called(name: str, call: CallArguments, value: Value) -> bool:
-    """Whether a function that calls others may call one of its arguments."""
-    words = {word for word, each in call.keywords if each is value}
-    if not words.isdisjoint(_FUNCTIONS) or (None in words and not call.positional):
-        return True
-    place = _PLACES.get(name, 0)
-    return any(
-        each.value is value and (each.is_starred or name in _BRANCHING or index == place)
-        for index, each in enumerate(call.positional)
-    )
