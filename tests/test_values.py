@@ -119,6 +119,29 @@ def test_what_is_certain_is_believed(code: str) -> None:
     assert flow.must(value, is_mesh) is True
 
 
+# Texts that methods make of others.
+TEXTS = (
+    '"a.part".split(".")[-1]',
+    '"A.PART".lower().rpartition(".")[2]',
+    'f"{len(n)}.part".rsplit(".", 1)[1]',
+    '"part:other".partition(":")[0]',
+    '" xart ".strip().replace("x", "p")',
+    '"a_part".removeprefix("a_")',
+)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_text_that_a_method_makes_is_read(text: str) -> None:
+    flow, value = read(f"class Box:\n    part = V\nask(getattr(Box, {text}))\n")
+    assert flow.must(value, is_mesh) is True
+
+
+@pytest.mark.parametrize("text", ['"a".split("")[0]', '"part".replace("p")', '"a.b".split(n)[1]', '"p".center(3)'])
+def test_a_text_that_is_not_seen_is_no_name(text: str) -> None:
+    flow, value = read(f"class Box:\n    part = V\nask(getattr(Box, {text}))\n")
+    assert flow.must(value, is_mesh) is None
+
+
 def pairs(first: dict[str, str], second: dict[str, str], count: int) -> list[tuple[str, str]]:
     """Some programs of two forms each, by their names."""
     chosen = random.Random(39)

@@ -336,7 +336,10 @@ def _attribute(
             for home, each in bases.classes
             for binding in home.facts.names.inner[each].bindings.get(name, ())
         ]
-        yield from put_into(flow, values, flow.stores.reads(name), rest)
+        inside = (
+            (home, head) for home, each in bases.classes for head in home.heads_of(name, home.facts.names.inner[each])
+        )
+        yield from put_into(flow, values, (*flow.stores.reads(name), *inside), rest)
     for word in ("__setattr__", "__getattribute__"):
         if any(_binds(home, each, word) for home, each in family):
             yield Unknown(f"`{definition.name}` has `{word}`", value, is_open=is_found)
@@ -348,7 +351,7 @@ def _attribute(
         and (
             store.holder is not None
             or (store.key and flow.texts(Value(store.module, store.key)).is_whole)
-            or (definition.decorator_list and _is_set_by_decorator(flow, store, definition))
+            or definition in _classes_set_at(flow, store)
         )
     ]
     for store in given:
@@ -422,17 +425,14 @@ def stores_of(
     return stores, [*may_name]
 
 
-def _is_set_by_decorator(flow: ValueFlow, store: Store, definition: ast.ClassDef) -> bool:
-    """Whether a place sets an attribute of what a decorator of a class is given."""
+def _classes_set_at(flow: ValueFlow, store: Store) -> Collection[ast.ClassDef]:
+    """The classes whose objects, or which themselves, a place sets an attribute of: what a decorator is given, say."""
 
     def find() -> Collection[ast.ClassDef]:
-        return flow.may(Value(store.module, store.target), _undone_class).answers
+        found = flow.may(Value(store.module, store.target), definition_of).answers
+        return {definition for _, definition in found}
 
-    return definition in flow.project.once(("classes set at", store.target), find)
-
-
-def _undone_class(value: Value) -> ast.ClassDef | None:
-    return value.head if isinstance(value.head, ast.ClassDef) and not value.path else None
+    return flow.project.once(("classes set at", store.target), find)
 
 
 def _may_have(base: str, name: str) -> bool:

@@ -222,16 +222,17 @@ def put_into(
     step, rest = asked[0][0], asked[0][1:]
     # What a library gives may be no container at all.
     values = [*values]
-    is_container = any(_is_container(flow, *each) for each in values)
+    is_seen = any(is_container(flow, *each) for each in values)
     for home, place in places:
         for each in _put_at(flow, home, place, step, rest):
             if isinstance(each, Unknown) and each.reason == _REORDERED:
                 yield from (Value(module, value, (ANY_ITEM, *rest)) for module, value in values if value is not None)
-            if is_container or isinstance(each, Value):
+            if is_seen or isinstance(each, Value):
                 yield each
 
 
-def _is_container(flow: ValueFlow, module: ModuleUses, value: ast.expr | None) -> bool:
+def is_container(flow: ValueFlow, module: ModuleUses, value: ast.expr | None) -> bool:
+    """Whether an expression may make a container."""
     if value is None:
         # A parameter, or a part of something.
         return True

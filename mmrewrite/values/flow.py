@@ -279,6 +279,9 @@ class ValueFlow:
             return
         taken = of_target(store.module, store.node)
         if taken is None:
+            for call in self.calls_of(store.module, store.node)[0] if isinstance(store.node, ast.Call) else ():
+                # `partial(setattr, x, "a")`
+                yield from (each.value.done(*path) for each in call.positional[-1:])
             if not isinstance(parent, ast.Delete):
                 yield Unknown("what is stored cannot be seen", Value(store.module, store.node, path))
         else:

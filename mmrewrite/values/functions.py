@@ -212,6 +212,10 @@ def of_argument(flow: ValueFlow, value: Value) -> _Found:
     if frame is not None and frame.function is function:
         for each in of_parameter(module, function, parameter, frame.call, frame.outer):
             yield each.done(*path) if isinstance(each, Value) else each
+            is_by_syntax = getattr(function, "name", "").startswith("__") and frame.call.node is None
+            if isinstance(each, Unknown) and is_by_syntax and isinstance(holder, ast.ClassDef):
+                # Python calls the method for an item, say, and the key is not at hand.
+                yield Value(module, Passed(parameter), path)
         return
     first = [*arguments.posonlyargs, *arguments.args][:1]
     if isinstance(holder, ast.ClassDef) and first == [parameter]:

@@ -58,7 +58,7 @@ _GIVE_OWN = frozenset(
 # Functions of Python's library that may give anything, such as what was put elsewhere.
 _GIVE_ANYTHING = frozenset(
     (
-        *(f"builtins.{name}" for name in ("eval", "locals", "globals", "vars", "__import__")),
+        *(f"builtins.{name}" for name in ("locals", "globals", "vars", "__import__")),
         *("copyreg", "ctypes", "dill", "functools", "gc", "importlib", "inspect", "marshal", "operator", "pickle"),
         *("contextvars", "queue", "shelve", "threading.local", "weakref", "concurrent", "asyncio", "multiprocessing"),
         *("types", "unittest.mock"),
@@ -976,6 +976,21 @@ def _names_by_text(flow: ValueFlow, value: Value, call: CallArguments, rest: Pat
             yield Unknown("names are looked up by computed texts", value)
 
 
+def _evaluated(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
+    """`eval("model.mesh")`, and of a text that is computed what it may name."""
+    first = call.first()
+    texts = flow.texts(first) if first is not None else Texts([ANYTHING], is_whole=False)
+    scope = value.module.scope_of(call.node) if call.node is not None else value.module.facts.names.scope
+    for text in texts.texts:
+        name, *attributes = text.split(".")
+        owner = scope.owner(name)
+        for binding in owner.bindings[name] if owner is not None else ():
+            yield from of_bound(flow, value.module, binding, (*map(attribute, attributes), *rest), None)
+    for name in _names_in(flow, Value(value.module, value.module.facts.tree), texts) if not texts.is_whole else ():
+        yield Value(value.module, value.module.facts.tree, (attribute(name), *rest))
+    yield Unknown("code is read out of a text", value, is_open=texts.is_whole)
+
+
 def _imported(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
     first, package = call.at(0, "name"), call.at(1, "package")
     texts = flow.texts(first) if first is not None else Texts([ANYTHING], is_whole=False)
@@ -1101,6 +1116,7 @@ _FORMS: dict[str, Form] = {
     "builtins.super": _super,
     "builtins.type": _type,
     **dict.fromkeys(("builtins.vars", "builtins.globals", "builtins.locals"), _names_by_text),
+    "builtins.eval": _evaluated,
     **dict.fromkeys(("importlib.import_module", "builtins.__import__", "pkgutil.resolve_name"), _imported),
     **dict.fromkeys(CALL_BACK, of_called_back),
     **dict.fromkeys(ATTRIBUTE_DICTIONARIES, _attribute_dictionary),

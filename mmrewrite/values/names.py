@@ -11,7 +11,7 @@ from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import Binding, Scope
 from mmrewrite.source.spans import blocks_of
 from mmrewrite.source.walk import walk
-from mmrewrite.values.containers import put_into
+from mmrewrite.values.containers import is_container, put_into
 from mmrewrite.values.targets import of_binding
 from mmrewrite.values.value import (
     AWAITED,
@@ -66,10 +66,15 @@ def of_name(flow: ValueFlow, value: Value) -> _Found:
         yield from _from_elsewhere(flow, module, node.id, path)
     if path and path[0].kind in (By.ITEM, By.ELEMENT, By.ATTRIBUTE, By.REST):
         values = [(module, binding.value) for binding in bindings]
-        places = (
-            (module, head) for head in module.heads.get(node.id, ()) if module.scope_of(head).owner(node.id) is owner
-        )
-        yield from put_into(flow, values, places, path)
+        yield from put_into(flow, values, _places(flow, module, owner, node.id), path)
+
+
+def _places(flow: ValueFlow, module: ModuleUses, scope: Scope, name: str) -> Iterator[tuple[ModuleUses, ast.expr]]:
+    """The places that name what a scope binds, in other modules too where that is a container."""
+    yield from ((module, head) for head in module.heads_of(name, scope))
+    made = (binding.value for binding in scope.bindings[name]) if scope.kind == "module" else ()
+    if any(each is not None and is_container(flow, module, each) for each in made):
+        yield from flow.stores.named_elsewhere(module, name)
 
 
 def frame_in(frame: CallFrame | None, owner: Scope) -> CallFrame | None:
@@ -309,10 +314,7 @@ def of_member(flow: ValueFlow, facts: Facts, name: str, path: Path) -> _Found:
     yield from _replaced(flow, module, (attribute(name), *path))
     if bindings:
         values = [(module, binding.value) for binding in bindings]
-        places = (
-            (module, head) for head in module.heads.get(name, ()) if module.scope_of(head).owner(name) is names.scope
-        )
-        yield from put_into(flow, values, places, path)
+        yield from put_into(flow, values, _places(flow, module, names.scope, name), path)
         return
     if inner is not None:
         return

@@ -156,7 +156,7 @@ def _by_syntax(flow: ValueFlow, holder: Definition, name: str) -> Iterator[CallA
                     parts = [ast.Constant(made.name), ast.Tuple([], ast.Load()), ast.Dict([], [])]
                     given = [own, *(Value(module, each) for each in parts)]
                     yield CallArguments([*map(GivenValue, given)], _named_in(module, made))
-    elif name in ("__setattr__", "__setitem__") or name.strip("_").removeprefix("i") in WORDS.values():
+    elif name in _OF_NODES or name.strip("_").removeprefix("i") in WORDS.values():
         for module in flow.modules:
             for operands in _operands(module, name):
                 target = operands[0].head
@@ -170,19 +170,30 @@ def _named_in(module: ModuleUses, definition: ast.ClassDef) -> list[tuple[str | 
     return [(each.arg, Value(module, each.value)) for each in definition.keywords if each.arg != "metaclass"]
 
 
-_OF_TARGETS: Mapping[str, Sequence[type[ast.AST]]] = {"__setattr__": (ast.Attribute,), "__setitem__": (ast.Subscript,)}
+# What Python calls these methods for.
+_OF_NODES: Mapping[str, Sequence[type[ast.AST]]] = {
+    "__setattr__": (ast.Attribute,),
+    **dict.fromkeys(("__setitem__", "__getitem__", "__class_getitem__", "__missing__"), (ast.Subscript,)),
+    "__contains__": (ast.Compare,),
+}
 
 
 def _operands(module: ModuleUses, name: str) -> Iterator[list[Value]]:
     """What a method for attributes, items or an operator is given where it may be called, its object first."""
     words = (name.strip("_"), name.strip("_").removeprefix("i"))
-    kinds: Sequence[type[ast.AST]] = _OF_TARGETS.get(name, (ast.BinOp, ast.AugAssign))
+    kinds = _OF_NODES.get(name, (ast.BinOp, ast.AugAssign))
     for node in (each for kind in kinds for each in module.nodes_of(kind)):
         match node:
             case ast.BinOp(left=left, op=op, right=right) | ast.AugAssign(target=left, op=op, value=right):
                 if WORDS[type(op)] in words:
                     yield [Value(module, left), Value(module, right)]
-            case ast.Attribute(value=owner, ctx=ast.Store()) | ast.Subscript(value=owner, ctx=ast.Store()):
+            case ast.Subscript(value=owner, slice=key, ctx=ast.Load()) if name != "__setitem__":
+                yield [Value(module, owner), Value(module, key)]
+            case ast.Compare(left=left, ops=[ast.In() | ast.NotIn()], comparators=[owner]):
+                yield [Value(module, owner), Value(module, left)]
+            case ast.Attribute(value=owner, ctx=ast.Store()) | ast.Subscript(value=owner, ctx=ast.Store()) if (
+                name.startswith("__set")
+            ):
                 taken = of_target(module, node)
                 key = node.slice if isinstance(node, ast.Subscript) else ast.Constant(node.attr)
                 if taken is not None:
@@ -317,7 +328,7 @@ def reads_of(flow: ValueFlow, module: ModuleUses, scope: Scope, name: str) -> It
         if module.scope_of(head).owner(name) is scope:
             yield UsePlace(module, head)
     if scope.kind == "module":
-        home, full = module.facts.names.name, f"{module.facts.names.name}.{name}"
+        home = module.facts.names.name
         for read in flow.stores.read_by_text(module):
             if read.owner is None and not _is_beside_jax(flow, read.module):
                 # It documents or installs programs, say.
@@ -329,17 +340,7 @@ def reads_of(flow: ValueFlow, module: ModuleUses, scope: Scope, name: str) -> It
         for other, node in flow.stores.reads(name):
             if isinstance(node, ast.Call) and flow.full_name(other, node.args[0]) == home:
                 yield UsePlace(other, node)
-        for other in flow.stores.naming(name):
-            if other is not module:
-                for use in other.uses((full,)):
-                    yield UsePlace(other, use.node)
-                for item in other.imported if name in other.facts.names.identifiers else ():
-                    # A name that is bound to something else as well.
-                    if item.name == full:
-                        owner = other.facts.names.scopes[item.statement]
-                        for head in other.heads.get(item.local, ()):
-                            if other.scope_of(head).owner(item.local) is owner:
-                                yield UsePlace(other, head)
+        yield from (UsePlace(other, node) for other, node in flow.stores.named_elsewhere(module, name))
 
 
 def _is_beside_jax(flow: ValueFlow, module: ModuleUses) -> bool:
