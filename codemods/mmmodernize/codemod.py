@@ -28,6 +28,7 @@ class ModernizeCodemod:
         beside: Full names other than `names` and `moved`. A module that uses none of them all, and has none of `words`
             in its text, has no site. None where that is not so.
         words: Parts of the text of a module that may have a site although it uses none of the names.
+        in_project: Part of the text of some module of the project, or of one that it imports; else there is no site.
         takes_the_rest: Whether it gives up those of its names that another codemod has.
         changed_in: For text that is no old name: the package, the release, and what that release made of it. It
             "changes" its meaning, "warns" or "stops" working. By the full name that is used, "" for every other.
@@ -40,6 +41,7 @@ class ModernizeCodemod:
     extra_markers: ClassVar[tuple[bytes, ...]] = ()
     beside: ClassVar[Collection[str] | None] = None
     words: ClassVar[Collection[str]] = ()
+    in_project: ClassVar[str] = ""
     takes_the_rest: ClassVar[bool] = False
     changed_in: ClassVar[Mapping[str, tuple[str, str, Change]]] = {}
 
@@ -58,8 +60,10 @@ class ModernizeCodemod:
         return any(marker in data for marker in cls.markers())
 
     @classmethod
-    def may_be_at(cls, module: ModuleUses) -> bool:
+    def may_be_at(cls, module: ModuleUses, context: ModernizeContext) -> bool:
         """The second gate: whether a module, whose names are resolved, can have a site."""
+        if cls.in_project and not context.mentions(cls.in_project):
+            return False
         if cls.beside is None or module.uses_any((*cls.names, *cls.moved, *cls.beside)):
             return True
         text = module.facts.source.text

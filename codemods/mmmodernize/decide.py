@@ -389,7 +389,7 @@ def _decisions_alone(context: ModernizeContext, path: str, codemods: Codemods) -
 
 def _locations(module: ModuleUses, codemod: type[ModernizeCodemod], context: ModernizeContext) -> list[Location]:
     with _failures_of(module.facts.path):
-        return list(codemod.find(module, context)) if codemod.may_be_at(module) else []
+        return list(codemod.find(module, context)) if codemod.may_be_at(module, context) else []
 
 
 def _judge(location: Location, name: str, codemods: Codemods, context: ModernizeContext) -> Decision:

@@ -131,6 +131,17 @@ class ModernizeContext:
         # Whoever asks the project for its values gets these.
         self.flow = self.project.once("values", lambda: ValueFlow(self.project, self.modules))
 
+    def mentions(self, word: str) -> bool:
+        """Whether a module that may change, or one that it imports, has a word in its text."""
+
+        def find() -> bool:
+            given = [module.facts for module in self.modules.values()]
+            return any(word in each.source.text for each in given) or any(
+                word in each.source.text for each in self.project.imported_by(given).values()
+            )
+
+        return self.project.once(("mentions", word), find)
+
     @cached_property
     def _below(self) -> Mapping[str, Sequence[str]]:
         return _below_each(tuple(self.owners))

@@ -18,7 +18,6 @@ from mmrewrite.values.array_libraries import VARIABLES
 from mmrewrite.values.flow import FoundValues, ValueFlow
 from mmrewrite.values.value import By, Decorated, Value, attribute, item
 
-_NAME = "nnx"
 _MODULES = frozenset(f"flax.nnx.{name}" for name in ("Module", "Object", "Pytree"))
 _DEEPEST = 6
 # A class of the project, or of a library.
@@ -67,7 +66,7 @@ class NnxVariables:
     """The variables of a project."""
 
     def __init__(self, context: ModernizeContext) -> None:
-        self._modules, self._project = context.modules, context.project
+        self._context, self._modules = context, context.modules
         self._flow, self._classes = context.flow, context.analysis(ValueClasses)
 
     def may_be_in(self, module: ModuleUses) -> bool:
@@ -79,12 +78,10 @@ class NnxVariables:
         modules = self._modules.values()
         return any("flax" in each.roots and any(each.names_below(("flax.nnx",))) for each in modules)
 
-    @cached_property
-    def are_in_view(self) -> bool:
+    @property
+    def _is_named(self) -> bool:
         """Whether code in view names nnx: only then a value is seen to be a variable, or an object of a module."""
-        given = [module.facts for module in self._modules.values()]
-        is_named = any(_NAME in each.source.text for each in given)
-        return is_named or any(_NAME in each.source.text for each in self._project.imported_by(given).values())
+        return self._context.mentions("nnx")
 
     def is_class(self, module: ModuleUses, node: ast.expr) -> bool | None:
         """Whether an expression is a class of variables: of nnx, or one of the project that derives from it.
@@ -104,7 +101,7 @@ class NnxVariables:
 
     def annotates_by_dictionary(self, module: ModuleUses, given: ast.expr, function: ast.expr) -> bool:
         """Whether `sharding` may be in what is given by `**` to what may be a class of variables, one of both seen."""
-        if not self.are_in_view:
+        if not self._is_named:
             return False
         found = self._in_dictionary(module, given)
         if found.answers or not found.unknown or not self._is_key:
@@ -116,7 +113,7 @@ class NnxVariables:
 
         They are told in place of the calls: of most that is called by `**`, neither is in view, and it makes none.
         """
-        keys = self._keys_in(module) if self.are_in_view and self._gives_unseen else ()
+        keys = self._keys_in(module) if self._is_named and self._gives_unseen else ()
         # Most functions of a program that have a parameter of that name make no variable.
         return (each for each in keys if not isinstance(each, ast.keyword) or _makes_a_dict(module, each))
 
@@ -200,7 +197,7 @@ class NnxVariables:
         is_declared = self._classes.of_value(value) in VARIABLES
         if is_declared and not annotated:
             return True
-        found = self._flow.may(value, self.kind, by_name=True) if self.are_in_view else None
+        found = self._flow.may(value, self.kind, by_name=True) if self._is_named else None
         kinds = {"annotated"} if annotated else {"annotated", "plain", "layer"}
         if annotated and self._partitions:
             kinds.add("layer")

@@ -36,7 +36,7 @@ from typing import ClassVar
 
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.sites.site import Location, ModernizeContext
-from mmmodernize.types.nnx import NnxVariables, is_nnx_module, is_out_of_view
+from mmmodernize.types.nnx import is_nnx_module, is_out_of_view
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.values.annotations import class_of, parsed_annotation
 from mmrewrite.values.flow import FoundValues, ValueFlow
@@ -93,12 +93,11 @@ class KeepDataAttributes(ModernizeCodemod):
 
     changed_in: ClassVar = {"": ("flax", "0.12.0", "stops")}
     extra_markers: ClassVar = (b"nnx",)
+    in_project: ClassVar = "nnx"
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Containers that methods of modules assign to attributes."""
-        if not context.analysis(NnxVariables).are_in_view:
-            return
         for name, store in context.flow.stores.in_module(module):
             constant = _constant_at_first(context, name, store)
             if constant is not None:

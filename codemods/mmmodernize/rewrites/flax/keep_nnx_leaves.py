@@ -78,12 +78,13 @@ class KeepNnxLeaves(ModernizeCodemod):
 
     changed_in: ClassVar = {"": ("flax", "0.11.0", "changes")}
     extra_markers: ClassVar = (b"nnx",)
+    in_project: ClassVar = "nnx"
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Calls of functions of trees with modules or variables, and what hashes or compares variables."""
         variables = context.analysis(NnxVariables)
-        if not variables.are_in_view or not variables.may_be_in(module):
+        if not variables.may_be_in(module):
             return
         for use in module.uses(_OF_TREES):
             call = module.call_at(use.node)

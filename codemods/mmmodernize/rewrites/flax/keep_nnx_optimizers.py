@@ -23,7 +23,6 @@ from typing import ClassVar
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.edits.arguments import append_argument, make_positional, name_argument
 from mmmodernize.sites.site import Location, ModernizeContext
-from mmmodernize.types.nnx import NnxVariables
 from mmmodernize.types.value_classes import ValueClasses
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.calls import stars_of
@@ -39,6 +38,7 @@ class KeepNnxOptimizers(ModernizeCodemod):
 
     changed_in: ClassVar = {"": ("flax", "0.11.0", "stops")}
     extra_markers: ClassVar = (b"nnx",)
+    in_project: ClassVar = "nnx"
     beside: ClassVar = _OPTIMIZERS
     # The optimizer of an update may be made, and its class named, in another module.
     words: ClassVar = ("update",)
@@ -46,8 +46,6 @@ class KeepNnxOptimizers(ModernizeCodemod):
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Calls without `wrt`, or with it by position, or whose updates are given no model; those updates; classes."""
-        if not context.analysis(NnxVariables).are_in_view:
-            return
         updates = context.analysis(_OldUpdates)
         for use in module.uses(_OPTIMIZERS):
             call = module.call_at(use.node)

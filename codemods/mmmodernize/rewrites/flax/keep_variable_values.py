@@ -33,12 +33,13 @@ class KeepVariableValues(ModernizeCodemod):
 
     changed_in: ClassVar = {"": ("flax", "0.10.7", "stops")}
     extra_markers: ClassVar = (b"lax",)
+    in_project: ClassVar = "nnx"
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """The arguments of functions of `jax.lax` that are, or may be, variables."""
         variables = context.analysis(NnxVariables)
-        if not variables.are_in_view or not variables.may_be_in(module):
+        if not variables.may_be_in(module):
             return
         # Variables are trees themselves.
         names = [name for name in module.names_below((_LAX,)) if name.count(".") == 2 and name not in LAX_OF_TREES]
