@@ -196,10 +196,10 @@ def of_called_back(flow: ValueFlow, value: Value, call: CallArguments, rest: Pat
     ):
         # The first of several says what it gives.
         results = made[:1] if form.start is not None else made
-        combine, rows = call.at(0), call.at(1)
-        if name == "functools.reduce" and combine is not None and rows is not None:
+        combine, elements = call.at(0), call.at(1)
+        if name == "functools.reduce" and combine is not None and elements is not None:
             # It is called again with what it gave.
-            again = flow.call_of([value._replace(path=value.path[:1]), rows.done(ELEMENT)])
+            again = flow.call_of([value._replace(path=value.path[:1]), elements.done(ELEMENT)])
             results = [combine.done(Access(By.CALL, flow.same(again, call, item(1))))]
-            results += [rows.done(ELEMENT)] if start is None else []
+            results += [elements.done(ELEMENT)] if start is None else []
         yield from (each.done(*rest[len(steps) :]) for each in results)
