@@ -322,14 +322,19 @@ def _as_dictionary(flow: ValueFlow, value: Value, call: CallArguments, rest: Pat
 
 def _cached(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
     """`lru_cache(f)`, and `lru_cache(maxsize=None)(f)`."""
-    if any("__eq__" in each.methods for each in flow.modules):
-        yield Unknown("a class says itself which of its objects are equal", value, is_open=True)
     first = call.first()
     is_function = first is not None and not (isinstance(first.head, ast.Constant) and not first.path)
+    called = any(each.kind is By.CALL and _has_arguments(each.what) for each in rest[0 if is_function else 1 :][:1])
+    if called and any("__eq__" in each.methods for each in flow.modules):
+        yield Unknown("a class says itself which of its objects are equal", value, is_open=True)
     if is_function and first is not None:
         yield first.done(*rest)
     elif rest and rest[0].kind is By.CALL:
         yield from _first(flow, value, rest[0].what, rest[1:])
+
+
+def _has_arguments(call: CallArguments) -> bool:
+    return bool(call.positional or call.keywords)
 
 
 def _property(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
