@@ -48,13 +48,11 @@ if TYPE_CHECKING:
 _Found = Iterator[Value | Unknown]
 # Packages whose functions give something of their own, but for those that are listed.
 KNOWN_PACKAGES = frozenset(("equinox", "flax", "haiku", "jax", "jaxlib", "numpy", "optax", "orbax", "scipy"))
-_GIVE_OWN = frozenset(
-    f"builtins.{name}"
-    for name in (
-        *("bool", "bytes", "float", "format", "hasattr", "hash", "id", "int", "isinstance", "issubclass"),
-        *("len", "open", "print", "range", "repr", "round", "str"),
-    )
-)
+_GIVE_OWN_NAMES = """
+    all any ascii bin bool bytes callable chr complex dir float format hasattr hash hex id input int isinstance
+    issubclass len oct open ord print range repr round str
+"""
+GIVE_OWN = frozenset(f"builtins.{name}" for name in _GIVE_OWN_NAMES.split())
 # Functions of Python's library that may give anything, such as what was put elsewhere.
 _GIVE_ANYTHING = frozenset(
     (
@@ -170,7 +168,7 @@ def is_followed(name: str) -> bool:
 def may_give_what_it_is_given(value: Value) -> bool:
     """Whether a value ends at a call of a function out of view that may give an argument, or something in one."""
     head = value.head
-    if not isinstance(head, str) or head in _FORMS or head in _GIVE_OWN:
+    if not isinstance(head, str) or head in _FORMS or head in GIVE_OWN:
         return False
     if head.partition(".")[0] in KNOWN_PACKAGES and head not in MAY_GIVE_GIVEN:
         return False
@@ -179,7 +177,7 @@ def may_give_what_it_is_given(value: Value) -> bool:
 
 def may_call_what_it_is_given(name: str) -> bool:
     """Whether a function of a library may call what it is given, rather than keep it, or give it back."""
-    return name in _CALL_GIVEN or not (name in _FORMS or name in _GIVE_OWN)
+    return name in _CALL_GIVEN or not (name in _FORMS or name in GIVE_OWN)
 
 
 def given_to(value: Value) -> Iterator[Value]:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import operator
 
+from mmrewrite.values.library import GIVE_OWN
+
 # fmt: off
 # What `operator` has that computes nothing.
 _COMPUTE_NOTHING = ("attrgetter", "call", "is_", "is_not", "itemgetter", "length_hint", "methodcaller")
@@ -41,15 +43,8 @@ GO_THROUGH = frozenset(
 MODULES_GO_THROUGH = (
     "bisect.", "collections.", "heapq.", "itertools.", "math.fsum", "math.sumprod", "random.", "statistics.",
 )
-# These give none of what they are given, or of what was put into them.
-GIVE_NOTHING = frozenset(
-    f"builtins.{name}"
-    for name in (
-        "all", "any", "ascii", "bin", "bool", "bytes", "callable", "chr", "complex", "dir", "float", "format",
-        "hasattr", "hash", "hex", "id", "input", "int", "isinstance", "issubclass", "len", "oct", "open", "ord",
-        "print", "range", "repr", "slice", "str", "type",
-    )
-)
+# These give none of what they are given, or of what was put into them. An array rounds itself.
+GIVE_NOTHING = GIVE_OWN - {"builtins.round"} | {"builtins.slice", "builtins.type"}
 # Modules of Python, and plain libraries, whose functions and objects give what they were given, or compute with it.
 HAND_ON = frozenset(
     (
