@@ -104,7 +104,8 @@ VARIABLES = frozenset(
         "Variable",
     )
 )
-_GRADIENTS = frozenset(
+# What these make of a function gives its gradient.
+GRADIENTS = frozenset(
     (
         *("jax.grad", "jax.value_and_grad", "flax.nnx.grad", "flax.nnx.value_and_grad"),
         *("equinox.filter_grad", "equinox.filter_value_and_grad"),
@@ -338,8 +339,8 @@ FORMS: dict[str, Form] = {
     **dict.fromkeys(("flax.traverse_util.flatten_dict", "flax.traverse_util.unflatten_dict"), _flat_dictionary),
     **dict.fromkeys((*_GIVE_CLASS, "optax.inject_hyperparams"), _used),
     "flax.nnx.List": _used,
-    **dict.fromkeys(_GRADIENTS, _gradient),
+    **dict.fromkeys(GRADIENTS, _gradient),
     **dict.fromkeys((f"flax.training.train_state.TrainState{name}" for name in ("", ".create")), _train_state),
 }
 # What is made by these is called with the arguments of the function or the class that they are given.
-PASS_ARGUMENTS_ON = _ENTRY_BY_ENTRY | _GRADIENTS | _GIVE_CLASS | {"optax.inject_hyperparams"}
+PASS_ARGUMENTS_ON = _ENTRY_BY_ENTRY | GRADIENTS | _GIVE_CLASS | {"optax.inject_hyperparams"}

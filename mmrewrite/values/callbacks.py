@@ -73,6 +73,19 @@ _FORMS: Mapping[str, _Form] = {
     **dict.fromkeys(("jax.pure_callback", "jax.experimental.io_callback"), _Form(((0, "callback"),), 2)),
 }
 CALL_BACK = frozenset(_FORMS)
+# Functions of Python that call what they are given first with the arguments after it.
+CALL_FIRST = frozenset(("asyncio.to_thread", "atexit.register", "operator.call"))
+# Functions and methods that call what they are given: with the arguments after it, with those in a tuple and a mapping
+# after it, and with elements of the arguments after it. More may be done with it.
+CALL_IT = frozenset(
+    (
+        *(*CALL_FIRST, "weakref.finalize"),
+        *("call_soon", "call_soon_threadsafe", "call_later", "call_at", "run_in_executor", "submit"),
+        *("callback", "push_async_callback"),
+    )
+)
+CALL_WITH_PARTS = frozenset(("Thread", "Process", "Timer", "apply", "apply_async"))
+CALL_WITH_ELEMENTS = frozenset(("map", "map_async", "imap", "imap_unordered", "starmap", "starmap_async", "tree_map"))
 _AT_FIRST = """
     apply apply_along_axis apply_over_axes associative_scan bicgstab call callback cg checkify checkpoint
     closure_convert custom_gradient custom_jvp custom_vjp custom_vmap debug_callback dropwhile eval_shape filter
@@ -104,11 +117,9 @@ _CALLED_AT_OF: Mapping[str, Sequence[int]] = {
     **dict.fromkeys(("jax.lax.reduce", "jax.lax.reduce_window"), (2,)),
     **dict.fromkeys(("re.sub", "re.subn", "signal.signal"), (1,)),
 }
-# Methods of libraries that call their first argument.
-_METHOD_NAMES = """
-    add_done_callback apply_async call_soon callback imap imap_unordered map map_async push starmap starmap_async submit
-"""
-_METHODS = frozenset(_METHOD_NAMES.split())
+# Methods of libraries that call their first argument, or the second.
+_METHODS = CALL_IT.union(CALL_WITH_ELEMENTS, ("add_done_callback", "apply_async", "push"))
+_CALL_SECOND = frozenset(("call_at", "call_later", "run_in_executor"))
 # The names of arguments that any function calls, and of those that the functions above call.
 _ALWAYS_CALLED = frozenset(("callback", "fn", "fun", "func", "is_leaf", "value_fn"))
 _CALLED_NAMES = """
@@ -117,8 +128,6 @@ _CALLED_NAMES = """
 """
 _CALLED = _ALWAYS_CALLED.union(_CALLED_NAMES.split())
 _PLATFORMS = frozenset(("cpu", "cuda", "default", "rocm", "tpu"))
-# Functions of Python that call what they are given first with the arguments after it.
-CALL_FIRST = frozenset(("asyncio.to_thread", "atexit.register", "operator.call"))
 # The place from which on the arguments of a library's function are those of the function that it is given first.
 OPERANDS: Mapping[str, int] = {
     **dict.fromkeys(CALL_FIRST, 1),
@@ -151,7 +160,7 @@ def may_be_called(name: str, call: CallArguments, argument: Value) -> bool:
         last = last.removeprefix("filter_")
         places = _CALLED_AT_OF.get(name, _CALLED_AT.get(last))
     else:
-        places = (0,) if name in _METHODS else None
+        places = ((1,) if name in _CALL_SECOND else (0,)) if name in _METHODS else None
     words = {word for word, each in call.keywords if each is argument}
     if places is None:
         return not words.isdisjoint(_ALWAYS_CALLED)

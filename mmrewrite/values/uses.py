@@ -15,7 +15,7 @@ from mmrewrite.source.calls import PARTIALS
 from mmrewrite.source.names import Scope, last_name
 from mmrewrite.values.arguments import parameter_of
 from mmrewrite.values.array_libraries import MAKE_TREES, PASS_ARGUMENTS_ON
-from mmrewrite.values.callbacks import CALL_BACK, CALL_FIRST, called_back
+from mmrewrite.values.callbacks import CALL_BACK, CALL_IT, CALL_WITH_ELEMENTS, CALL_WITH_PARTS, called_back
 from mmrewrite.values.classes import Definition, fields_of
 from mmrewrite.values.containers import PUT_ONE
 from mmrewrite.values.library import MAPS
@@ -45,17 +45,6 @@ _DEEPEST = 3
 # Methods that a call of their class runs.
 _MAKE = ("__init__", "__new__", "__post_init__")
 _OF_METACLASSES = ("__init__", "__new__", "__prepare__")
-# Functions and methods that call what they are given: with the arguments after it, with those in a tuple and a mapping
-# after it, and with elements of the arguments after it. More may be done with it.
-_CALL_IT = frozenset(
-    (
-        *(*CALL_FIRST, "weakref.finalize"),
-        *("call_soon", "call_soon_threadsafe", "call_later", "call_at", "run_in_executor", "submit"),
-        *("callback", "push_async_callback"),
-    )
-)
-_CALL_WITH_PARTS = frozenset(("Thread", "Process", "Timer", "apply", "apply_async"))
-_CALL_WITH_ELEMENTS = frozenset(("map", "map_async", "imap", "imap_unordered", "starmap", "starmap_async", "tree_map"))
 # What is called with the arguments of the function that it is given first.
 WRAPPERS = PASS_ARGUMENTS_ON | frozenset(
     (
@@ -557,9 +546,9 @@ def _out_of_view(flow: ValueFlow, place: UsePlace, call: ast.Call, name: str, us
             if function.head is node
             for each in _called(flow, place, given, used.takes_object)
         )
-    elif name in _CALL_IT or method in _CALL_IT:
+    elif name in CALL_IT or method in CALL_IT:
         found = CallArguments(after, [(word, each) for word, each in words.items() if each.head is not node])
-    elif method in _CALL_WITH_PARTS:
+    elif method in CALL_WITH_PARTS:
         given = [each.value for each in after] if index >= 0 else []
         args, kwargs = (
             words.get(word, given[place] if len(given) > place else None)
@@ -569,7 +558,7 @@ def _out_of_view(flow: ValueFlow, place: UsePlace, call: ast.Call, name: str, us
             [GivenValue(args, is_starred=True)] if args is not None else [],
             [(None, kwargs)] if kwargs is not None else [],
         )
-    elif method in _CALL_WITH_ELEMENTS:
+    elif method in CALL_WITH_ELEMENTS:
         is_starred, step = "starmap" in method, ANY_ITEM if name in MAKE_TREES else ELEMENT
         found = CallArguments([GivenValue(each.value.done(step), is_starred) for each in after])
     elif method == "add_done_callback" and isinstance(call.func, ast.Attribute):

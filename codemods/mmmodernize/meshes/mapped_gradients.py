@@ -14,17 +14,17 @@ from mmmodernize.meshes.code_in_view import CodeSearch, EnteredCode
 from mmmodernize.types.array_functions import COLLECTIVES, CONTROL_FLOW
 from mmrewrite.codemod.array_methods import ARRAY_METHODS
 from mmrewrite.project.uses import ModuleUses
+from mmrewrite.values.array_libraries import GRADIENTS
 from mmrewrite.values.flow import ValueFlow
 from mmrewrite.values.value import ELEMENT, Access, By, Decorated, Function, Unknown, Value, item
 
-_DIFFERENTIATE = frozenset(
+_DIFFERENTIATE = GRADIENTS.union(
     f"{home}.{name}"
     for home, names in (
-        ("jax", ("grad", "value_and_grad", "vjp", "jvp", "linearize", "jacfwd", "jacrev", "jacobian", "hessian")),
+        ("jax", ("vjp", "jvp", "linearize", "jacfwd", "jacrev", "jacobian", "hessian")),
         ("flax.linen", ("grad", "value_and_grad", "vjp", "jvp")),
-        ("flax.nnx", ("grad", "value_and_grad")),
         ("haiku", ("grad", "value_and_grad")),
-        ("equinox", ("filter_grad", "filter_value_and_grad", "filter_vjp", "filter_jvp")),
+        ("equinox", ("filter_vjp", "filter_jvp")),
     )
     for name in names
 )

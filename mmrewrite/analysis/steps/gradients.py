@@ -11,21 +11,11 @@ from mmrewrite.codemod.site import Site
 from mmrewrite.directives.vocabulary import STATEMENT, kind_of
 from mmrewrite.source.jit_kinds import JIT
 from mmrewrite.source.names import Binding, Scope
+from mmrewrite.values.array_libraries import GRADIENTS
 from mmrewrite.values.callees import callees
 from mmrewrite.values.flow import ValueFlow, values_of
 from mmrewrite.values.names import reaching
 from mmrewrite.values.value import Access, By, CallArguments, Value
-
-GRADIENTS = frozenset(
-    (
-        "jax.grad",
-        "jax.value_and_grad",
-        "flax.nnx.grad",
-        "flax.nnx.value_and_grad",
-        "equinox.filter_grad",
-        "equinox.filter_value_and_grad",
-    )
-)
 
 
 @dataclass(frozen=True, eq=False)
