@@ -190,18 +190,13 @@ def trace_layers(
         return document
 
 
-def suggest(
-    wanted: Wanted,
-    program: RewrittenProgram,
-    tell: Tell = untold,
-    files: Mapping[str, SourceFile] | None = None,
-) -> Suggested:
-    """Compare plans for a rewritten program; messages speak of lines of `files`, if there are any.
+def suggest(wanted: Wanted, program: RewrittenProgram, tell: Tell = untold) -> Suggested:
+    """Compare plans for a rewritten program.
 
     Raises:
         NotRun: If it cannot be built, imported or traced, or nothing divides the devices.
     """
-    return compared(wanted, trace_layers(wanted, program, tell, files))
+    return compared(wanted, trace_layers(wanted, program, tell))
 
 
 def time_layer(

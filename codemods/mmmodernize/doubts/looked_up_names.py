@@ -64,8 +64,8 @@ def _raising(module: ModuleUses, place: ast.expr) -> str | None:
     """The name that is gone and that a `getattr` without a default asks a module for by this text."""
     match module.parents.get(place):
         case ast.Call(args=[owner, ast.Constant(value=str(text)) as asked]) as call if asked is place:
-            name = f"{_name_of(module, owner)}.{text}"
-            known = old_names().get(name) if _name_of(module, call.func) == "builtins.getattr" else None
+            name = f"{module.full_name(owner)}.{text}"
+            known = old_names().get(name) if module.full_name(call.func) == "builtins.getattr" else None
             return name if known is not None and known.is_gone else None
         case _:
             return None
@@ -90,7 +90,7 @@ def homes_asked(module: ModuleUses, node: ast.expr, places: Iterable[str]) -> It
         for target in _targets(call) if isinstance(call, ast.Call) else ():
             yield from _modules(module, target)
     elif isinstance(holder, ast.Call) and node in holder.args:
-        function = _name_of(module, holder.func)
+        function = module.full_name(holder.func)
         if function in ("operator.attrgetter", "operator.itemgetter") or (
             function == "operator.methodcaller" and holder.args[0] is node
         ):
@@ -116,13 +116,13 @@ def _of_table(module: ModuleUses, table: ast.expr, places: Iterable[str]) -> Ite
         table = binding.value if binding is not None and binding.value is not None else table
     if isinstance(table, ast.Attribute) and table.attr == "__dict__":
         yield from _modules(module, table.value, places)
-    elif isinstance(table, ast.Call) and table.args and _name_of(module, table.func) == "builtins.vars":
+    elif isinstance(table, ast.Call) and table.args and module.full_name(table.func) == "builtins.vars":
         yield from _modules(module, table.args[0], places)
 
 
 def _modules(module: ModuleUses, node: ast.expr, places: Iterable[str] = ()) -> Iterator[str]:
     """The module that an expression is, or else all that it may be."""
-    found = _name_of(module, node) or module_by_name(module, node)
+    found = module.full_name(node) or module_by_name(module, node)
     if found is not None:
         yield found
     else:
@@ -196,7 +196,7 @@ def asked_for(module: ModuleUses, node: ast.AST) -> Iterator[ast.expr]:
     elif isinstance(node, ast.Call):
         own = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
         is_renamed = len(node.args) == 2 and isinstance(node.func, ast.Name) and own not in _LOOK_UP
-        if own in _LOOK_UP or (is_renamed and _name_of(module, node.func) == "builtins.getattr"):
+        if own in _LOOK_UP or (is_renamed and module.full_name(node.func) == "builtins.getattr"):
             given = [*node.args[:2], *(keyword.value for keyword in node.keywords if keyword.arg in _NAME_WORDS)]
             yield from (each for each in given if not isinstance(each, ast.Constant))
 
@@ -219,10 +219,10 @@ _BY_FULL_NAME = frozenset(
 
 def takes_full_names(module: ModuleUses, call: ast.Call) -> bool:
     """Whether a call takes a full name; `monkeypatch.setattr` and `mocker.patch` do where they are called so."""
-    if _name_of(module, call.func) in _BY_FULL_NAME:
+    if module.full_name(call.func) in _BY_FULL_NAME:
         return True
     is_method = isinstance(call.func, ast.Attribute) and call.func.attr in ("delattr", "patch", "setattr")
-    return is_method and _name_of(module, call.func) is None
+    return is_method and module.full_name(call.func) is None
 
 
 def words_of(string: ast.Constant) -> Sequence[str]:
@@ -242,7 +242,7 @@ def _of_getattr_as_a_value(
     """Strings that `map(getattr, ...)` or `partial(getattr, jax)` may look up."""
     for head in module.heads.get("getattr", ()):
         is_given = isinstance(module.parents[head], ast.Call) and module.call_at(head) is None
-        if not is_given or _name_of(module, head) != "builtins.getattr":
+        if not is_given or module.full_name(head) != "builtins.getattr":
             continue
         for node in module.strings:
             full = _old_name(passed.places, str(node.value), names)
@@ -261,12 +261,12 @@ def _of_patched_keywords(
     if isinstance(call.func, ast.Attribute):
         own = call.func.attr
     else:
-        named = _name_of(module, call.func) if call.args and call.keywords else None
+        named = module.full_name(call.func) if call.args and call.keywords else None
         own = named.rpartition(".")[2] if named is not None and named != "builtins.dict" else ""
     if own in ("multiple", "dict"):
         for target in _targets(call):
             text = text_of(module, target)
-            found = _name_of(module, target) or module_by_name(module, target) or text
+            found = module.full_name(target) or module_by_name(module, target) or text
             homes += [found.removesuffix(".__dict__")] if found is not None else []
             homes += _of_table(module, target, passed.places)
     elif own in ("update", "setdefault") and isinstance(call.func, ast.Attribute):
@@ -319,7 +319,7 @@ def _of_added_globals(
     if not places:
         return
     for head, chain in module.chains:
-        if module.scope_of(head).owner(head.id) is None and _name_of(module, head) is None:
+        if module.scope_of(head).owner(head.id) is None and module.full_name(head) is None:
             for node in reversed(chain):
                 full = _old_name(passed.homes, dotted_name(node) or "", names)
                 if full is not None:
@@ -334,7 +334,7 @@ def adds_names(module: ModuleUses) -> Sequence[int]:
         for call in module.nodes_of(ast.Call)
         if not call.args
         and isinstance(module.parents[call], ast.Attribute | ast.Subscript)
-        and _name_of(module, call.func) in _OWN_TABLES
+        and module.full_name(call.func) in _OWN_TABLES
     ]
 
 
@@ -349,7 +349,3 @@ def _in_run_text(module: ModuleUses, call: ast.Call, names: Collection[str]) -> 
             full = _old_name(homes, word, names)
             if full is not None:
                 yield part, f"it may be `{full}`, in text that is run; write what takes its place"
-
-
-def _name_of(module: ModuleUses, node: ast.expr) -> str | None:
-    return module.full_name(node)

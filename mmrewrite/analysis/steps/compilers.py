@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from mmrewrite.codemod.site import Site
 from mmrewrite.source.jit_kinds import JIT, JIT_KINDS
-from mmrewrite.source.names import Scope
 from mmrewrite.values.flow import values_of
 from mmrewrite.values.value import Value
 
@@ -47,7 +46,7 @@ class Compiler:
         return first if not others else ()
 
 
-def compiler(site: Site, node: ast.expr, scope: Scope | None = None) -> Compiler | None:
+def compiler(site: Site, node: ast.expr) -> Compiler | None:
     """An expression as the function that compiles, None if it is another function.
 
     Refuses an expression that may be one of them or something else.
@@ -76,7 +75,7 @@ def compiler(site: Site, node: ast.expr, scope: Scope | None = None) -> Compiler
             "one of them",
             node,
         )
-    return Compiler(node, frozenset(found.answers), site.resolve(node, scope) == JIT)
+    return Compiler(node, frozenset(found.answers), site.resolve(node) == JIT)
 
 
 def curried(site: Site, maker: ast.Call) -> tuple[Compiler, Sequence[ast.keyword]] | None:

@@ -54,7 +54,7 @@ def platform_started() -> str | None:
 class KeyValueClient(Protocol):
     """The part of JAX's distributed client that keeps texts for all processes. Its errors are `JaxRuntimeError`s."""
 
-    def key_value_set(self, key: str, value: str, allow_overwrite: bool = False) -> None:
+    def key_value_set(self, key: str, value: str) -> None:
         """Set a text; an error ("ALREADY_EXISTS") if there is one and it may not be overwritten."""
 
     def blocking_key_value_get(self, key: str, timeout_in_ms: int) -> str:

@@ -40,18 +40,17 @@ class Exchange:
             raise RuntimeError(_NOT_INITIALISED)
         self._client = found
 
-    def put(self, key: str, value: str, *, replace: bool = False) -> None:
+    def put(self, key: str, value: str) -> None:
         """Leave a text under a key.
 
         Args:
             key: Parts of it are separated by slashes.
             value: The text.
-            replace: Whether there may be one already.
 
         Raises:
             jax.errors.JaxRuntimeError: If the coordinator cannot be reached, or the key is taken.
         """
-        self._client.key_value_set(f"{_ROOT}/{key}", value, allow_overwrite=replace)
+        self._client.key_value_set(f"{_ROOT}/{key}", value)
 
     def get(self, key: str, timeout: float) -> str:
         """The text under a key; waits until there is one.

@@ -24,7 +24,7 @@ class OneText(Exchange):
     def __init__(self):
         pass
 
-    def put(self, key, value, *, replace=False):
+    def put(self, key, value):
         FILE.write_text(value)
         if FAULT == "late":
             return

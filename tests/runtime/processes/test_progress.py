@@ -158,8 +158,8 @@ class Store:
         self.texts = {}
         self.asked = 0
 
-    def key_value_set(self, key, value, allow_overwrite=False):
-        if key in self.texts and not allow_overwrite:
+    def key_value_set(self, key, value):
+        if key in self.texts:
             raise jax.errors.JaxRuntimeError(f"ALREADY_EXISTS: key {key} already exists.")
         self.texts[key] = value
 
@@ -190,12 +190,11 @@ def test_texts_are_left_under_names_of_their_own():
     exchange.put("at/0", "here")
     with pytest.raises(jax.errors.JaxRuntimeError, match="ALREADY_EXISTS"):
         exchange.put("at/0", "there")
-    exchange.put("at/0", "there", replace=True)
     exchange.put("at/1", "too")
     exchange.put("attic/1", "other")
-    assert store.texts["mmruntime/at/0"] == "there"
-    assert exchange.get("at/0", 1) == exchange.look("at/0") == "there"
-    assert exchange.folder("at") == {"0": "there", "1": "too"}
+    assert store.texts["mmruntime/at/0"] == "here"
+    assert exchange.get("at/0", 1) == exchange.look("at/0") == "here"
+    assert exchange.folder("at") == {"0": "here", "1": "too"}
     exchange.drop("at")
     assert exchange.look("at/0") is None
     assert exchange.folder("attic") == {"1": "other"}
