@@ -324,9 +324,18 @@ class ValueFlow:
         return True
 
     def _replaced(self, value: Value, name: str) -> Iterator[Value | Unknown]:
-        """What the project puts in the place of something of a library: `jax.sharding.Mesh = lock`."""
+        """What the project puts in the place of something of a library, or of an object that it makes.
+
+        `jax.sharding.Mesh = lock`, `args = parser.parse_args()` and `args.mesh = mesh`.
+        """
         for store, rest in self.replacing(name):
             yield from self.stored(store, (*rest, *value.path), None)
+        for place, step in enumerate(value.path):
+            if place and step.kind is By.ATTRIBUTE:
+                owner = value._replace(path=value.path[:place]).outside
+                for store in self.stores.of_modules(step.what):
+                    if owner in self._owners(store):
+                        yield from self.stored(store, value.path[place + 1 :], None)
 
     def set_elsewhere(
         self, module: ModuleUses, own: str, name: str | None = None, *, by_any_text: bool = False
@@ -382,7 +391,7 @@ class ValueFlow:
                 self._owning[store] = (found,)
             else:
                 target = Value(store.module, store.target)
-                named = self.may(target, lambda value: value.outside if not value.path else None)
+                named = self.may(target, _made_outside)
                 self._owning[store] = frozenset(named.answers)
         return self._owning[store]
 
@@ -754,6 +763,11 @@ def _place(value: Value, came: Mapping[Value, Value]) -> str:
             return ""
         value = came[value]
     return _line(value)
+
+
+def _made_outside(value: Value) -> str | None:
+    """The full name of something out of the project, or of what it makes, if that is where a value ends."""
+    return value.outside if not value.path or not library.is_followed(f"{value.head}") else None
 
 
 def _text(value: Value) -> str | None:

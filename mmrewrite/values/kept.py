@@ -28,7 +28,8 @@ class _ModuleRead(NamedTuple):
     home: str | None
 
 
-_OF_PYTHON = sys.stdlib_module_names | {"builtins", "typing_extensions"}
+# But for `parser.set_defaults(run=f)`, with `args.run(args)` later.
+_OF_PYTHON = (sys.stdlib_module_names | {"builtins", "typing_extensions"}) - {"argparse"}
 
 
 class TakenOut(NamedTuple):

@@ -202,13 +202,16 @@ def given_to(value: Value) -> Iterator[Value]:
 
 
 def inside(flow: ValueFlow, value: Value) -> Iterator[Value]:
-    """What a function out of view may get out of its arguments: what a container holds, a function or class returns."""
-    if value.path:
+    """What a function out of view may get out of its arguments: what a container holds, a function or class returns.
+
+    What neither has itself is asked of that.
+    """
+    if value.path and value.path[0].kind not in (By.ATTRIBUTE, By.ENTERED):
         return
     if isinstance(value.head, CONTAINERS):
-        yield value.done(ANY_ITEM)
+        yield value._replace(path=(ANY_ITEM, *value.path))
     elif isinstance(value.head, Function | ast.Lambda | ast.ClassDef):
-        yield value.done(Access(By.CALL, flow.no_arguments))
+        yield value._replace(path=(Access(By.CALL, flow.no_arguments), *value.path))
 
 
 def of_outside(flow: ValueFlow, value: Value) -> _Found:
