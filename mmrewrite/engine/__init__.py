@@ -2,7 +2,9 @@
 
 Files and codemods come in, a `Rewrite` for each file goes out; nothing is printed. `decide` decides by region, `draft`
 runs the codemods on a module, `self_check` compares the result with what was meant. Notebooks are modules by way of
-`notebook`. The public names are loaded on first use (PEP 562), since the command line starts without LibCST.
+`notebook`. Hints that stand or fall together are `regions`; imports that go with hints are `hint_imports`, and stay in
+order by `sorted_imports`; no comment is lost by `comment_places`; several processes are `workers`. The public names are
+loaded on first use (PEP 562), since the command line starts without LibCST.
 """
 
 from __future__ import annotations

@@ -4,5 +4,6 @@ The server process (`server`) speaks the protocol; everything that reads sources
 so that no keystroke waits for it. Neither runs the user's code or writes a file.
 
 A request comes in, an answer in positions of the protocol goes out: its text (of a diagnostic, a hover, an edit) is
-made in `workspace`, its shape for the editor in `server`. What may be written next is `completion`.
+made in `workspace`, its shape for the editor in `server`. What may be written next is `completion`. Code actions that
+suggest hints are `suggestion`.
 """

@@ -7,5 +7,5 @@ what layers cost, `devices` has records of accelerators, `model` prices one plan
 writes one, `history` remembers that one was better.
 
 A new kind of accelerator is a record of `devices.toml`; what a plan may choose is in `model` and `search`; where a hint
-may stand is in `candidates`.
+may stand is in `candidates`. What would save memory is `savings`.
 """

@@ -3,6 +3,7 @@
 The name of a module is that of its format, with hyphens for underscores: `json.py` is `--format json`. Its `RENDERERS`
 map the names of commands to functions from the command's result to the whole output. The package is walked, so a format
 that is added needs a file here; one that is JSON is named in `terminal.output` too, one that shows plans in `session`.
+What several formats show alike is in the modules with an underscore: a review (`_review`), its evidence, an upgrade.
 """
 
 from __future__ import annotations
