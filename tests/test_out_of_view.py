@@ -428,3 +428,24 @@ def test_axes_that_another_file_may_mean_explicit_are_not_guessed() -> None:
     result, _ = modernize_project(source_files(files), REGISTRY, load=lambda _: None)
     assert not result.changed
     assert "`reshard` of b.py" in result.refusals[0].reason
+
+
+# Objects of JAX come to files that do not name it.
+WITHOUT_JAX = {
+    "import jax\nx = jax.jit(len).lower(1).compile()\n": ("x.input_layouts()", "x.cost_analysis()[0]"),
+    "import jax\nx = jax.sharding.NamedSharding(m, s)\n": ("x.is_compatible_aval((8,))", "x.memory_kind"),
+    "import jax\nx = jax.pmap(len)(1)\n": ("x.addressable_data(0)", "x.device()"),
+    "import jax\nfrom flax.core import FrozenDict\nx = FrozenDict({})\n": ("x.unfreeze()", "isinstance(x, FrozenDict)"),
+    "from jax.experimental.custom_partitioning import custom_partitioning as p\n@p\ndef x(y): ...\n": (
+        "x.def_partition(partition=f, infer_sharding_from_operands=g)",
+    ),
+}
+
+
+@pytest.mark.parametrize("made", WITHOUT_JAX)
+def test_what_comes_to_a_file_that_does_not_name_jax_is_told(made: str) -> None:
+    for use in WITHOUT_JAX[made]:
+        files = {"a.py": made.encode(), "b.py": f"from a import FrozenDict, x\n{use}\n".encode()}
+        loaded = {f"./{path}": data for path, data in files.items()}
+        _, result = modernize_project(source_files(files), REGISTRY, load=loaded.get)
+        assert result.changed or result.refusals or result.left, use

@@ -160,12 +160,12 @@ def call_out_of_view(flow: ValueFlow, place: UsePlace) -> ast.Call | None:
 def _is_call(module: ModuleUses, function: ast.Attribute) -> bool:
     """Whether a read of a method that enters a mesh is a call in which the mesh is seen."""
     call = module.call_at(function)
-    if call is None or module.full_name(function) is not None:
+    if call is None or call.keywords:
         return False
-    if function.attr == "__enter__":
-        # Of a class it would be `type(mesh).__enter__(mesh)`.
-        return not call.args
-    return len(call.args) == 1 and not call.keywords and not isinstance(call.args[0], ast.Starred)
+    # Of a class it would be `ExitStack.enter_context(stack, mesh)`.
+    return len(call.args) == (function.attr != "__enter__") and not any(
+        isinstance(each, ast.Starred) for each in call.args
+    )
 
 
 class _TodaysContexts(MeshValues):

@@ -142,6 +142,24 @@ class ModernizeContext:
 
         return self.project.once(("mentions", word), find)
 
+    def name_of(self, module: ModuleUses, node: ast.expr) -> str | None:
+        """The full name of what is out of the project or defined in it; what else of that has a name is a value."""
+        name, project, facts = module.full_name(node), self.project, module.facts
+        is_value = name is not None and project.holds(name, facts) and project.definition(name, facts) is None
+        return None if is_value else name
+
+    def is_beside(self, module: ModuleUses, *packages: str) -> bool:
+        """Whether a module, what it imports or what imports it names a package, so that objects of it may come."""
+        if not module.roots.isdisjoint(packages):
+            return True
+
+        def find() -> bool:
+            facts = module.facts
+            tied = (*self.project.connected(facts), *self.project.imported_by([facts]).values())
+            return any(not self.flow.uses_of(each).roots.isdisjoint(packages) for each in tied)
+
+        return self.project.once(("beside", packages, module), find)
+
     @cached_property
     def _below(self) -> Mapping[str, Sequence[str]]:
         return _below_each(tuple(self.owners))

@@ -53,17 +53,17 @@ class KeepFrozenDicts(ModernizeCodemod):
     @classmethod
     def may_be_in(cls, data: bytes) -> bool:
         """Whether a file has a method that no other class has, or names Flax and one of the others."""
-        return (b"jax" in data and b".unfreeze" in data) or (b"flax" in data and super().may_be_in(data))
+        return b".unfreeze" in data or (b"flax" in data and super().may_be_in(data))
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
-        """Calls of the methods in modules that import Flax, and those of `unfreeze` in what imports JAX alone."""
+        """Calls of the methods in modules that import Flax, and those of `unfreeze` beside that and JAX."""
         methods = _METHODS if "flax" in module.roots else ("unfreeze",)
-        if module.roots.isdisjoint(("flax", "jax")):
+        if not context.is_beside(module, "flax", "jax"):
             return
         for node in module.nodes_of(ast.Call):
             if isinstance(node.func, ast.Attribute) and node.func.attr in methods:
-                is_name = module.full_name(node.func) is not None
+                is_name = context.name_of(module, node.func) is not None
                 is_meant = _is_of_frozen(module, node, node.func) and not _is_asked_for(module, node.func.value)
                 if not is_name and is_meant:
                     yield Location(module, node)

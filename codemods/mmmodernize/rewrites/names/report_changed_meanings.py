@@ -42,6 +42,8 @@ _ATTENTIONS = frozenset(
     f"flax.linen.{name}" for name in ("MultiHeadDotProductAttention", "MultiHeadAttention", "SelfAttention")
 )
 _CLIENT, _NAMES, _COST = "TFRT_CPU", "sharding_names", "cost_analysis"
+# What may be asked of an object that comes to a file which names no package.
+_MEMBERS = _SHARDS | {"device", "get_bind_params", _COST, _NAMES}
 _STOPPING = "flax.training.early_stopping.EarlyStopping"
 _DICTIONARIES = frozenset(
     (
@@ -127,7 +129,8 @@ class ReportChangedMeanings(ModernizeCodemod):
             if row.is_common:
                 seen.add(id(row))
             yield Location(module, use.node, use)
-        if not module.roots.isdisjoint(("jax", "flax", "orbax")):
+        is_named = not module.roots.isdisjoint(("jax", "flax", "orbax")) or module.uses_any(FROZEN_DICTS)
+        if is_named or (not _MEMBERS.isdisjoint(module.attributes) and context.is_beside(module, "jax", "flax")):
             for node in module.nodes_of(*_kinds_of_nodes(module)):
                 kind = _kind(context, module, node)
                 if kind is not None and kind != "protocol":
@@ -238,7 +241,7 @@ def _kind(context: ModernizeContext, module: ModuleUses, node: ast.AST) -> str |
             is_one = owner == PMAP_RESULT or (owner is None and _maps(module))
             is_told = is_one or (classes.may_be_mapped(module, node.value) and not _squeezes(module, node))
             return "shards" if is_told else None
-        is_of_nnx = node.attr == _NAMES and any(item.name.startswith("flax") for item in module.imported)
+        is_of_nnx = node.attr == _NAMES and context.is_beside(module, "flax")
         return "names" if is_of_nnx else None
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and node.slice.value == 0:
         value = node.value
@@ -259,10 +262,8 @@ def _kind(context: ModernizeContext, module: ModuleUses, node: ast.AST) -> str |
     if relative_path(context, module, node) is not None:
         return "path"
     if isinstance(node.func, ast.Attribute) and node.func.attr == "device" and not node.args and not node.keywords:
-        name = module.full_name(node.func)
-        # An attribute of something of the project may be an array.
-        resolved = name is not None and not context.project.holds(name, module.facts)
-        return "device" if "jax" in module.roots and not resolved and "device" not in module.methods else None
+        is_one = "device" not in module.methods and context.name_of(module, node.func) is None
+        return "device" if is_one and context.is_beside(module, "jax") else None
     called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
     if called in _CLASS_TESTS and len(node.args) > 1:
         return "frozen" if _asks_for_frozen(module, node.args[1]) and not _thaws(module, node) else None

@@ -277,7 +277,7 @@ class _Objects:
     def __init__(self, context: ModernizeContext) -> None:
         self._packages = frozenset[str]().union(*(module.roots for module in context.modules.values()))
         self._own, self._classes = context.analysis(OwnMembers).names, context.analysis(ValueClasses)
-        self._project = context.project
+        self._project, self._name_of = context.project, context.name_of
 
     def method(self, module: ModuleUses, call: ast.AST | None) -> tuple[str | None, bool]:
         """The full name of a method that is called with other arguments today, if a call is one; whether it is certain.
@@ -288,7 +288,7 @@ class _Objects:
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
             return None, False
         attr = call.func.attr
-        if attr not in _methods() or module.full_name(call.func) is not None:
+        if attr not in _methods() or self._name_of(module, call.func) is not None:
             return None, False
         owner = self._classes.of(module, call.func.value)
         if owner in _OF_OTHERS or (owner is not None and self._project.defines(owner, module.facts)):
@@ -306,7 +306,7 @@ class _Objects:
         names = _names()
         if node.attr not in names or node.attr in _MEMBERS_OF_OTHERS or node.attr in module.methods:
             return None
-        full = module.full_name(node)
+        full = self._name_of(module, node)
         if full is not None:
             # Of the class itself, as `ad.Zero.from_value(x)`.
             home = full.rpartition(".")[0]

@@ -34,8 +34,9 @@ class RenameShardingMethods(ModernizeCodemod):
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
-        """The attribute, in modules that import JAX."""
-        if "jax" not in module.roots or any(_OLD in other.methods for other in context.modules.values()):
+        """The attribute, in modules beside JAX."""
+        is_own = any(_OLD in other.methods for other in context.modules.values())
+        if is_own or not context.is_beside(module, "jax"):
             return
         for node in module.attributes.get(_OLD, ()):
             if isinstance(node.ctx, ast.Load):

@@ -60,16 +60,16 @@ class ReplaceLayouts(ModernizeCodemod):
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
-        """Uses of the classes, and attributes in modules that import JAX and define none of that name."""
+        """Uses of the classes, and attributes in modules beside JAX that define none of that name."""
         meaning, own = _meaning(module), context.analysis(OwnMembers).names
         for use in module.uses(cls.names):
             if use.name != _LAYOUT or meaning != "today" or _is_old(module, use.node):
                 yield Location(module, use.node, use)
-        if "jax" not in module.roots:
+        if not context.is_beside(module, "jax"):
             return
         for node in module.nodes_of(ast.Attribute):
             if isinstance(node.ctx, ast.Load) and node.attr not in own:
-                is_layout = meaning == "old" and node.attr == "layout" and not _is_module(module, node)
+                is_layout = meaning == "old" and node.attr == "layout" and context.name_of(module, node) is None
                 if node.attr in _ATTRIBUTES or is_layout:
                     yield Location(module, node)
 
@@ -127,11 +127,6 @@ class ReplaceLayouts(ModernizeCodemod):
         if node.attr in _METHODS and call is not None and not call.args:
             # It was a method up to JAX 0.4.
             site.drop_brackets(call)
-
-
-def _is_module(module: ModuleUses, node: ast.Attribute) -> bool:
-    """Whether an attribute stands for a name of a module, such as that of `jax.experimental.layout`."""
-    return module.full_name(node) is not None
 
 
 def _is_old(module: ModuleUses, function: ast.expr) -> bool:

@@ -8,8 +8,7 @@ the first call of the function raises.
 
 To check: each report; nothing is written.
 
-Refused: every `def_partition` with such a callback and without `sharding_rule=`, in modules that use
-`custom_partitioning`.
+Refused: every `def_partition` with such a callback and without `sharding_rule=`, in modules beside JAX.
 See https://docs.jax.dev/en/latest/jax.experimental.custom_partitioning.html for rules.
 """
 
@@ -23,7 +22,6 @@ from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.sites.site import Location, ModernizeContext
 from mmrewrite.project.uses import ModuleUses
 
-_DECORATOR = "jax.experimental.custom_partitioning.custom_partitioning"
 _CALLBACKS = frozenset(("infer_sharding_from_operands", "propagate_user_sharding"))
 
 
@@ -38,8 +36,7 @@ class ReportPartitionCallbacks(ModernizeCodemod):
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Calls of `def_partition` with a callback and without a rule."""
-        is_imported = any(item.name.endswith("custom_partitioning") for item in module.imported)
-        if not is_imported and not module.uses_any((_DECORATOR,)):
+        if not context.is_beside(module, "jax"):
             return
         for node in module.nodes_of(ast.Call):
             if not isinstance(node.func, ast.Attribute):
