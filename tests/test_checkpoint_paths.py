@@ -79,6 +79,21 @@ def test_what_else_a_relative_path_may_be_is_told(path: str, reason: str) -> Non
     assert told(f"{HEAD}import contextvars\nsaver.save({path}, state)\n") == ([], [said])
 
 
+# A setting that is looked up by its path, step by step.
+SETTINGS = (
+    "x = config\nfor name in 'a.folder'.split('.'):\n    x = getattr(x, name)\n",
+    "import functools\nx = functools.reduce(getattr, ['a', 'folder'], config)\n",
+    "import functools\nx = functools.reduce(lambda d, k: d[k], ['a', 'b'], {'a': {'b': 'ckpt'}})\n",
+)
+
+
+@pytest.mark.parametrize("lookup", SETTINGS)
+def test_a_step_that_no_text_has_is_not_taken_of_a_path(lookup: str) -> None:
+    config = "class C:\n    pass\nconfig = C()\nconfig.a = C()\nconfig.a.folder = 'ckpt'\n"
+    lines, notes = told(f"{HEAD}{config}{lookup}saver.save(x, state)\n")
+    assert len([*lines, *notes]) == 1
+
+
 def test_the_advice_is_for_what_the_path_is() -> None:
     assert told(HEAD + 'if restored(checkpoints.restore_checkpoint("~/a", state)):\n    pass\n')[1] == [
         "; if Orbax wrote the checkpoint, pass `os.path.expanduser(...)` of it"

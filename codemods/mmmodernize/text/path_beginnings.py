@@ -104,7 +104,7 @@ def _told(flow: ValueFlow, value: Value | None) -> str:
 def _of_value(flow: ValueFlow, value: Value, depth: int) -> PathBeginning | None:
     """What a value begins with, None where the values behind it say so; an empty text if that is not seen."""
     head, path = value.head, value.path
-    if path and isinstance(head, ast.Constant) and head.value is None:
+    if path and isinstance(head, ast.Constant) and (head.value is None or not _is_of_text(path[0])):
         return None
     if path and isinstance(head, ast.Constant | ast.JoinedStr | ast.BinOp) and not flow.behind(value):
         return _of_method(flow, value, depth) or PathBeginning("")
@@ -120,6 +120,11 @@ def _of_value(flow: ValueFlow, value: Value, depth: int) -> PathBeginning | None
     if not isinstance(head, str) or flow.behind(value):
         return None
     return _of_library(flow, value, depth) or PathBeginning("")
+
+
+def _is_of_text(step: Access) -> bool:
+    """Whether a text has what is taken of it; of several values that one may be, another is meant where it has not."""
+    return hasattr(str, step.what) if step.kind is By.ATTRIBUTE else step.kind is By.REST
 
 
 def _of_parts(flow: ValueFlow, value: Value, depth: int) -> PathBeginning | None:
