@@ -49,6 +49,18 @@ GRADIENTS = {
     "    with mesh:\n        step(x)\n        m @ x\n",
     "decorator": "@jax.grad\ndef g(x):\n    return x\ndef train(x):\n    with mesh:\n        step(x)\n        g(x)\n",
     "lookup": "def train(x):\n    with mesh:\n        step(x)\n        getattr(jax, 'grad')(loss)(x)\n",
+    **{
+        call: f"{start}\ndef loss(x):\n    return x\ndef train(x):\n    with mesh:\n        step(x)\n        {call}\n"
+        for start, call in (
+            ("", "jax.api.grad(loss)(x)"),
+            ("from jax.experimental import sparse", "sparse.grad(loss)(x)"),
+            ("from jax.scipy.optimize import minimize", "minimize(loss, x, method='BFGS')"),
+            ("", "jax.linear_transpose(loss, x)(x)"),
+            ("import optax", "optax.lbfgs().update(x, x, x, value=1, grad=x, value_fn=loss)"),
+            ("import rlax", "rlax.unheard_of(x, loss)"),
+            ("import equinox", "equinox.filter_hessian(loss)(x)"),
+        )
+    },
 }
 IMPORTS = "import bisect, concurrent.futures, re, signal\nimport equinox, numpy, optax, scipy.optimize\n"
 # Functions and methods of libraries that call a function which is not in view.

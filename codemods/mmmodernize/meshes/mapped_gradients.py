@@ -12,23 +12,47 @@ from collections.abc import Iterable
 from mmmodernize.calls.call_forms import given_to
 from mmmodernize.meshes.code_in_view import CodeSearch, EnteredCode
 from mmmodernize.types.array_functions import COLLECTIVES, CONTROL_FLOW
+from mmmodernize.types.libraries import ARRAY_LIBRARIES
 from mmrewrite.codemod.array_methods import ARRAY_METHODS
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.values.array_libraries import GRADIENTS
+from mmrewrite.values.callbacks import may_be_called
+from mmrewrite.values.callees import given_functions
 from mmrewrite.values.flow import ValueFlow
 from mmrewrite.values.value import ELEMENT, Access, By, Decorated, Function, Unknown, Value, item
 
+# Functions that take gradients, or what is made of them. JAX has its own under several homes: `jax.api.grad`.
+_OF_JAX = frozenset(
+    (
+        *(
+            "fwd_and_bwd",
+            "grad",
+            "hessian",
+            "jacfwd",
+            "jacobian",
+            "jacrev",
+            "jet",
+            "jvp",
+            "linear_transpose",
+            "linearize",
+        ),
+        *("minimize", "value_and_grad", "vjp"),
+    )
+)
 _DIFFERENTIATE = GRADIENTS.union(
     f"{home}.{name}"
     for home, names in (
-        ("jax", ("vjp", "jvp", "linearize", "jacfwd", "jacrev", "jacobian", "hessian")),
-        ("flax.linen", ("grad", "value_and_grad", "vjp", "jvp")),
+        *((home, ("grad", "value_and_grad", "vjp", "jvp")) for home in ("flax.linen", "flax.core.lift", "flax.core")),
+        ("flax.nnx", ("vjp", "jvp")),
         ("haiku", ("grad", "value_and_grad")),
-        ("equinox", ("filter_vjp", "filter_jvp")),
+        ("equinox", ("filter_hessian", "filter_jacfwd", "filter_jacrev", "filter_jvp", "filter_vjp")),
+        ("optax", ("value_and_grad_from_state",)),
+        ("optax.second_order", ("fisher_diag", "hessian_diag", "hvp")),
     )
     for name in names
 )
-
+# The keyword by which `update` of optax is given the function whose gradients a line search takes.
+_OF_SEARCHES = "value_fn"
 PMAP = "jax.pmap"
 # So much code is looked through for the reason that says most.
 _MOST = 200
@@ -95,12 +119,21 @@ class MappedCode(CodeSearch):
     def _stop_at(self, code: EnteredCode, part: ast.AST, value: Value, *, is_handed_on: bool) -> None:
         name = f"{value.head}"
         self._note(name)
-        if name in _DIFFERENTIATE and value.path[0].kind is By.CALL:
+        root, last = name.partition(".")[0], name.rpartition(".")[2]
+        takes_gradients = name in _DIFFERENTIATE or (root == "jax" and last in _OF_JAX)
+        if takes_gradients and value.path[0].kind is By.CALL:
             function = value.path[0].what.first()
             if function is None:
                 self.unseen.append(f"`{name}`")
             else:
                 self.differentiated[function] = None
+            return
+        calls = [step.what for step in value.path if step.kind is By.CALL]
+        self.differentiated |= {each: None for call in calls for word, each in call.keywords if word == _OF_SEARCHES}
+        if calls and last[:1].islower() and root in ARRAY_LIBRARIES:
+            given = (each for each in given_functions(calls[0]) if not may_be_called(name, calls[0], each))
+            # What calls no function may be any that is not known.
+            self.unseen += [f"`{name}`" for each in given if self._flow.must(each, _is_function)]
 
     def _stop(self, text: str) -> None:
         self.unseen.append(text)
@@ -130,6 +163,10 @@ class MappedCode(CodeSearch):
         names = (each for each in ast.walk(head) if isinstance(each, ast.Name))
         owners = (module.scope_of(each).owner(each.id) for each in names)
         return all(owner is None or owner.node is self._mapped for owner in owners)
+
+
+def _is_function(value: Value) -> bool | None:
+    return (isinstance(value.head, Function | ast.Lambda) and not value.path) or None
 
 
 def _never(value: Value) -> None:
