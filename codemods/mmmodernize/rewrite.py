@@ -103,9 +103,9 @@ _SETS = re.compile(
 def _given(files: Sequence[SourceFile], reexports: TakenNames) -> Iterator[str]:
     """The files that may get a value made in another file and use it in a way that matters, and the files between."""
     for holds, does in _GIVEN:
-        holding = [file.path for file in files if holds.search(file.data)]
-        doing = [file.path for file in files if not holds.search(file.data) and does.search(file.data)]
-        if holding and doing:
+        holding = {file.path for file in files if holds.search(file.data)}
+        doing = [file.path for file in files if file.path not in holding and does.search(file.data)] if holding else ()
+        if doing:
             # A file that imports both may hand it on.
             yield from reexports.between(reexports.between(holding, [file.path for file in files]), doing)
 
