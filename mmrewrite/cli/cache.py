@@ -38,30 +38,35 @@ class Watched:
     Attributes:
         selection: The files of the run.
         rules: The files that the run ignores.
-        asked: For each question, a hash of its answer.
+        asked: For each question, a hash of its answer, as far as these are noted.
+        is_noted: Whether they are: only results that are kept are compared with them.
         is_kept: Whether the results are kept for the next run.
     """
 
     selection: Selection
     rules: Rules
     asked: dict[str, str] = dataclasses.field(default_factory=dict)
+    is_noted: bool = True
     is_kept: bool = False
 
     def load(self, place: str) -> bytes | None:
         """The bytes of a file that a name leads into, and what a folder holds."""
         data = load_place(place)
-        self.asked[f"load {place}"] = hash_of(data)
+        if self.is_noted:
+            self.asked[f"load {place}"] = hash_of(data)
         return data
 
     def adopt(self, place: str) -> SourceFile | None:
         """The file of the run at a place that imports lead to."""
         file = self.selection.adopt(place, self.rules)
-        self.asked[f"adopt {place}"] = _identity(file)
+        if self.is_noted:
+            self.asked[f"adopt {place}"] = _identity(file)
         return file
 
     def importing(self, wanted: Callable[[bytes], bool]) -> Iterable[SourceFile]:
         """The files of the run that are not selected and pass a test; the answer depends on all of them."""
-        self.asked["all"] = self._all()
+        if self.is_noted:
+            self.asked["all"] = self._all()
         return self.selection.importing(wanted, self.rules)
 
     def _all(self) -> str:
@@ -105,6 +110,7 @@ def cached(
     files = watched.selection.files
     folder = cache_folder(_KIND) if enabled and files else None
     if folder is None:
+        watched.is_noted = False
         return tuple(compute())
     name = _name(engine, settings, (*files, *watched.selection.starring))
     found = _read(folder, name, watched)
