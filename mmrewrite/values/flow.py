@@ -661,12 +661,14 @@ class ValueFlow:
         also: Callable[[Value], Iterable[Value]] | None = None,
     ) -> FoundValues[Answer]:
         """All that a value may be: to report by."""
-        start, before = self._beginning(value, test, also)
+        way = self._beginning(value, test, also)
+        start = way[-1]
         key = (start, test, by_name, also)
         found: FoundValues[Answer] = self._remembered(key, lambda: self._find(start, test, by_name, also))
         if all(found.places.values()):
             return found
-        return found._replace(places={answer: place or _line(before) for answer, place in found.places.items()})
+        line = _line(next((each for each in reversed(way) if _has_line(each)), value))
+        return found._replace(places={answer: place or line for answer, place in found.places.items()})
 
     def _find(
         self,
@@ -691,7 +693,7 @@ class ValueFlow:
 
     def must(self, value: Value, test: Callable[[Value], Answer | None]) -> Answer | None:
         """What a value certainly is, None if the test has no answer or several, or anything is unknown: to edit by."""
-        start, _ = self._beginning(value, test, None)
+        start = self._beginning(value, test, None)[-1]
         found: Answer | None = self._remembered((start, test), lambda: self._find_one(start, test))
         return found
 
@@ -717,12 +719,12 @@ class ValueFlow:
         value: Value,
         test: Callable[[Value], object],
         also: Callable[[Value], Iterable[Value]] | None,
-    ) -> tuple[Value, Value]:
-        """The first value behind another that is more than one way to write it, and the last before that has a line.
+    ) -> Sequence[Value]:
+        """A value and those behind it that are but other ways to write it, up to the first that is more than that.
 
         Each use of `self.mesh` in a method leads to one of these.
         """
-        before = value
+        way = [value]
         for _ in range(_LONGEST_WAY):
             if (
                 isinstance(value.head, str)
@@ -734,8 +736,8 @@ class ValueFlow:
             if len(behind) != 1 or isinstance(behind[0], Unknown):
                 break
             value = behind[0]
-            before = value if _has_line(value) else before
-        return value, before
+            way.append(value)
+        return way
 
 
 def values_of(project: Project) -> ValueFlow:
