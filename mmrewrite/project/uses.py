@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, overload
 
 from mmrewrite.project.facts import Facts
-from mmrewrite.source.names import Binding, Scope
+from mmrewrite.source.names import Binding, Scope, dotted_name
 from mmrewrite.source.spans import span
 from mmrewrite.source.text import expression_in
 from mmrewrite.source.walk import children, walk
@@ -185,16 +185,15 @@ class ModuleUses:
     @cached_property
     def words(self) -> frozenset[str]:
         """The names that code of the module uses, of whatever: what texts and comments say is not among them."""
-        found: set[str] = set()
-        for node in self.nodes_of(ast.Name, ast.Attribute, ast.keyword, ast.alias, ast.ImportFrom):
-            match node:
-                case ast.Name(id=name) | ast.Attribute(attr=name) | ast.keyword(arg=str(name)):
-                    found.add(name)
-                case ast.alias(name=name) | ast.ImportFrom(module=str(name)):
-                    found.update(name.split("."))
-                case _:
-                    pass
-        return frozenset(found)
+        return frozenset(
+            (
+                *(node.id for node in self.nodes_of(ast.Name)),
+                *self.attributes,
+                *(node.arg for node in self.nodes_of(ast.keyword) if node.arg is not None),
+                *(part for node in self.nodes_of(ast.alias) for part in node.name.split(".")),
+                *(part for node in self.nodes_of(ast.ImportFrom) if node.module for part in node.module.split(".")),
+            )
+        )
 
     def in_annotation(self, node: ast.AST) -> bool:
         """Whether a node is part of an annotation, or of a type that stands for itself."""
@@ -296,6 +295,22 @@ class ModuleUses:
         return found
 
     @cached_property
+    def attributes_set(self) -> Sequence[ast.Attribute]:
+        """The places where an attribute is set."""
+        return [node for node in self.nodes_of(ast.Attribute) if isinstance(node.ctx, ast.Store)]
+
+    @cached_property
+    def annotated(self) -> Mapping[ast.AST, Mapping[str, Sequence[ast.expr]]]:
+        """The annotations of attributes in each class: in its body, and where its methods set them."""
+        found: dict[ast.AST, dict[str, list[ast.expr]]] = defaultdict(lambda: defaultdict(list))
+        for node in self.nodes_of(ast.AnnAssign):
+            own, _, name = (dotted_name(node.target) or "").rpartition(".")
+            holders = self.above(node) if own == "self" else [self.parents[node]] if not own else ()
+            for holder in holders:
+                found[holder][name].append(node.annotation)
+        return found
+
+    @cached_property
     def called(self) -> frozenset[str]:
         """The names that are called."""
         calls = (node.func for node in self.nodes_of(ast.Call))
@@ -304,7 +319,7 @@ class ModuleUses:
     @cached_property
     def names_read(self) -> tuple[ast.Name, ...]:
         """Every name that is read."""
-        return tuple(node for node in self.nodes_of(ast.Name) if isinstance(node.ctx, ast.Load))
+        return tuple([node for node in self.nodes_of(ast.Name) if isinstance(node.ctx, ast.Load)])
 
     @cached_property
     def chains(self) -> tuple[tuple[ast.Name, tuple[ast.expr, ...]], ...]:
@@ -335,20 +350,19 @@ class ModuleUses:
     def own_values(self) -> Mapping[tuple[ast.AST, str], Sequence[ast.expr | None]]:
         """The values that a class, or one in it, assigns to an attribute; None for one that cannot be seen."""
         found: dict[tuple[ast.AST, str], list[ast.expr | None]] = defaultdict(list)
-        for node in self.nodes_of(ast.Attribute):
-            if isinstance(node.ctx, ast.Store):
-                statement = self.statement_of(node)
-                is_plain = isinstance(statement, ast.Assign) and statement.targets == [node]
-                value = statement.value if isinstance(statement, ast.Assign) and is_plain else None
-                for holder in self.above(node):
-                    if isinstance(holder, ast.ClassDef):
-                        found[holder, node.attr].append(value)
+        for node in self.attributes_set:
+            statement = self.statement_of(node)
+            is_plain = isinstance(statement, ast.Assign) and statement.targets == [node]
+            value = statement.value if isinstance(statement, ast.Assign) and is_plain else None
+            for holder in self.above(node):
+                if isinstance(holder, ast.ClassDef):
+                    found[holder, node.attr].append(value)
         return found
 
     @cached_property
     def strings(self) -> tuple[ast.Constant, ...]:
         """Every string that is written."""
-        return tuple(node for node in self.nodes_of(ast.Constant) if isinstance(node.value, str))
+        return tuple([node for node in self.nodes_of(ast.Constant) if isinstance(node.value, str)])
 
     @cached_property
     def _dotted_names(self) -> Mapping[tuple[Scope, str], Mapping[str, Sequence[_Place]]]:
@@ -404,6 +418,14 @@ class ModuleUses:
             and any(name == prefix or name.startswith(f"{prefix}.") for prefix in prefixes)
         ]
 
+    def among(self, names: Collection[str]) -> Collection[str]:
+        """Those of some names for which an expression stands."""
+        # A module has few of the names that are asked for, and often more names than those.
+        if isinstance(names, frozenset):
+            return names.intersection(self._meanings)
+        wanted = names.keys() if isinstance(names, Mapping) else names if isinstance(names, Set) else set(names)
+        return self._meanings.keys() & wanted
+
     def uses_any(self, names: Iterable[str]) -> bool:
         """Whether an expression stands for one of `names`."""
         return not self._meanings.keys().isdisjoint(names)
@@ -411,9 +433,7 @@ class ModuleUses:
     def uses(self, names: Collection[str]) -> Iterator[OldNameUse]:
         """Expressions that stand for one of `names`; of two in one chain of attributes the longer."""
         longest: dict[int, tuple[str, str, _Place]] = {}
-        wanted = names.keys() if isinstance(names, Mapping) else names if isinstance(names, Set) else set(names)
-        # A module has few of the names that are asked for, and often more names than those.
-        for name in self._meanings.keys() & wanted:
+        for name in self.among(names):
             for meaning in self._meanings[name]:
                 for place in meaning.places:
                     other = longest.get(place[0])
@@ -432,7 +452,7 @@ class ModuleUses:
                 # package comes by another name.
                 prefixes = accumulate(dotted.split(".")[:-1], "{}.{}".format)
                 modules = (self.facts.names.resolve_dotted(prefix, scope) for prefix in prefixes)
-                is_prefix = any(name.startswith(f"{module}.") and module not in wanted for module in modules)
+                is_prefix = any(name.startswith(f"{module}.") and module not in names for module in modules)
                 written = name if is_prefix else written
             yield OldNameUse(node, name, written, scope, self.statement_of(head))
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from mmrewrite.project.uses import ModuleUses
-from mmrewrite.source.names import dotted_name
 from mmrewrite.source.text import expression_in
 from mmrewrite.values.classes import Definition
 from mmrewrite.values.containers import paths_of_items
@@ -98,7 +96,7 @@ def annotations_of(flow: ValueFlow, value: Value) -> Iterator[Annotation]:
     of_class, steps = _class_of(flow, value)
     if of_class is not None and steps and steps[0].kind is By.ATTRIBUTE:
         for home, definition in flow.bases(*of_class).classes:
-            for found in _declared_by(definition).get(steps[0].what, ()):
+            for found in home.annotated.get(definition, {}).get(steps[0].what, ()):
                 yield Annotation(home, found, steps[1:])
 
 
@@ -183,11 +181,11 @@ def _of_members(flow: ValueFlow, module: ModuleUses, node: ast.expr, path: Path)
     is_asked = bool(path) and path[0].kind in (By.ATTRIBUTE, By.ITEM)
     of_class = flow.class_at(module, node) if is_asked else None
     for home, definition in flow.bases(*of_class).classes if of_class is not None else ():
-        name, rest = path[0].what, path[1:]
+        name, rest, declared = path[0].what, path[1:], home.annotated.get(definition, {})
         if path[0].kind is By.ITEM:
-            place, fields = name.text if name is not None else None, [*_declared_by(definition)]
+            place, fields = name.text if name is not None else None, [*declared]
             name = fields[place] if isinstance(place, int) and place < len(fields) else None
-        yield from (Annotation(home, each, rest) for each in _declared_by(definition).get(name, ()))
+        yield from (Annotation(home, each, rest) for each in declared.get(name, ()))
         for binding in home.facts.names.inner[definition].bindings.get(name, ()):
             if isinstance(binding.node, Function) and binding.node.returns is not None:
                 marks = {flow.full_name(home, each) for each in binding.node.decorator_list}
@@ -220,15 +218,3 @@ def _class_of(flow: ValueFlow, value: Value) -> tuple[Definition | None, Path]:
     if isinstance(head, ast.ClassDef):
         return (module, head), path[1:] if path and path[0].kind is By.CALL else path
     return None, ()
-
-
-@lru_cache(maxsize=4096)
-def _declared_by(definition: ast.ClassDef) -> Mapping[str, Sequence[ast.expr]]:
-    """The annotations of attributes in a class: in its body, and where its methods set them."""
-    found: dict[str, list[ast.expr]] = {}
-    for node in ast.walk(definition):
-        if isinstance(node, ast.AnnAssign):
-            own, _, name = (dotted_name(node.target) or "").rpartition(".")
-            if own == "self" or (not own and node in definition.body):
-                found.setdefault(name, []).append(node.annotation)
-    return found

@@ -94,6 +94,7 @@ class Stores:
 
     def __init__(self, modules: Callable[[], Collection[ModuleUses]]) -> None:
         self._modules = modules
+        self._reads: dict[str, Sequence[tuple[ModuleUses, ast.expr]]] = {}
 
     def of(self, name: str) -> Sequence[Store]:
         """The places that set an attribute of a name."""
@@ -101,7 +102,7 @@ class Stores:
 
     def look_ahead(self) -> None:
         """Find what every process would find for itself otherwise."""
-        _ = self._found, self._reads, self._in_classes, self._importing
+        _ = self._found, self._named, self._in_classes, self._importing
 
     def naming(self, name: str) -> Collection[ModuleUses]:
         """The modules that may name something of another module: they import it, or read an attribute of its name."""
@@ -169,7 +170,14 @@ class Stores:
 
     def reads(self, name: str) -> Sequence[tuple[ModuleUses, ast.expr]]:
         """The places that read an attribute of a name, also by `getattr`."""
-        return self._reads.get(name, ())
+        if name not in self._reads:
+            self._reads[name] = [
+                (module, node)
+                for module, nodes in self._named.get(name, ())
+                for node in nodes
+                if isinstance(node, ast.Call) or isinstance(node.ctx, ast.Load)
+            ]
+        return self._reads[name]
 
     @cached_property
     def names(self) -> Collection[str]:
@@ -210,16 +218,16 @@ class Stores:
         return {module: places for module, places in found.items() if places}
 
     @cached_property
-    def _reads(self) -> Mapping[str, Sequence[tuple[ModuleUses, ast.expr]]]:
-        found: dict[str, list[tuple[ModuleUses, ast.expr]]] = defaultdict(list)
+    def _named(self) -> Mapping[str, Sequence[tuple[ModuleUses, Sequence[ast.Attribute | ast.Call]]]]:
+        """The attributes of each name, and the calls of `getattr` with it, by module."""
+        found: dict[str, list[tuple[ModuleUses, Sequence[ast.Attribute | ast.Call]]]] = defaultdict(list)
         for module in self._modules():
-            for node in module.nodes_of(ast.Attribute):
-                if isinstance(node.ctx, ast.Load):
-                    found[node.attr].append((module, node))
+            for name, nodes in module.attributes.items():
+                found[name].append((module, nodes))
             for head in module.heads.get("getattr", ()):
                 match module.parents[head]:
                     case ast.Call(args=[_, ast.Constant(value=str(name)), *_]) as call if call.func is head:
-                        found[name].append((module, call))
+                        found[name].append((module, [call]))
         return found
 
     @cached_property
@@ -227,15 +235,12 @@ class Stores:
         named: dict[str, list[Store]] = defaultdict(list)
         computed: list[Store] = []
         for module in self._modules():
-            for node in module.nodes_of(ast.Attribute):
-                if isinstance(node.ctx, ast.Store):
-                    named[node.attr].append(Store(module, node, node.value, None, holder_of(module, node.value)))
-                elif node.attr == "__dict__":
+            for node in module.attributes_set:
+                named[node.attr].append(Store(module, node, node.value, None, holder_of(module, node.value)))
+            for node in module.attributes.get("__dict__", ()):
+                if not isinstance(node.ctx, ast.Store):
                     self._by_dictionary(module, node, node.value, named, computed)
-            tables = [
-                *(node for node in module.nodes_of(ast.Attribute) if node.attr == "modules"),
-                *module.heads.get("modules", ()),
-            ]
+            tables = [*module.attributes.get("modules", ()), *module.heads.get("modules", ())]
             for name, store in _set_in_sys_modules(module, tables):
                 named[name].append(store)
             for head in (*module.heads.get("setattr", ()), *module.heads.get("vars", ())):
@@ -256,7 +261,7 @@ class Stores:
             # What a test patches is so while the test runs.
             words = ("__setattr__",) if _is_of_tests(module) else _SETTERS
             setters: list[ast.Attribute | ast.Name] = [*module.heads.get("patch", ())] if "patch" in words else []
-            setters += (node for node in module.nodes_of(ast.Attribute) if node.attr in words)
+            setters += (node for word in words for node in module.attributes.get(word, ()))
             for setter in setters:
                 call = module.parents[setter]
                 if isinstance(call, ast.Call) and call.func is setter and call.args:

@@ -206,11 +206,10 @@ class OutsideReach(WideReach):
 
 def _members_in(module: ModuleUses) -> Iterator[tuple[str, ast.stmt]]:
     """The names by which attributes may lead to the statements of a module."""
-    for node in module.nodes_of(ast.Attribute):
-        if isinstance(node.ctx, ast.Store):
-            statement = module.statement_of(node)
-            if not isinstance(statement, ast.For | ast.With):
-                yield node.attr, statement
+    for node in module.attributes_set:
+        statement = module.statement_of(node)
+        if not isinstance(statement, ast.For | ast.With):
+            yield node.attr, statement
     for definition in module.nodes_of(ast.ClassDef):
         # Methods, and what a class assigns, as in `run = staticmethod(step)`.
         for name, bindings in module.facts.names.inner[definition].bindings.items():

@@ -205,7 +205,7 @@ def lacking_in_copies(module: ModuleUses, context: ModernizeContext) -> Iterator
 def members_of_passed(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone]:
     """Attributes of values that may be modules, by how the project passes these on."""
     passed, rests = context.analysis(PassedModules), context.analysis(_RestsOfNames).homes
-    for node in module.nodes_of(ast.Attribute):
+    for node in module.nodes_of(ast.Attribute) if not module.attributes.keys().isdisjoint(rests.keys()) else ():
         if not isinstance(node.ctx, ast.Load) or isinstance(module.parents[node], ast.Attribute):
             continue
         chain: list[ast.Attribute] = [node]

@@ -123,7 +123,7 @@ class OwnMembers:
         self.names: set[str] = set()
         for module in context.modules.values():
             self.names |= module.methods.keys()
-            self.names |= {node.attr for node in module.nodes_of(ast.Attribute) if isinstance(node.ctx, ast.Store)}
+            self.names |= {node.attr for node in module.attributes_set}
             targets = (node.target for node in module.nodes_of(ast.AnnAssign))
             self.names |= {target.id for target in targets if isinstance(target, ast.Name)}
 

@@ -212,9 +212,11 @@ class NnxVariables:
     def _is_annotated(self) -> bool:
         """Whether the program annotates some variable."""
         return self._partitions or any(
-            any(word.arg == "sharding" for word in call.keywords) and self.is_class(module, call.func)
+            word.arg == "sharding"
+            and isinstance(call := module.parents[word], ast.Call)
+            and self.is_class(module, call.func)
             for module in self._modules.values()
-            for call in module.nodes_of(ast.Call)
+            for word in module.nodes_of(ast.keyword)
         )
 
     @cached_property

@@ -172,10 +172,7 @@ class KeepVariableAnnotations(ModernizeCodemod):
 
 def _is_of_today(module: ModuleUses) -> bool:
     """Whether code of a module uses names of today; what texts and comments say is no evidence."""
-    return any(
-        (node.arg if isinstance(node, ast.keyword) else getattr(node, "attr", None)) in _TODAY
-        for node in module.nodes_of(ast.keyword, ast.Attribute)
-    )
+    return not _TODAY.isdisjoint(module.attributes) or any(word.arg in _TODAY for word in module.nodes_of(ast.keyword))
 
 
 def _changed(statement: ast.AST) -> ast.expr | None:
@@ -204,7 +201,8 @@ class _AnnotationNames:
 
     def __init__(self, context: ModernizeContext) -> None:
         self._flow, self._found = context.flow, dict[ModuleUses, Collection[ast.AST]]()
-        self._is_text = any(_word(each) == "sharding" for module in context.modules.values() for each in module.strings)
+        strings = (each for module in context.modules.values() for each in module.strings)
+        self._is_text = any(each.value == "sharding" for each in strings)
 
     def of(self, module: ModuleUses) -> Collection[ast.AST]:
         """Texts, names for such a text where one is asked for, and keywords."""

@@ -45,7 +45,7 @@ class ReportOldNames(ModernizeCodemod):
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """The uses of names that no other codemod takes, without uses of an alias, which is reported itself."""
-        mine = [name for name, owner in context.owners.items() if owner == "report_old_names"]
+        mine = [name for name in module.among(context.owners) if context.owners[name] == "report_old_names"]
         used = {use.name for use in module.uses(mine)}
         if not used:
             return
