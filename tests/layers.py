@@ -70,7 +70,7 @@ MAY_IMPORT = {
     "mmmodernize.sites": (
         "mmrewrite.results mmrewrite.source mmrewrite.project mmrewrite.values mmrewrite.codemod .names .settings"
     ),
-    "mmmodernize.codemod": "mmrewrite.results mmrewrite.project .sites",
+    "mmmodernize.codemod": "mmrewrite.results mmrewrite.project .names.gate .sites",
     "mmmodernize.calls": "mmrewrite.source mmrewrite.project mmrewrite.values",
     "mmmodernize.meshes.partition_specs": "mmrewrite.source mmrewrite.project .names .sites .calls",
     "mmmodernize.types.libraries": "mmrewrite.source mmrewrite.project",

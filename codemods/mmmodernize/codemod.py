@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
+from mmmodernize.names.gate import once_in
 from mmrewrite.project.uses import ModuleUses, OldNameUse
 from mmrewrite.results import Change
 
@@ -55,16 +57,31 @@ class ModernizeCodemod:
         return (*sorted(names), *cls.extra_markers)
 
     @classmethod
+    @cache
+    def _known_markers(cls) -> tuple[Sequence[bytes], Sequence[bytes]]:
+        """Those that are parts of words, and the others."""
+        known = cls.markers()
+        in_words = [each for each in known if each.replace(b"_", b"a").isalnum()]
+        return in_words, [each for each in known if each not in in_words]
+
+    @classmethod
+    @cache
+    def _known_names(cls) -> frozenset[str]:
+        return frozenset((*cls.names, *cls.moved))
+
+    @classmethod
     def may_be_in(cls, data: bytes) -> bool:
         """The first gate: whether a file with these bytes can have a site."""
-        return any(marker in data for marker in cls.markers())
+        in_words, others = cls._known_markers()
+        once = once_in(data)
+        return any(marker in once for marker in in_words) or any(marker in data for marker in others)
 
     @classmethod
     def may_be_at(cls, module: ModuleUses, context: ModernizeContext) -> bool:
         """The second gate: whether a module, whose names are resolved, can have a site."""
         if cls.in_project and not context.mentions(cls.in_project):
             return False
-        if cls.beside is None or module.uses_any((*cls.names, *cls.moved, *cls.beside)):
+        if cls.beside is None or module.uses_any(cls._known_names()) or module.uses_any(cls.beside):
             return True
         text = module.facts.source.text
         return any(word in text for word in cls.words)
@@ -79,7 +96,7 @@ class ModernizeCodemod:
         """The sites in one module: uses of `names`, and of moved names that no edit of an import replaces."""
         from mmmodernize.sites.site import Location
 
-        for use in module.uses((*cls.names, *cls.moved)):
+        for use in module.uses(cls._known_names()):
             is_written = isinstance(use.node, ast.Attribute) or use.name not in context.moved
             if use.name in cls.names or (use.is_direct and is_written):
                 yield Location(module, use.node, use)

@@ -22,9 +22,7 @@ def uses_any(data: bytes, packages: Iterable[bytes], homes: Mapping[bytes, Colle
 def may_have_old_names(data: bytes) -> bool:
     """Whether a codemod of ours may have a site in a file: what the codemods say together, or more."""
     known = markers()
-    words = words_of(data)
-    # A text repeats its words, so most markers are ruled out with a fraction of it.
-    once = b" ".join(words)
+    words, once = words_of(data), once_in(data)
     if any(all(part in once for part in parts) and marker in data for marker, parts in known.anywhere.items()):
         return True
     found = words & known.homes.keys() if any(package in data for package in known.packages) else ()
@@ -45,6 +43,12 @@ def is_home(word: bytes) -> bool:
 def _homes() -> frozenset[bytes]:
     homes = markers().homes
     return frozenset(homes).union(*(each.split() for each in set(homes.values())))
+
+
+@lru_cache(maxsize=1)
+def once_in(data: bytes) -> bytes:
+    """The words of a text, each once: a text repeats them, so most are ruled out with a fraction of it."""
+    return b" ".join(words_of(data))
 
 
 # Of one file after the other several questions are asked.
