@@ -380,16 +380,14 @@ def _decisions(context: ModernizeContext, paths: Collection[str], codemods: Code
 
 def _decisions_alone(context: ModernizeContext, path: str, codemods: Codemods) -> list[Decision]:
     module = context.modules[path]
-    return [
-        _judge(location, name, codemods, context)
-        for name, codemod in codemods.items()
-        for location in _locations(module, codemod, context)
-    ]
-
-
-def _locations(module: ModuleUses, codemod: type[ModernizeCodemod], context: ModernizeContext) -> list[Location]:
-    with _failures_of(module.facts.path):
-        return list(codemod.find(module, context)) if codemod.may_be_at(module, context) else []
+    with _failures_of(path):
+        found = [
+            (location, name)
+            for name, codemod in codemods.items()
+            if codemod.may_be_at(module, context)
+            for location in codemod.find(module, context)
+        ]
+    return [_judge(location, name, codemods, context) for location, name in found]
 
 
 def _judge(location: Location, name: str, codemods: Codemods, context: ModernizeContext) -> Decision:

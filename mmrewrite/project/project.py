@@ -302,8 +302,9 @@ class Project:
 
     def holds(self, qualified: str, near: Facts) -> bool:
         """Whether a full name, as seen from `near`, is a module of the project or something in one."""
-        names = (qualified, *(module for module, _ in _splits(qualified)))
-        return any(name == near.names.name or self.module(name, near) is not None for name in names)
+        parts, own = qualified.split("."), near.names.name
+        names = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+        return any(name == own or self.module(name, near) is not None for name in names)
 
     def own_package(self, name: str, near: Facts) -> Facts | None:
         """The project's package of a name, but for one that relative imports lead to: `import jax` gives another."""

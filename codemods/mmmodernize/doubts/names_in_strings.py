@@ -313,7 +313,7 @@ def _listed(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _spelled(text: str, names: Collection[str], aliases: Mapping[str, str]) -> Iterator[str]:
-    for match in _FROM.finditer(text):
+    for match in _FROM.finditer(text) if "import" in text else ():
         # In `from flax import linen as nn`, `nn` is no name of Flax.
         for word in _WORDS.findall(_LOCAL.sub("", match[2])):
             if f"{match[1]}.{word}" in names:

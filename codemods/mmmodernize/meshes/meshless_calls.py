@@ -110,15 +110,18 @@ class MeshlessCalls:
     def _led_from(self, catches: Callable[[ModuleUses, _Caught], bool]) -> tuple[list[str], Callable[[ast.AST], int]]:
         guarded = [
             (module, line, nodes)
-            for module in self._modules.values()
-            for line, nodes, caught in self._guarded(module)
+            for module, line, nodes, caught in self._guarded
             if any(catches(module, each) for each in caught)
         ]
         places = [f"{module.facts.path}:{line}" for module, line, _ in guarded]
         return places, self._reach.led_from([[(module, nodes)] for module, _, nodes in guarded])
 
-    def _guarded(self, module: ModuleUses) -> Iterator[tuple[int, list[ast.AST], list[_Caught]]]:
+    @cached_property
+    def _guarded(self) -> Sequence[tuple[ModuleUses, int, list[ast.AST], list[_Caught]]]:
         """The code that runs where exceptions are caught, with its line, and what is caught there."""
+        return [(module, *each) for module in self._modules.values() for each in self._find_guarded(module)]
+
+    def _find_guarded(self, module: ModuleUses) -> Iterator[tuple[int, list[ast.AST], list[_Caught]]]:
         for node in module.nodes_of(ast.Try, ast.TryStar, ast.With, ast.AsyncWith, ast.Call):
             body: list[ast.AST] = []
             caught: list[_Caught] = []

@@ -165,8 +165,8 @@ def module_by_name(module: ModuleUses, node: ast.expr) -> str | None:
         return None
     if isinstance(node.func, ast.Attribute) and node.func.attr in ("get", "pop", "setdefault") and node.args:
         return _of_table(module, node.func.value, text_of(module, node.args[0]))
-    named = [keyword.value for keyword in node.keywords if keyword.arg == "name"]
-    first = next((text_of(module, each) for each in (*node.args[:1], *named)), None)
+    asked = node.args[0] if node.args else next((each.value for each in node.keywords if each.arg == "name"), None)
+    first = text_of(module, asked) if asked is not None else None
     own = text_of(module, node.args[1]) if len(node.args) > 1 else None
     may_reload = len(node.args) == 1 and not (isinstance(node.func, ast.Attribute) and node.func.attr != "reload")
     if first is None and own is None and not may_reload:
