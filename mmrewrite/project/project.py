@@ -43,6 +43,7 @@ class Project:
         self._by_place: dict[str, Facts | None] = {}
         self._held: dict[str, set[str] | None] = {}
         self._by_name: dict[tuple[str, str], Facts | None] = {}
+        self._roots_by_package: dict[tuple[str, str, int], Sequence[str]] = {}
         self._roots = sorted({facts.file.root for facts in self.facts.values()})
         self._following: set[str] = set()
         self._starred: set[tuple[str, str, str]] = set()
@@ -70,13 +71,10 @@ class Project:
 
     def _find_module(self, name: str, near: str) -> Facts | None:
         key = (near, name)
-        if name.startswith("."):
-            inner = name.lstrip(".")
-            roots, name = _folder_above(near, len(name) - len(inner) - 1), inner
-        else:
-            roots = (near, *_roots_of_namespace(near, name.partition(".")[0]), *self._roots)
+        dots = len(name) - len(name.lstrip("."))
+        name = name[dots:]
         path, package = name.replace(".", "/"), name.partition(".")[0]
-        for root in (each for each in roots if path and self._may_hold(each, package)):
+        for root in self._roots_of(package, near, dots) if path else ():
             for place, is_package in ((f"{root}/{path}.py", False), (f"{root}/{path}/__init__.py", True)):
                 if place not in self._by_place:
                     self._by_place[place] = self._read(place, name, is_package, root)
@@ -88,6 +86,15 @@ class Project:
                 if found is not None:
                     return found
         return None
+
+    def _roots_of(self, package: str, near: str, dots: int) -> Sequence[str]:
+        """The folders in which imports that begin with a package may find it: of most packages there is none."""
+        key = (package, near, dots)
+        if key not in self._roots_by_package:
+            above = _folder_above(near, dots - 1)
+            roots = above if dots else (near, *_roots_of_namespace(near, package), *self._roots)
+            self._roots_by_package[key] = [each for each in roots if self._may_hold(each, package)]
+        return self._roots_by_package[key]
 
     def _may_hold(self, root: str, package: str) -> bool:
         """Whether a folder may hold a module or a package: most full names are of what no folder of the run holds."""
