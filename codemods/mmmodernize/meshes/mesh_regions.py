@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from mmmodernize.calls.call_forms import given_to
@@ -34,7 +34,6 @@ from mmmodernize.meshes.mesh_contexts import (
 )
 from mmmodernize.meshes.mesh_extents import ContextExtents
 from mmmodernize.meshes.mesh_members import Member, find_members
-from mmmodernize.meshes.mesh_names import MeshName, mesh_name
 from mmmodernize.meshes.meshless_calls import MeshlessCalls
 from mmmodernize.meshes.plain_constraints import PlainConstraints
 from mmmodernize.meshes.plain_sites import PlainSites
@@ -69,11 +68,10 @@ class SitePlan:
 
 @dataclass(eq=False)
 class _MeshRegion:
-    """Sites that depend on each other, the contexts that reach each, and the names of their meshes."""
+    """Sites that depend on each other, and the contexts that reach each."""
 
     members: list[Member]
     contexts: dict[Member, list[MeshContext]]
-    names: dict[MeshContext, MeshName] = field(default_factory=dict)
 
     def of(self, kind: str) -> list[Member]:
         return [member for member in self.members if member.kind == kind]
@@ -113,6 +111,7 @@ class MeshRegions:
             context.modules, self._outside, {node for _, nodes in inside for node in nodes}
         )
         self._plans: dict[ast.AST, SitePlan] = {}
+        self._plain: dict[_MeshRegion, PlainSites] = {}
         self._regions = list(self._find())
         self._groups = {member.node: number for number, region in enumerate(self._regions) for member in region.members}
         for region in self._regions:
@@ -328,23 +327,29 @@ class MeshRegions:
                 return "only `ResourceEnv(mesh, ...)` can be put in context; write `with mesh:`"
         return None
 
+    def _plain_sites(self, region: _MeshRegion) -> PlainSites:
+        """Which sites of a region are plain JAX by themselves."""
+        if region not in self._plain:
+            self._plain[region] = PlainSites(
+                self._flow,
+                self._modules,
+                region.members,
+                region.contexts,
+                self._why_not_of_contexts,
+                self._why_context_stays,
+                self._why_not_ambient,
+                self._orphan,
+                self._code,
+                self._handed,
+            )
+        return self._plain[region]
+
     def _plan_plain(self, region: _MeshRegion) -> None:
         """Plan plain JAX for the sites of a region in the compat style that are exact by themselves."""
         if region.of("library"):
             # Such a library finds the mesh inside of `compat.pjit`.
             return
-        found = PlainSites(
-            self._flow,
-            self._modules,
-            region.members,
-            region.contexts,
-            self._why_not_of_contexts,
-            self._why_context_stays,
-            self._why_not_ambient,
-            self._orphan,
-            self._code,
-            self._handed,
-        )
+        found = self._plain_sites(region)
         constraints = PlainConstraints(
             self._modules,
             self._sets_a_mesh,
@@ -460,33 +465,17 @@ class MeshRegions:
             return "nothing in view uses this mesh, so what does cannot be seen"
         if self._orphan is not None:
             return f"{self._orphan.place} may be reached as well, though it cannot be seen from where"
-        for context in region.own_contexts:
-            reason = _not_removable(context) or self._unseen(context)
-            if reason:
-                return f"{context.place} {reason}"
-            region.names[context] = mesh_name(context, self._flow)
+        found = self._plain_sites(region)
         plans: dict[ast.AST, SitePlan] = {}
-        for member in region.members:
-            contexts = region.contexts[member]
+        for member in sorted(region.members, key=lambda member: member.context is None):
             if member.context is not None:
-                text = region.names[member.context].text
-                plans[member.node] = SitePlan(NAMED, text)
-            elif member.has_no_spec:
-                return f"{member.place} has no specs, so only the context says on which devices it runs"
-            elif member.needs_mesh:
-                names = {region.names[context] for context in contexts}
-                if not names:
-                    return f"{member.place} is reached by no `with mesh:` that is in view"
-                if len(names) > 1:
-                    return f"{member.place} is reached with several meshes"
-                (name,) = names
-                reason = name.hidden_at(member.module, member.node)
-                if reason:
-                    return f"{member.place}: {reason}"
-                reason = self._why_not_of_contexts(member)
-                if reason:
-                    return f"{member.place} {reason}"
-                plans[member.node] = SitePlan(NAMED, name.text_at(member.module, member.node))
+                if member.context not in found.removed:
+                    return found.reasons[member]
+                plans[member.node] = SitePlan(NAMED, found.removed[member.context])
+            elif member in found.named:
+                plans[member.node] = SitePlan(NAMED, found.named[member].text)
+            elif member.needs_mesh or member.has_no_spec:
+                return found.reasons[member]
             else:
                 plans[member.node] = SitePlan(NAMED)
         self._plans |= plans
