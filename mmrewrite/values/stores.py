@@ -109,16 +109,16 @@ class Stores:
         return dict.fromkeys((*self._importing.get(name, ()), *(module for module, _ in self.reads(name))))
 
     def named_elsewhere(self, module: ModuleUses, name: str) -> Iterator[tuple[ModuleUses, ast.expr]]:
-        """The places of other modules that name something of a module."""
+        """The places that name something of a module by its full name, or by an import, which may be its own."""
         full = f"{module.facts.names.name}.{name}"
         for other in self.naming(name):
             if other is not module:
                 yield from ((other, use.node) for use in other.uses((full,)))
-                for item in other.imported if name in other.facts.names.identifiers else ():
-                    # A name that is bound to something else as well.
-                    if item.name == full:
-                        owner = other.facts.names.scopes[item.statement]
-                        yield from ((other, head) for head in other.heads_of(item.local, owner))
+            for item in other.imported if name in other.facts.names.identifiers else ():
+                # A name that is bound to something else as well.
+                if item.name == full:
+                    owner = other.facts.names.scopes[item.statement]
+                    yield from ((other, head) for head in other.heads_of(item.local, owner))
 
     def calls(self, method: str) -> Iterator[tuple[ModuleUses, ast.Call]]:
         """The calls of methods of a name, with arguments."""

@@ -350,6 +350,7 @@ class MeshRegions:
             # Such a library finds the mesh inside of `compat.pjit`.
             return
         found = self._plain_sites(region)
+        found.find_set()
         constraints = PlainConstraints(
             self._modules,
             self._sets_a_mesh,
@@ -469,9 +470,10 @@ class MeshRegions:
         plans: dict[ast.AST, SitePlan] = {}
         for member in sorted(region.members, key=lambda member: member.context is None):
             if member.context is not None:
-                if member.context not in found.removed:
-                    return found.reasons[member]
-                plans[member.node] = SitePlan(NAMED, found.removed[member.context])
+                reason = self._why_context_stays(member.context)
+                if reason is not None:
+                    return f"{member.place} {reason}"
+                plans[member.node] = SitePlan(NAMED, found.name_left_by(member.context))
             elif member in found.named:
                 plans[member.node] = SitePlan(NAMED, found.named[member].text)
             elif member.needs_mesh or member.has_no_spec:

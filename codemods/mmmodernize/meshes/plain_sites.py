@@ -82,10 +82,9 @@ class PlainSites:
             if member.context is not None:
                 reason = self._why_stays(member.context)
                 if reason is None:
-                    self.removed[member.context] = self._name_left_by(member.context)
+                    self.removed[member.context] = self.name_left_by(member.context)
                 else:
                     self.reasons[member] = reason
-        self._find_set()
 
     @property
     def names_given(self) -> dict[MeshContext, str]:
@@ -313,7 +312,7 @@ class PlainSites:
 
     # Contexts
 
-    def _name_left_by(self, context: MeshContext) -> str | None:
+    def name_left_by(self, context: MeshContext) -> str | None:
         """The name of the mesh of a context that goes away, None for a copy of a mesh that no site needs."""
         is_needed = any(found.given_by is context for found in self.named.values())
         is_copy = isinstance(context.node, ast.Call) and _copied(context) is not None
@@ -356,7 +355,7 @@ class PlainSites:
     def _code_of(self) -> dict[MeshContext, Set[ast.AST] | None]:
         return {}
 
-    def _find_set(self) -> None:
+    def find_set(self) -> None:
         """Find the contexts that `jax.set_mesh` replaces, since they create nothing, and what no others reach.
 
         The functions of `compat` look for that mesh as well.
