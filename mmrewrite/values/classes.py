@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from mmrewrite.project.uses import ModuleUses
@@ -201,6 +201,8 @@ def of_own(flow: ValueFlow, value: Value) -> _Found:
             _own_methods(flow, module, own.definition, "__new__")
         ):
             yield Value(module, Own(own.definition, False), tuple(rest))
+        case [Access(By.ATTRIBUTE, "__subclasses__"), *_] if own.is_class:
+            yield Value(module, own.definition, path)
         case [Access(By.CALL, call), *rest] if own.is_class:
             for home, below in ((module, own.definition), *flow.below(own.definition)):
                 yield Value(home, below, (Access(By.CALL, call), *rest))
@@ -351,7 +353,7 @@ def _attribute(
         and (
             store.holder is not None
             or (store.key and flow.texts(Value(store.module, store.key)).is_whole)
-            or definition in _classes_set_at(flow, store)
+            or flow.may_set(store, definition)
         )
     ]
     for store in given:
@@ -423,16 +425,6 @@ def stores_of(
     stores, computed = flow.project.once(("stores", of[1], name, is_exact), find)
     may_name = (each for each in computed if each.key is None or flow.texts(Value(each.module, each.key)).may_be(name))
     return stores, [*may_name]
-
-
-def _classes_set_at(flow: ValueFlow, store: Store) -> Collection[ast.ClassDef]:
-    """The classes whose objects, or which themselves, a place sets an attribute of: what a decorator is given, say."""
-
-    def find() -> Collection[ast.ClassDef]:
-        found = flow.may(Value(store.module, store.target), definition_of).answers
-        return {definition for _, definition in found}
-
-    return flow.project.once(("classes set at", store.target), find)
 
 
 def _may_have(base: str, name: str) -> bool:

@@ -91,6 +91,7 @@ class ValueFlow:
         self._given: dict[ast.AST, tuple[Sequence[CallArguments], str | None]] = {}
         self._replacing: dict[str, Sequence[tuple[Store, Path]]] = {}
         self._owning: dict[Store, Collection[str]] = {}
+        self._setting: dict[Store, Collection[ast.ClassDef] | None] = {}
         self._texts: dict[Value, Texts] = {}
         self._kept: dict[str, Mapping[str, Sequence[Value]]] = {}
 
@@ -322,6 +323,16 @@ class ValueFlow:
             found = self.class_at(module, value)
             return found is None or found[1] is definition
         return True
+
+    def may_set(self, store: Store, definition: ast.ClassDef) -> bool:
+        """Whether a place sets an attribute of a class or its objects, by where its target comes from."""
+        if store not in self._setting:
+            # What the target is may lead here again.
+            self._setting[store] = None
+            found = self.may(Value(store.module, store.target), classes.definition_of).answers
+            self._setting[store] = {each for _, each in found}
+        known = self._setting[store]
+        return known is None or definition in known
 
     def _replaced(self, value: Value, name: str) -> Iterator[Value | Unknown]:
         """What the project puts in the place of something of a library, or of an object that it makes.

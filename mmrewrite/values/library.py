@@ -467,6 +467,13 @@ def _is_keyed(flow: ValueFlow, value: Value) -> bool:
 
 def _dictionary(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
     rest = rest[1:] if rest[:1] == (attribute("data"),) else rest
+    match rest:
+        case [Access(By.ATTRIBUTE, "new_child"), Access(By.CALL, child), *more] if value.head == "collections.ChainMap":
+            below = CallArguments([*child.positional, *call.positional])
+            yield value._replace(path=(Access(By.CALL, flow.same(below, call, rest)), *more))
+            return
+        case _:
+            pass
     if value.head == "collections.defaultdict":
         for path, _ in paths_of_items(rest):
             factory = call.at(0)
@@ -1002,9 +1009,9 @@ def _imported(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) ->
     texts = flow.texts(first) if first is not None else Texts([ANYTHING], is_whole=False)
     home = flow.text(package) if package is not None else None
     is_whole = texts.is_whole
+    if home is not None:
+        texts = texts._replace(texts=[f"{home}{each}" if each.startswith(".") else each for each in texts.texts])
     for text in texts.names([module.facts.names.name for module in flow.modules]):
-        if text.startswith(".") and home is not None:
-            text = f"{home}{text}"
         if value.head == "builtins.__import__" and call.at(3, "fromlist") is None:
             text = text.partition(".")[0]
         is_whole &= not text.startswith(".")

@@ -226,14 +226,15 @@ def _unbound(flow: ValueFlow, value: Value, name: str) -> _Found:
     for star in stars:
         yield from _of_star(flow, module, star, name, path)
     found = names.resolve_dotted(name, names.scope)
-    if found is not None and not stars:
+    if name in ("__name__", "__package__"):
+        is_whole = name == "__name__" or names.is_package
+        yield Value(module, ast.Constant(names.name if is_whole else names.name.rpartition(".")[0]), path)
+    elif found is not None and not stars:
         yield flow.outside(module, found, path)
     elif name == "__class__":
         assert isinstance(value.head, ast.AST)
         holder = next((each for each in module.above(value.head) if isinstance(each, ast.ClassDef)), None)
         yield Value(module, holder, path) if holder is not None else Unknown("no class is around", value)
-    elif name == "__name__":
-        yield Value(module, ast.Constant(names.name), path)
     elif not stars:
         yield from _from_elsewhere(flow, module, name, path)
         yield Unknown(f"`{name}` is not bound in view", value)
