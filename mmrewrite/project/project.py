@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import posixpath
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, TypeVar
 
 from mmrewrite.directives.collect import Hint
@@ -373,12 +374,16 @@ class Project:
     def connected(self, facts: Facts) -> tuple[Facts, ...]:
         """A module, then the modules of the run that import it, and all that it or they import, transitively."""
         if facts.path not in self._connected:
-            place = facts.file.place
-            users = [other for other in self.facts.values() if place in self._places(other)]
-            together = frozenset[str]().union(*map(self._places, (facts, *users)))
-            others = [other for other in self.facts.values() if other is not facts and other.file.place in together]
+            place, every = facts.file.place, self._places_of_all
+            together = self._places(facts).union(*(places for _, _, places in every if place in places))
+            others = [other for other, at, _ in every if at in together and other is not facts]
             self._connected[facts.path] = (facts, *others)
         return self._connected[facts.path]
+
+    @cached_property
+    def _places_of_all(self) -> Sequence[tuple[Facts, str, frozenset[str]]]:
+        """The modules of the run, each with its place and the places of it and of its transitive imports."""
+        return [(facts, facts.file.place, self._places(facts)) for facts in self.facts.values()]
 
     def once(self, question: Hashable, find: Callable[[], Answer]) -> Answer:
         """What `find` returned when the question was asked for the first time: of what the modules alone decide."""
