@@ -205,14 +205,13 @@ def lacking_in_copies(module: ModuleUses, context: ModernizeContext) -> Iterator
 def members_of_passed(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone]:
     """Attributes of values that may be modules, by how the project passes these on."""
     passed, rests = context.analysis(PassedModules), context.analysis(_RestsOfNames).homes
-    for node in module.nodes_of(ast.Attribute) if not module.attributes.keys().isdisjoint(rests.keys()) else ():
-        if not isinstance(node.ctx, ast.Load) or isinstance(module.parents[node], ast.Attribute):
-            continue
+    named = (part for name in module.attributes.keys() & rests.keys() for part in module.attributes[name])
+    # Each with all that is read of it.
+    wholes = {_whole(module, part) for part in named}
+    for node in (each for each in module.nodes_of(ast.Attribute) if each in wholes and isinstance(each.ctx, ast.Load)):
         chain: list[ast.Attribute] = [node]
         while isinstance(chain[-1].value, ast.Attribute):
             chain.append(chain[-1].value)
-        if not any(part.attr in rests for part in chain):
-            continue
         resolved = module.full_name(node)
         if resolved is not None and not context.project.holds(resolved, module.facts):
             continue
@@ -223,6 +222,13 @@ def members_of_passed(module: ModuleUses, context: ModernizeContext) -> Iterator
             name, home, place, part = found
             reason = f"it may be `{name}`, as `{home}` is passed on as a value at {place}; see what it means today"
             yield left_at(module, part, reason)
+
+
+def _whole(module: ModuleUses, part: ast.Attribute) -> ast.Attribute:
+    holder: ast.AST = part
+    while isinstance(holder, ast.Attribute):
+        part, holder = holder, module.parents[holder]
+    return part
 
 
 def members_of_reexported(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone | Refusal]:

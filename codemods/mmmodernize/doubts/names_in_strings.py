@@ -56,9 +56,6 @@ def mentions(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlon
         run_by = run.get(node)
         names = told.names if run_by is not None else context.owners
         kind = "a docstring" if isinstance(module.parents.get(node), ast.Expr) else "a string"
-        first = node.lineno
-        lines = range(first, (node.end_lineno or first) + 1)
-        begin = source.offset(first, node.col_offset) - source.line_starts[first - 1]
         spelled = [*_spelled(text, names, _aliases(module, run_by, text))]
         if _TYPE.fullmatch(text) and _stands_for_type(module, node):
             spelled += _in_type(module, node, text, context.owners)
@@ -72,7 +69,9 @@ def mentions(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlon
             became = lost_keywords()[function][keyword]
             told_here[f"{keyword}="] = f"`{keyword}=` of `{function}` {became}; {in_text}"
         for found, reason in told_here.items():
-            last = found.rpartition(".")[2]
+            first, last = node.lineno, found.rpartition(".")[2]
+            lines = range(first, (node.end_lineno or first) + 1)
+            begin = source.offset(first, node.col_offset) - source.line_starts[first - 1]
             places = ((n, source.line(n).find(word, begin * (n == first))) for word in (found, last) for n in lines)
             line, column = next((place for place in places if place[1] >= 0), (first, 0))
             yield LeftAlone(module.facts.path, line, column + 1, found, reason)
