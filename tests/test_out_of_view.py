@@ -378,6 +378,19 @@ OF_NNX = {
     f"class A(nnx.Module):\n{LISTS.format('str(n)')}": "",
     f"class A(nnx.Module): ...\ndef fill(a: A, rngs):\n    a.layers = [{LINEAR}]\n": "rewritten",
     f"class A: ...\ndef fill(a: A, rngs):\n    a.layers = [{LINEAR}]\n": "",
+    f"class A(nnx.Module): ...\ndef fill(a, rngs):\n    a.layers = [{LINEAR}]\nfill(A(), 1)\n": "told",
+    f"class A: ...\ndef fill(a, rngs):\n    a.layers = [{LINEAR}]\nfill(A(), 1)\n": "",
+    f"class A(nnx.Module, pytree=True):\n{LISTS.format(LINEAR)}": "rewritten",
+    f"class A(nnx.Module, pytree=False):\n{LISTS.format(LINEAR)}": "",
+    f"class A(nnx.Module, **plugin.options):\n{LISTS.format(LINEAR)}": "told",
+    f"class A(nnx.Sequential):\n{LISTS.format(LINEAR)}": "rewritten",
+    f"class A(nnx.State):\n{LISTS.format(LINEAR)}": "",
+    f"class A0(nnx.Module): ...\n{''.join(f'class A{n + 1}(A{n}): ...{chr(10)}' for n in range(8))}"
+    f"class A(A8):\n{LISTS.format(LINEAR)}": "told",
+    **{
+        f"import functools\nclass A(nnx.Module):\n    def step(self, x): ...\na = A()\n{use}\n": "told"
+        for use in ("nnx.jit(f=a.step)", "functools.partial(nnx.jit, a.step)()", "nnx.jit(donate_argnums=0)(a.step)")
+    },
     f"{NONE}class B(A):\n    def fill(self):\n        self.cache = jnp.ones(3)\n": "rewritten",
     f"{NONE}def fill(a: A):\n    a.cache = jnp.ones(3)\n": "rewritten",
     f"{NONE}class C: ...\ndef fill(a: C):\n    a.cache = jnp.ones(3)\n": "",

@@ -18,7 +18,22 @@ from mmrewrite.values.array_libraries import VARIABLES
 from mmrewrite.values.flow import FoundValues, ValueFlow
 from mmrewrite.values.value import By, Decorated, Value, attribute, item
 
-_MODULES = frozenset(f"flax.nnx.{name}" for name in ("Module", "Object", "Pytree"))
+# Classes of nnx that are neither modules nor variables.
+_OTHERS = frozenset(
+    (
+        *("All", "Any", "Carry", "DiffState", "Everything", "FlatState", "GraphDef", "GraphState", "Not", "Nothing"),
+        *(
+            "OfType",
+            "PathContains",
+            "State",
+            "StateAxes",
+            "StateSharding",
+            "VariableMetadata",
+            "VariableState",
+            "WithTag",
+        ),
+    )
+)
 _DEEPEST = 6
 # A class of the project, or of a library.
 _OF_VARIABLES = (ast.ClassDef, str)
@@ -33,8 +48,13 @@ def is_nnx_module(flow: ValueFlow, module: ModuleUses, node: ast.ClassDef, depth
         node: The class.
         depth: How many bases were followed to it.
     """
-    if depth > _DEEPEST or any(keyword.arg in (None, "pytree") for keyword in node.keywords):
-        return False
+    if depth > _DEEPEST:
+        return None
+    said = [each.value for each in node.keywords if each.arg in (None, "pytree")]
+    if said:
+        is_one = said[0].value if isinstance(said[0], ast.Constant) else None
+        if not is_one:
+            return False if is_one is False else None
     found = [flow.may(Value(module, base), _class_at) for base in node.bases]
     kinds = {
         not isinstance(base.head, ast.ClassDef) or is_nnx_module(flow, base.module, base.head, depth + 1)
@@ -55,7 +75,13 @@ def _class_at(value: Value) -> Value | None:
     head = value.head.definition if isinstance(value.head, Decorated) else value.head
     if isinstance(head, ast.ClassDef) and not value.path:
         return value._replace(head=head)
-    return value if value.outside in _MODULES else None
+    return value if is_module_of_nnx(value.outside or "") else None
+
+
+def is_module_of_nnx(name: str) -> bool:
+    """Whether a full name is that of a class of nnx whose objects are modules."""
+    own = name.rpartition(".")[2]
+    return name.startswith("flax.nnx.") and own[:1].isupper() and own not in _OTHERS and name not in VARIABLES
 
 
 _PARTITIONING = "flax.nnx.with_partitioning"

@@ -177,10 +177,11 @@ def _assigned_to(context: ModernizeContext, name: str, store: Store) -> ast.expr
 
 def _is_of_module(context: ModernizeContext, name: str, store: Store) -> bool | None:
     """Whether a place sets an attribute of a module that is not declared as data or static; None if it may."""
-    owner, module = _owner(context, store)
+    owner, module, is_certain = _owner(context, store)
     is_one = owner is not None and is_nnx_module(context.flow, module, owner)
     if owner is None or is_one is False:
         return False
+    is_one = is_one if is_certain else None
     flow = context.flow
     fields = (part for part in owner.body if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name))
     is_declared = any(ast.unparse(part.target) == name and _says_itself(flow, module, part) for part in fields)
@@ -213,13 +214,19 @@ def _fields_with_data(context: ModernizeContext, module: ModuleUses, definition:
             yield part.annotation
 
 
-def _owner(context: ModernizeContext, store: Store) -> tuple[ast.ClassDef | None, ModuleUses]:
-    """The class whose attribute a place sets: that around the method, or that of the object."""
+def _owner(context: ModernizeContext, store: Store) -> tuple[ast.ClassDef | None, ModuleUses, bool]:
+    """The class whose attribute a place sets, and whether that is certain: that around the method, or of the object.
+
+    Of an object that only may be of a class, where a container is set that is written there.
+    """
     if store.holder is not None or (isinstance(store.target, ast.Name) and store.target.id in ("self", "cls")):
-        return store.holder, store.module
-    flow = context.flow
-    made = flow.must(Value(store.module, store.target), lambda value: class_of(flow, value))
-    return (made[1], made[0]) if made is not None else (None, store.module)
+        return store.holder, store.module, True
+    flow, target = context.flow, Value(store.module, store.target)
+    made = flow.must(target, lambda value: class_of(flow, value))
+    is_written = made is None and isinstance(flow.source_of(store), _CONTAINERS)
+    may_be = flow.may(target, lambda value: class_of(flow, value)).answers if is_written else ()
+    found = made or next((each for each in may_be if is_nnx_module(flow, *each)), None)
+    return (found[1], found[0], made is not None) if found is not None else (None, store.module, False)
 
 
 def _constant_at_first(context: ModernizeContext, name: str, store: Store) -> ast.Constant | None:
@@ -277,7 +284,7 @@ def _holds(context: ModernizeContext, name: str, store: Store) -> bool | None:
         return flow.must(start, lambda each: _tree(flow, each)) or None
     if start is None or not flow.may(start, lambda each: _is_container(flow, each)).answers:
         return False
-    owner, home = _owner(context, store)
+    owner, home, _ = _owner(context, store)
     assert owner is not None
     attributes = Value(home, Own(owner, is_class=False), (attribute(name), ANY_ITEM))
     kinds = {kind for each in (start.done(ANY_ITEM), attributes) for kind in _kinds(context, each, 0)}

@@ -17,6 +17,7 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
+from mmmodernize.calls.call_forms import calls_of
 from mmmodernize.codemod import ModernizeCodemod
 from mmmodernize.sites.site import Location, ModernizeContext
 from mmmodernize.types.nnx import is_nnx_module
@@ -43,18 +44,24 @@ class ReportBoundMethods(ModernizeCodemod):
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """The first arguments of transformations that are methods of a module."""
         for use in module.uses(_TRANSFORMATIONS):
-            call = module.call_at(use.node)
-            given = call.args[:1] if call is not None else ()
-            yield from (Location(module, each, part=use.name) for each in given if _method(context, module, each))
+            for form in calls_of(module, use.node):
+                # `nnx.jit(donate_argnums=0)(model.step)`
+                curried = module.call_at(form.call) if not form.positional else None
+                given = [*form.positional[:1], *(curried.args[:1] if curried is not None else ())]
+                given += [each.value for each in form.keywords if each.arg == "f"]
+                # Of a decorator, what stands below it is no expression.
+                yield from (
+                    Location(module, each, use, use.name)
+                    for each in given
+                    if each in module.parents and _method(context, module, each)
+                )
 
     def rewrite(self) -> None:
         """Report the method."""
         node = self.site.node
         assert isinstance(node, ast.expr)
         found = _method(self.site.context, self.site.module, node)
-        call = self.site.module.parents[node]
-        assert isinstance(call, ast.Call)
-        transformation = self.site.text(call.func)
+        transformation = self.site.text(self.use.node)
         self.refuse(
             f"since Flax 0.12.1 `{transformation}` takes no method with its object; write "
             f"`{transformation}({found})`, and pass the module as the first argument of the call"
