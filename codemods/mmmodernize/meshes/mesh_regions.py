@@ -82,19 +82,27 @@ class _MeshRegion:
 
 
 class MeshRegions:
-    """The regions of a project, and the plan of every site in them."""
+    """The regions of a project, and the plan of every site in them.
+
+    Attributes:
+        flow: The values of the project.
+        modules: Its modules that may change.
+        code: What of the project's code is in view.
+        handed: What becomes of functions that are handed to classes.
+        meshless_calls: Which sites may run without a mesh.
+    """
 
     def __init__(self, context: ModernizeContext) -> None:
-        self._flow, self._modules = context.flow, context.modules
+        self.flow, self.modules = context.flow, context.modules
         self._reach = WideReach(context.project, context.modules)
-        self._handed = HandedFunctions(self._flow)
-        self._uncompiled_code = UncompiledCode(context.modules, self._flow)
-        self._code = CodeInView(self._flow)
+        self.handed = HandedFunctions(self.flow)
+        self._uncompiled_code = UncompiledCode(context.modules, self.flow)
+        self.code = CodeInView(self.flow)
         self._has_members: dict[str, bool] = {}
         self._hidden: dict[MeshContext, str | None] = {}
         self._contexts = context.analysis(MeshContexts)
         found = [member for module in context.modules.values() for member in find_members(module, self._contexts)]
-        if self._sets_a_mesh is not None:
+        if self.sets_a_mesh is not None:
             # There `jax.jit` may find a mesh for its specs.
             found = [member for member in found if member.kind != "jit"]
         self._sure = [member.context for member in found if member.context is not None and member.context.is_sure]
@@ -105,9 +113,9 @@ class MeshRegions:
             # Then nothing depends on what only may be a mesh context, and code is not followed from there.
             found = [each for each in found if not each.is_unsure or (each.context and each.context.kind == LEFT)]
         contexts = [member.context for member in found if member.context is not None]
-        self._extents = ContextExtents(contexts, self._modules, self._reach)
+        self._extents = ContextExtents(contexts, self.modules, self._reach)
         self._members = list(self._relevant(found))
-        self._meshless_calls = MeshlessCalls(
+        self.meshless_calls = MeshlessCalls(
             context.modules, self._outside, {node for _, nodes in inside for node in nodes}
         )
         self._plans: dict[ast.AST, SitePlan] = {}
@@ -238,9 +246,9 @@ class MeshRegions:
     ) -> Iterator[MeshContext]:
         """The contexts that may run the function of a site where that comes to them as a value."""
         function = _function_of(member)
-        used = uses_of(self._flow, member.module, function) if function is not None else None
+        used = uses_of(self.flow, member.module, function) if function is not None else None
         for call in used.calls if used is not None else ():
-            module = next((each for each in self._modules.values() if call.node in each.parents), None)
+            module = next((each for each in self.modules.values() if call.node in each.parents), None)
             if module is not None and call.node is not None:
                 yield from (
                     contexts[number] for number in bits(combined(reached, (call.node, *module.above(call.node))))
@@ -298,7 +306,7 @@ class MeshRegions:
                 return f"{member.place} hides its specs"
         for member in region.members:
             if member.needs_mesh:
-                reason = self._meshless_calls.why(member)
+                reason = self.meshless_calls.why(member)
                 if reason is not None:
                     return f"{member.place} {reason}"
         for context in region.own_contexts:
@@ -330,18 +338,7 @@ class MeshRegions:
     def _plain_sites(self, region: _MeshRegion) -> PlainSites:
         """Which sites of a region are plain JAX by themselves."""
         if region not in self._plain:
-            self._plain[region] = PlainSites(
-                self._flow,
-                self._modules,
-                region.members,
-                region.contexts,
-                self._why_not_of_contexts,
-                self._why_context_stays,
-                self._why_not_ambient,
-                self._orphan,
-                self._code,
-                self._handed,
-            )
+            self._plain[region] = PlainSites(self, region.members, region.contexts)
         return self._plain[region]
 
     def _plan_plain(self, region: _MeshRegion) -> None:
@@ -351,14 +348,7 @@ class MeshRegions:
             return
         found = self._plain_sites(region)
         found.find_set()
-        constraints = PlainConstraints(
-            self._modules,
-            self._sets_a_mesh,
-            self._meshless_calls,
-            region.contexts,
-            self._uncompiled_code.run_by,
-            found,
-        )
+        constraints = PlainConstraints(self, self._uncompiled_code.run_by, found)
         for member in region.members:
             if member in found.named:
                 self._plans[member.node] = SitePlan(NAMED, found.named[member].text)
@@ -374,16 +364,16 @@ class MeshRegions:
                 self._plans[member.node] = SitePlan(COMPAT, name, why_compat=found.reasons[member])
 
     @cached_property
-    def _sets_a_mesh(self) -> str | None:
+    def sets_a_mesh(self) -> str | None:
         """A place of the project that sets a mesh as today's JAX does."""
-        uses = ((module, use) for module in self._modules.values() for use in module.uses(SET_A_MESH))
+        uses = ((module, use) for module in self.modules.values() for use in module.uses(SET_A_MESH))
         return next((f"{module.facts.path}:{getattr(use.node, 'lineno', 1)}" for module, use in uses), None)
 
-    def _why_not_of_contexts(self, member: Member) -> str | None:
+    def why_not_of_contexts(self, member: Member) -> str | None:
         """Why a site may run in the mesh of none of the contexts that reach it, in words for a message, else None."""
-        if member.kind == "constraint" and self._sets_a_mesh is not None:
-            return f"may find the mesh that {self._sets_a_mesh} sets"
-        return self._meshless_calls.why(member) or self._why_in_another(member)
+        if member.kind == "constraint" and self.sets_a_mesh is not None:
+            return f"may find the mesh that {self.sets_a_mesh} sets"
+        return self.meshless_calls.why(member) or self._why_in_another(member)
 
     def _why_in_another(self, member: Member) -> str | None:
         """Why a site may run in another mesh than that of a context, in words for a message, else None."""
@@ -393,9 +383,9 @@ class MeshRegions:
         if self._contexts.hidden is not None:
             return f"may run in another mesh, as {self._contexts.hidden}"
         function = _function_of(member)
-        used = uses_of(self._flow, member.module, function) if function is not None else None
+        used = uses_of(self.flow, member.module, function) if function is not None else None
         for place, _ in used.escapes if used is not None else ():
-            call = call_out_of_view(self._flow, place)
+            call = call_out_of_view(self.flow, place)
             if call is not None:
                 shown = ast.unparse(call.func)
                 return f"may run in another mesh, as `{shown}` at {place.module.facts.path}:{call.lineno} is given it"
@@ -404,18 +394,18 @@ class MeshRegions:
     @cached_property
     def _reached_by_others(self) -> tuple[Sequence[MeshContext], Callable[[ast.AST], int]]:
         """The contexts that stay, since they are of today or may be of a `MultiMesh`, and what they lead to."""
-        others = [each for module in self._modules.values() for each in self._contexts.of_others(module)]
+        others = [each for module in self.modules.values() for each in self._contexts.of_others(module)]
         return others, self._reach.led_from([[(each.module, each.body)] for each in others])
 
     @cached_property
-    def _orphan(self) -> Member | None:
+    def orphan(self) -> Member | None:
         """A site that needs the mesh in context, and that no context in view reaches."""
         # What `jax.jit` is given has its mesh from `jax.set_mesh`.
         named = (member for member in self._members if member.needs_mesh and member.kind != "jit")
         dependent = (*named, *(member for member in self._members if member.kind == "guard"))
         return next((member for member in dependent if self._is_orphan[member]), None)
 
-    def _why_context_stays(self, context: MeshContext) -> str | None:
+    def why_context_stays(self, context: MeshContext) -> str | None:
         """Why a context cannot go away, whatever it leads to, in words for a message, else None."""
         reason = _not_removable(context) or self._unseen(context)
         if reason is None and any(map(self._depends_on_a_mesh, self._reach.not_given(context.module, context.body))):
@@ -426,12 +416,12 @@ class MeshRegions:
         """A place in a context that may run code out of view, which may look for the mesh, in words, else None."""
         if context not in self._hidden:
             waits = suspension(context)
-            why = self._code.why_not(context.module, context.body) if waits is None else None
+            why = self.code.why_not(context.module, context.body) if waits is None else None
             found = f"{waits}, and may look for the mesh" if waits is not None else None
             self._hidden[context] = f"{why}, which may look for the mesh" if why is not None else found
         return self._hidden[context]
 
-    def _why_not_ambient(self, context: MeshContext) -> str | None:
+    def why_not_ambient(self, context: MeshContext) -> str | None:
         """Why `jax.set_mesh` in place of a context would not be the same, in words for a message, else None."""
         # Code that looks for the mesh by hand finds that of `with mesh:` and of `compat.mesh_context` alone.
         return self._uncompiled_code.problem(context) or self._unseen(context)
@@ -446,7 +436,7 @@ class MeshRegions:
     def _reached_uncompiled(self) -> tuple[Callable[[ast.AST], int], Sequence[MeshContext]]:
         """Which contexts lead to a node outside of compiled functions."""
         contexts = tuple(self.contexts)
-        uses = ((module, use) for module in self._modules.values() for use in module.uses(PJIT))
+        uses = ((module, use) for module in self.modules.values() for use in module.uses(PJIT))
         compiled = ((module, given_to(module, use.node, "fun")) for module, use in uses)
         # They run where their shardings say, whatever the context.
         inside = [(module, each.body if isinstance(each, Function) else [each]) for module, each in compiled if each]
@@ -464,13 +454,13 @@ class MeshRegions:
                 return f"{member.place} {what}"
         if not any(member.needs_mesh for member in region.members):
             return "nothing in view uses this mesh, so what does cannot be seen"
-        if self._orphan is not None:
-            return f"{self._orphan.place} may be reached as well, though it cannot be seen from where"
+        if self.orphan is not None:
+            return f"{self.orphan.place} may be reached as well, though it cannot be seen from where"
         found = self._plain_sites(region)
         plans: dict[ast.AST, SitePlan] = {}
         for member in sorted(region.members, key=lambda member: member.context is None):
             if member.context is not None:
-                reason = self._why_context_stays(member.context)
+                reason = self.why_context_stays(member.context)
                 if reason is not None:
                     return f"{member.place} {reason}"
                 plans[member.node] = SitePlan(NAMED, found.name_left_by(member.context))
@@ -487,7 +477,7 @@ class MeshRegions:
         """Why a region cannot be rewritten with `jax.set_mesh`, and the site at fault, else None."""
         for member in region.of("context"):
             assert member.context is not None
-            reason = self._why_not_ambient(member.context)
+            reason = self.why_not_ambient(member.context)
             if reason is not None:
                 return member, reason
         for member in region.members:

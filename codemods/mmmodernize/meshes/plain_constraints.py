@@ -9,15 +9,17 @@ are compiled for a mesh are no such place: `compat.mesh_context` in them hides t
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Set
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from mmmodernize.meshes.mesh_contexts import MeshContext
 from mmmodernize.meshes.mesh_members import Member
-from mmmodernize.meshes.meshless_calls import MeshlessCalls
 from mmmodernize.meshes.plain_sites import PlainSites
 from mmmodernize.names.shared_names import OLD_CONSTRAINTS
-from mmrewrite.project.uses import ModuleUses
+
+if TYPE_CHECKING:
+    from mmmodernize.meshes.mesh_regions import MeshRegions
 
 _OLD_KEYWORD = "axis_resources"
 
@@ -26,37 +28,26 @@ class PlainConstraints:
     """Decides about the constraints of one region.
 
     Args:
-        modules: The modules of the project that may change.
-        sets_a_mesh: A place of the project that sets a mesh as today's JAX does.
-        meshless_calls: Which sites may run without a mesh.
-        reached_by: The contexts that reach each member.
+        regions: What is known of all sites.
         run_by: What a context that becomes `jax.set_mesh` runs outside of compiled functions.
         found: What becomes of the other sites.
     """
 
-    def __init__(
-        self,
-        modules: Mapping[str, ModuleUses],
-        sets_a_mesh: str | None,
-        meshless_calls: MeshlessCalls,
-        reached_by: Mapping[Member, Sequence[MeshContext]],
-        run_by: Callable[[MeshContext], Set[ast.AST]],
-        found: PlainSites,
-    ) -> None:
-        self._modules, self._sets_a_mesh, self._meshless_calls = modules, sets_a_mesh, meshless_calls
-        self._reached_by, self._run_by, self._found = reached_by, run_by, found
+    def __init__(self, regions: MeshRegions, run_by: Callable[[MeshContext], Set[ast.AST]], found: PlainSites) -> None:
+        self._regions, self._run_by, self._found = regions, run_by, found
 
     def why_compat(self, member: Member) -> str | None:
         """Why a constraint must be that of `compat`, in words for a message, else None."""
         place = member.place
-        if self._sets_a_mesh is not None:
-            return f"{place} may find the mesh that {self._sets_a_mesh} sets, and not that of the innermost context"
+        if self._regions.sets_a_mesh is not None:
+            other = self._regions.sets_a_mesh
+            return f"{place} may find the mesh that {other} sets, and not that of the innermost context"
         if self._may_have_the_old_keyword(member):
             return f"{place} may be called with `{_OLD_KEYWORD}`, which is `shardings` today"
-        handler = self._meshless_calls.takes_a_value_error(member)
+        handler = self._regions.meshless_calls.takes_a_value_error(member)
         if handler is not None and self._is_old_name(member):
             return f"{handler} expects the `ValueError` of a missing mesh, which is a `RuntimeError` today"
-        for context in self._reached_by[member]:
+        for context in self._found.reached_by[member]:
             if context in self._entered_in_set_mesh:
                 return f"{place}: {context.place} may enter a second mesh in that of `jax.set_mesh`"
         return None
@@ -70,12 +61,12 @@ class PlainConstraints:
     def _may_have_the_old_keyword(self, member: Member) -> bool:
         if member.call is not None and member.call.is_called:
             return "**" in member.call.stars
-        if any(string.value == _OLD_KEYWORD for module in self._modules.values() for string in module.strings):
+        if any(string.value == _OLD_KEYWORD for module in self._regions.modules.values() for string in module.strings):
             # As in `f(x, **{"axis_resources": spec})`.
             return True
         return any(
             keyword.arg == _OLD_KEYWORD
-            for module in self._modules.values()
+            for module in self._regions.modules.values()
             for other in module.nodes_of(ast.Call)
             if module.full_name(other.func) in (None, "builtins.dict")
             for keyword in other.keywords

@@ -1,4 +1,4 @@
-"""Which sites of a region in the compat style are plain JAX by themselves, and how they name their mesh.
+"""Which sites of a region are plain JAX by themselves, and how they name their mesh.
 
 A `pjit` whose mesh has a name where its specs stand becomes `jax.jit` with shardings, whatever else runs in the
 context: `compat.mesh_context` changes nothing for it. A context goes away if all that it leads to names its mesh. What
@@ -9,20 +9,22 @@ reaches the site.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-from mmmodernize.calls.handed_functions import HandedFunctions, Place, call_with
-from mmmodernize.meshes.code_in_view import CodeInView
+from mmmodernize.calls.handed_functions import Place, call_with
 from mmmodernize.meshes.mesh_contexts import CALLED, ENTERED, ENVIRONMENT, LEFT, STATEMENT, WITH, MeshContext
 from mmmodernize.meshes.mesh_members import TAKE_SPECS, Member
 from mmmodernize.meshes.mesh_names import MeshName, UnnamedMesh, mesh_name
 from mmmodernize.names.shared_names import OLD_MESHES
 from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.names import Scope
-from mmrewrite.values.flow import ValueFlow
 from mmrewrite.values.uses import reads_of
+
+if TYPE_CHECKING:
+    from mmmodernize.meshes.mesh_regions import MeshRegions
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.GeneratorExp)
 _BY_HAND = (ENTERED, STATEMENT, LEFT, ENVIRONMENT)
@@ -41,28 +43,14 @@ class PlainSites:
     """The plain sites among some members.
 
     Attributes:
-        flow: The values of the project.
-        modules: Its modules that may change.
+        regions: What is known of all members.
         members: The members of one region.
         reached_by: The contexts that reach each member.
-        not_of_contexts: Why a member may run in the mesh of none of them, in words for a message, else None.
-        not_removable: Why a context must stay whatever it leads to, in words for a message, else None.
-        not_set: Why `jax.set_mesh` in place of a context would not be the same, in words for a message, else None.
-        orphan: A site of the project that needs a mesh, and that no context in view reaches.
-        code: What of the project's code is in view.
-        handed: What becomes of functions that are handed to classes.
     """
 
-    flow: ValueFlow
-    modules: Mapping[str, ModuleUses]
+    regions: MeshRegions
     members: Sequence[Member]
     reached_by: Mapping[Member, Sequence[MeshContext]]
-    not_of_contexts: Callable[[Member], str | None]
-    not_removable: Callable[[MeshContext], str | None]
-    not_set: Callable[[MeshContext], str | None]
-    orphan: Member | None
-    code: CodeInView
-    handed: HandedFunctions
     named: dict[Member, MeshText] = field(default_factory=dict)
     removed: dict[MeshContext, str | None] = field(default_factory=dict)
     reasons: dict[Member, str] = field(default_factory=dict)
@@ -104,7 +92,7 @@ class PlainSites:
     @cached_property
     def _names(self) -> dict[MeshContext, MeshName]:
         contexts = [context for found in self._contexts.values() for context in found]
-        return {context: mesh_name(context, self.flow) for context in contexts}
+        return {context: mesh_name(context, self.regions.flow) for context in contexts}
 
     # What a site runs in
 
@@ -149,7 +137,7 @@ class PlainSites:
             found = self._calls_of(module, target.id, module.scope_of(holder))
             if found is not None:
                 return found
-        return self.handed.calls_of(module, value)
+        return self.regions.handed.calls_of(module, value)
 
     def _calls_of(self, module: ModuleUses, name: str, scope: Scope) -> Sequence[Place] | None:
         """Every call of a compiled function by its only name, None if it is used otherwise."""
@@ -157,7 +145,7 @@ class PlainSites:
         if owner is None or owner.kind not in ("function", "module") or len(owner.bindings[name]) != 1:
             return None
         found: list[Place] = []
-        for place in reads_of(self.flow, module, owner, name):
+        for place in reads_of(self.regions.flow, module, owner, name):
             is_decorated = self._decorating(place.module, place.node) is not None
             call = place.node if is_decorated else call_with(place.module, place.node)
             if call is None or place.held or place.module is not module:
@@ -217,7 +205,7 @@ class PlainSites:
         if not member.needs_mesh:
             return f"{place} has no specs, so only the context says on which devices it runs"
         if not self.is_seen_inside(member):
-            reason = self.not_of_contexts(member)
+            reason = self.regions.why_not_of_contexts(member)
             if reason is not None:
                 return f"{place} {reason}"
         if not self._entered[member]:
@@ -285,7 +273,7 @@ class PlainSites:
         form, attribute = member.call, _copied(context)
         if form is None or attribute is None:
             return None
-        found = self.handed.attribute_beside(member.module, form.call, (context.module, attribute))
+        found = self.regions.handed.attribute_beside(member.module, form.call, (context.module, attribute))
         return ast.unparse(found) if found is not None else None
 
     def _local_attribute(self, member: Member, context: MeshContext, node: ast.Attribute) -> str | None:
@@ -306,7 +294,7 @@ class PlainSites:
             return False
         return not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)) or any(
             name in module.methods
-            for module in self.modules.values()
+            for module in self.regions.modules.values()
             for name in (node.attr, "__getattr__", "__getattribute__")
         )
 
@@ -322,7 +310,7 @@ class PlainSites:
         """Why a context must stay, in words for a message, else None."""
         if not context.is_sure:
             return f"{context.place}: {context.doubt}"
-        reason = self.not_removable(context)
+        reason = self.regions.why_context_stays(context)
         if reason is not None:
             return f"{context.place} {reason}"
         dependents = self._dependents(context)
@@ -336,8 +324,8 @@ class PlainSites:
             return self.reasons.get(member) or f"{member.place} looks for the mesh in context"
         if not any(member in self.named for member in dependents):
             return f"{context.place}: nothing in view uses this mesh, so what does cannot be seen"
-        if self.orphan is not None and self._led_to(context) is None:
-            return f"{self.orphan.place} may be reached as well, though it cannot be seen from where"
+        if self.regions.orphan is not None and self._led_to(context) is None:
+            return f"{self.regions.orphan.place} may be reached as well, though it cannot be seen from where"
         return None
 
     def _dependents(self, context: MeshContext) -> list[Member]:
@@ -348,7 +336,7 @@ class PlainSites:
 
     def _led_to(self, context: MeshContext) -> Set[ast.AST] | None:
         if context not in self._code_of:
-            self._code_of[context] = self.code.led_to(context.module, context.body)
+            self._code_of[context] = self.regions.code.led_to(context.module, context.body)
         return self._code_of[context]
 
     @cached_property
@@ -366,7 +354,7 @@ class PlainSites:
                 continue
             if self._is_set_by_hand:
                 continue
-            reason = self.not_set(context)
+            reason = self.regions.why_not_ambient(context)
             if reason is not None:
                 self.reasons[member] = "; and ".join(dict.fromkeys((self.reasons[member], reason)))
                 continue
