@@ -93,6 +93,7 @@ class ModuleUses:
 
     def __post_init__(self) -> None:
         self._scopes: dict[ast.AST, Scope] = {}
+        self._owned: dict[str, dict[Scope | None, list[ast.Name]]] = {}
         self._full_names: dict[ast.expr, str | None] = {}
         self._of_kinds: dict[tuple[type[ast.AST], ...], list[ast.AST]] = {}
         nodes, parents = self.nodes, self.parents
@@ -342,9 +343,14 @@ class ModuleUses:
             found[head.id].append(head)
         return found
 
-    def heads_of(self, name: str, scope: Scope | None) -> list[ast.Name]:
+    def heads_of(self, name: str, scope: Scope | None) -> Sequence[ast.Name]:
         """The places where a name is read that a scope binds."""
-        return [head for head in self.heads.get(name, ()) if self.scope_of(head).owner(name) is scope]
+        owned = self._owned.get(name)
+        if owned is None:
+            owned = self._owned[name] = {}
+            for head in self.heads.get(name, ()):
+                owned.setdefault(self.scope_of(head).owner(name), []).append(head)
+        return owned.get(scope, ())
 
     @cached_property
     def own_values(self) -> Mapping[tuple[ast.AST, str], Sequence[ast.expr | None]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from mmrewrite.project.uses import ModuleUses
@@ -332,16 +333,16 @@ def _attribute(
         for binding in home.facts.names.inner[each].bindings[name]:
             yield from _of_class_level(flow, home, each, binding, owner, call, rest, is_class=is_class)
     if is_found and rest and rest[0].kind in (By.ITEM, By.ELEMENT, By.ATTRIBUTE, By.REST):
-        values = [(store.module, flow.source_of(store)) for store in stores]
-        values += [
+        values = ((store.module, flow.source_of(store)) for store in stores)
+        bound = (
             (home, binding.value)
             for home, each in bases.classes
             for binding in home.facts.names.inner[each].bindings.get(name, ())
-        ]
+        )
         inside = (
             (home, head) for home, each in bases.classes for head in home.heads_of(name, home.facts.names.inner[each])
         )
-        yield from put_into(flow, values, (*flow.stores.reads(name), *inside), rest)
+        yield from put_into(flow, chain(values, bound), chain(flow.stores.reads(name), inside), rest)
     for word in ("__setattr__", "__getattribute__"):
         if any(_binds(home, each, word) for home, each in family):
             yield Unknown(f"`{definition.name}` has `{word}`", value, is_open=is_found)

@@ -220,15 +220,15 @@ def put_into(
     if not asked:
         return
     step, rest = asked[0][0], asked[0][1:]
+    found = [each for home, place in places for each in _put_at(flow, home, place, step, rest)]
+    values = [*values] if found else ()
     # What a library gives may be no container at all.
-    values = [*values]
     is_seen = any(is_container(flow, *each) for each in values)
-    for home, place in places:
-        for each in _put_at(flow, home, place, step, rest):
-            if isinstance(each, Unknown) and each.reason == _REORDERED:
-                yield from (Value(module, value, (ANY_ITEM, *rest)) for module, value in values if value is not None)
-            if is_seen or isinstance(each, Value):
-                yield each
+    for each in found:
+        if isinstance(each, Unknown) and each.reason == _REORDERED:
+            yield from (Value(module, value, (ANY_ITEM, *rest)) for module, value in values if value is not None)
+        if is_seen or isinstance(each, Value):
+            yield each
 
 
 def is_container(flow: ValueFlow, module: ModuleUses, value: ast.expr | None) -> bool:
@@ -314,15 +314,13 @@ def _find_other_names(flow: ValueFlow, module: ModuleUses, place: ast.expr) -> I
         for target in holder.targets:
             if isinstance(target, ast.Name):
                 owner = module.scope_of(target).owner(target.id)
-                heads = module.heads.get(target.id, ())
-                yield from ((module, head) for head in heads if module.scope_of(head).owner(target.id) is owner)
+                yield from ((module, head) for head in module.heads_of(target.id, owner))
         return
     if isinstance(holder, ast.arguments):
         # It is the default of a parameter.
         names = [parameter.arg for parameter, default in with_defaults(holder) if default is place]
         scope = module.facts.names.inner[module.parents[holder]]
-        inner = (head for name in names for head in module.heads.get(name, ()))
-        yield from ((module, head) for head in inner if module.scope_of(head).owner(head.id) is scope)
+        yield from ((module, head) for name in names for head in module.heads_of(name, scope))
         return
     call = module.parents[holder] if isinstance(holder, ast.keyword) else holder
     if isinstance(call, ast.Call) and flow.full_name(module, call.func) in _SHARE:
@@ -335,8 +333,7 @@ def _find_other_names(flow: ValueFlow, module: ModuleUses, place: ast.expr) -> I
     name = parameter_of(function[1], call, place) if function is not None and isinstance(call, ast.Call) else None
     if function is not None and name is not None:
         home, scope = function[0], function[0].facts.names.inner[function[1]]
-        heads = home.heads.get(name, ())
-        yield from ((home, head) for head in heads if home.scope_of(head).owner(name) is scope)
+        yield from ((home, head) for head in home.heads_of(name, scope))
 
 
 def _put_inside(flow: ValueFlow, module: ModuleUses, place: ast.expr, path: Path) -> _Found:

@@ -15,7 +15,7 @@ from mmrewrite.source.names import Binding, Scope
 from mmrewrite.values import arguments, classes, containers, functions, library, names, operators
 from mmrewrite.values.kept import TakenOut, kept_by, taken_out, takes_out
 from mmrewrite.values.stores import Store, Stores, TextWrite
-from mmrewrite.values.targets import of_target, written
+from mmrewrite.values.targets import Taken, of_target, written
 from mmrewrite.values.texts import ANYTHING, Texts, texts_of
 from mmrewrite.values.value import (
     AWAITED,
@@ -90,6 +90,7 @@ class ValueFlow:
         self._bases: dict[ast.ClassDef, classes.Bases] = {}
         self._given: dict[ast.AST, tuple[Sequence[CallArguments], str | None]] = {}
         self._replacing: dict[str, Sequence[tuple[Store, Path]]] = {}
+        self._targets: dict[ast.AST, Taken | None] = {}
         self._owning: dict[Store, Collection[str]] = {}
         self._setting: dict[Store, Collection[ast.ClassDef] | None] = {}
         self._texts: dict[Value, Texts] = {}
@@ -254,7 +255,7 @@ class ValueFlow:
         """What a place assigns to an attribute, if it is that alone."""
         if store.value is not None:
             return store.value
-        taken = of_target(store.module, store.node)
+        taken = self._taken(store)
         if taken is None or not isinstance(taken.source, ast.expr):
             return None
         source, path = taken.source, taken.path
@@ -268,6 +269,12 @@ class ValueFlow:
             source, path = source.elts[place], path[1:]
         return source if not path else None
 
+    def _taken(self, store: Store) -> Taken | None:
+        # What many objects may have is asked for with each.
+        if store.node not in self._targets:
+            self._targets[store.node] = of_target(store.module, store.node)
+        return self._targets[store.node]
+
     def stored(self, store: Store, path: Path, frame: CallFrame | None) -> Iterator[Value | Unknown]:
         """What a place stores."""
         source = store.value or store.node
@@ -278,7 +285,7 @@ class ValueFlow:
         parent = store.module.parents[store.node]
         if isinstance(parent, ast.AnnAssign) and parent.value is None:
             return
-        taken = of_target(store.module, store.node)
+        taken = self._taken(store)
         if taken is None:
             for call in self.calls_of(store.module, store.node)[0] if isinstance(store.node, ast.Call) else ():
                 # `partial(setattr, x, "a")`
@@ -639,7 +646,7 @@ class ValueFlow:
                     continue
                 if len(queue) >= MOST_VALUES:
                     found.append((None, Unknown("too many values may be it", start[0])))
-                    return found, [*asked]
+                    return found, []
                 seen.add(other)
                 queue.append(other)
         return found, [*asked]

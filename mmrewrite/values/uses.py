@@ -313,9 +313,7 @@ def _read(module: ModuleUses, node: ast.expr) -> UsePlace:
 
 def reads_of(flow: ValueFlow, module: ModuleUses, scope: Scope, name: str) -> Iterator[UsePlace]:
     """The places that read a name that a scope binds, or may read it by its text."""
-    for head in module.heads.get(name, ()):
-        if module.scope_of(head).owner(name) is scope:
-            yield UsePlace(module, head)
+    yield from (UsePlace(module, head) for head in module.heads_of(name, scope))
     if scope.kind == "module":
         home = module.facts.names.name
         for read in flow.stores.read_by_text(module):
