@@ -75,7 +75,9 @@ MAY_IMPORT = {
     "mmmodernize.meshes.partition_specs": "mmrewrite.source mmrewrite.project .names .sites .calls",
     "mmmodernize.types.libraries": "mmrewrite.source mmrewrite.project",
     "mmmodernize.meshes.mesh_values": "mmrewrite.source mmrewrite.project mmrewrite.values .names .types.libraries",
-    "mmmodernize.meshes.mesh_contexts": "mmrewrite.source mmrewrite.project .names .sites .meshes.mesh_values",
+    "mmmodernize.meshes.mesh_contexts": (
+        "mmrewrite.source mmrewrite.project mmrewrite.values .names .sites .types.libraries .meshes.mesh_values"
+    ),
     "mmmodernize.modules": "mmrewrite.source mmrewrite.project mmrewrite.values .names .sites .calls",
     "mmmodernize.types": ("mmrewrite.source mmrewrite.project mmrewrite.values .names .sites .calls .types.libraries"),
     "mmmodernize.meshes": (
