@@ -177,7 +177,7 @@ def _assigned_to(context: ModernizeContext, name: str, store: Store) -> ast.expr
 
 def _is_of_module(context: ModernizeContext, name: str, store: Store) -> bool | None:
     """Whether a place sets an attribute of a module that is not declared as data or static; None if it may."""
-    owner, module, is_certain = _owner(context, store)
+    owner, module, is_certain = context.analysis(_Owners).of(store)
     is_one = owner is not None and is_nnx_module(context.flow, module, owner)
     if owner is None or is_one is False:
         return False
@@ -214,19 +214,35 @@ def _fields_with_data(context: ModernizeContext, module: ModuleUses, definition:
             yield part.annotation
 
 
-def _owner(context: ModernizeContext, store: Store) -> tuple[ast.ClassDef | None, ModuleUses, bool]:
-    """The class whose attribute a place sets, and whether that is certain: that around the method, or of the object.
+_Owner = tuple[ast.ClassDef | None, ModuleUses, bool]
+
+
+class _Owners:
+    """The class whose attribute each place sets, and whether that is certain: that around the method, or of the object.
 
     Of an object that only may be of a class, where a container is set that is written there.
     """
-    if store.holder is not None or (isinstance(store.target, ast.Name) and store.target.id in ("self", "cls")):
-        return store.holder, store.module, True
-    flow, target = context.flow, Value(store.module, store.target)
-    made = flow.must(target, lambda value: class_of(flow, value))
-    is_written = made is None and isinstance(flow.source_of(store), _CONTAINERS)
-    may_be = flow.may(target, lambda value: class_of(flow, value)).answers if is_written else ()
-    found = made or next((each for each in may_be if is_nnx_module(flow, *each)), None)
-    return (found[1], found[0], made is not None) if found is not None else (None, store.module, False)
+
+    def __init__(self, context: ModernizeContext) -> None:
+        self._flow, self._found = context.flow, dict[Store, _Owner]()
+
+    def of(self, store: Store) -> _Owner:
+        if store not in self._found:
+            self._found[store] = self._find(store)
+        return self._found[store]
+
+    def _find(self, store: Store) -> _Owner:
+        if store.holder is not None or (isinstance(store.target, ast.Name) and store.target.id in ("self", "cls")):
+            return store.holder, store.module, True
+        flow, target = self._flow, Value(store.module, store.target)
+        made = flow.must(target, self._class_of)
+        is_written = made is None and isinstance(flow.source_of(store), _CONTAINERS)
+        may_be = flow.may(target, self._class_of).answers if is_written else ()
+        found = made or next((each for each in may_be if is_nnx_module(flow, *each)), None)
+        return (found[1], found[0], made is not None) if found is not None else (None, store.module, False)
+
+    def _class_of(self, value: Value) -> tuple[ModuleUses, ast.ClassDef] | None:
+        return class_of(self._flow, value)
 
 
 def _constant_at_first(context: ModernizeContext, name: str, store: Store) -> ast.Constant | None:
@@ -236,7 +252,7 @@ def _constant_at_first(context: ModernizeContext, name: str, store: Store) -> as
         return None
     family = [*flow.bases(module, store.holder).classes, *flow.below(store.holder)]
     for other in flow.stores.of(name):
-        is_own = _owner(context, other)[0] in [each for _, each in family]
+        is_own = context.analysis(_Owners).of(other)[0] in [each for _, each in family]
         data = (other.value or flow.source_of(other)) if is_own else None
         if data is None or isinstance(data, ast.Constant) or not _may_follow(module, store.node, other):
             continue
@@ -284,7 +300,7 @@ def _holds(context: ModernizeContext, name: str, store: Store) -> bool | None:
         return flow.must(start, lambda each: _tree(flow, each)) or None
     if start is None or not flow.may(start, lambda each: _is_container(flow, each)).answers:
         return False
-    owner, home, _ = _owner(context, store)
+    owner, home, _ = context.analysis(_Owners).of(store)
     assert owner is not None
     attributes = Value(home, Own(owner, is_class=False), (attribute(name), ANY_ITEM))
     kinds = {kind for each in (start.done(ANY_ITEM), attributes) for kind in _kinds(context, each, 0)}
