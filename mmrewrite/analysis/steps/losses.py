@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from mmrewrite.analysis.steps.gradients import Gradient, keywords_of
 from mmrewrite.codemod.site import Site
 from mmrewrite.project.facts import Facts
+from mmrewrite.project.reach import reach_of
+from mmrewrite.project.uses import ModuleUses
 from mmrewrite.source.calls import stars_of
 from mmrewrite.source.functions import own_nodes
 from mmrewrite.source.names import Scope, all_arguments
@@ -32,6 +34,12 @@ _KEY_MAKERS = frozenset(
         *(f"jax.random.{name}" for name in ("key", "PRNGKey", "fold_in", "clone", "wrap_key_data")),
     )
 )
+_NEW_KEYS = frozenset(("jax.random.key()", "jax.random.PRNGKey()"))
+# What these give comes from the key that they are given; with a number, they may give each row its own.
+_OF_KEYS = frozenset((_SPLIT, "jax.random.clone"))
+_NO_DRAWS = frozenset(
+    ("PRNGKey", "clone", "fold_in", "key", "key_data", "key_impl", "random_seed", "split", "wrap_key_data")
+)
 # Keys that an object of a library gives, one after another.
 _STREAMS = frozenset(("flax.linen.Module().make_rng()", "flax.nnx.Rngs()()", "haiku.PRNGSequence()[]"))
 # What these give is what they are given, or a part of it.
@@ -43,6 +51,8 @@ _KEEP_KEYS = frozenset(
         *("flax.jax_utils.replicate", "flax.jax_utils.unreplicate"),
     )
 )
+# Methods that make an object, and its parameters.
+_MAKING = frozenset(("__init__", "__new__", "__post_init__", "setup"))
 _DEPTH = 4
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -198,6 +208,68 @@ def keys_of_the_module(site: Site, loss: Loss) -> list[str]:
     return sorted({node.id for node, _ in names if made_as_keys(site, loss.facts, node) is not None})
 
 
+def draws_without_arguments(
+    site: Site, gradient: Gradient, loss: Loss, cut: Collection[object]
+) -> Iterator[tuple[Facts, ast.expr]]:
+    """The random keys that a loss, or what it calls, draws with and that come from no argument of it."""
+    flow = values_of(site.project)
+    around = {*flow.uses_of(loss.facts).above(loss.node)}
+    reached = {
+        part: flow.uses_of(each.facts)
+        for each in reach_of(site.project).from_node(loss.facts, loss.node)
+        if "random" in each.facts.source.text and each.node not in around
+        for part in (each.node.body if isinstance(each.node, ast.ClassDef) else [each.node])
+    }
+    # Those that no call gives have their defaults.
+    given_ones = {
+        name
+        for index, name in enumerate(loss.parameters)
+        if not gradient.calls or any(_gives(call, index, name) for call in gradient.calls)
+    }
+
+    def source(value: Value) -> bool | None:
+        head, module = value.head, value.module
+        if isinstance(head, ast.arg):
+            function = module.parents[module.parents[head]]
+            if function is loss.node:
+                is_default = head.arg in loss.parameters and head.arg not in given_ones
+                return None if is_default else True
+            # What another function is given comes from its calls.
+            return False if function in around else None
+        if isinstance(head, ast.Name) and head.id in cut:
+            return True
+        return False if value.outside in _NEW_KEYS else None
+
+    def parts(value: Value) -> list[Value]:
+        first = value.path[0].what.first() if value.head in _OF_KEYS and value.path[:1] else None
+        return [first] if first is not None else []
+
+    for node, module in reached.items():
+        for call in ast.walk(node) if _is_run(module, node) else ():
+            if not isinstance(call, ast.Call):
+                continue
+            home, _, own = (module.full_name(call.func) or "").rpartition(".")
+            key = next(iter((*call.args, *(word.value for word in call.keywords if word.arg == "key"))), None)
+            if home == "jax.random" and own not in _NO_DRAWS and key is not None:
+                found = flow.may(flow.at(module, key), source, also=parts)
+                is_seen = all(each.head in _OF_KEYS for each in found.others) and all(
+                    each.is_open for each in found.unknown
+                )
+                if is_seen and set(found.answers) == {False}:
+                    yield module.facts, key
+
+
+def _is_run(module: ModuleUses, definition: ast.AST) -> bool:
+    """Whether a loss that reaches a definition may run it: a method only if another one of its class calls it."""
+    holder = module.parents.get(definition)
+    if not isinstance(holder, ast.ClassDef) or not isinstance(definition, Definition):
+        return isinstance(definition, Definition)
+    methods = [each for each in holder.body if isinstance(each, Definition) and each.name not in _MAKING]
+    nodes = (node for each in methods for node in ast.walk(each))
+    called = {node.func.attr for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)}
+    return definition in methods and (definition.name in called or definition.name == "__call__")
+
+
 def _names_around(loss: Loss) -> Iterator[tuple[ast.Name, Scope]]:
     """The names that a loss reads of the code around it, and what binds each."""
     for node in loss.nodes():
@@ -312,6 +384,7 @@ def unnamed_keys(site: Site, gradient: Gradient, loss: Loss | None, cut: Collect
     found = {key.place: key for call in gradient.calls for key in _in_call(site, call, loss, cut)}
     if loss is not None and not found:
         found = {key.place: key for key in _in_loss(site, gradient, loss, cut)}
+        found = found or {key.place: key for key in _in_draws(site, gradient, loss, cut)}
     return [*found.values(), *_in_partials(site, gradient, loss)]
 
 
@@ -358,6 +431,14 @@ def _in_loss(site: Site, gradient: Gradient, loss: Loss, cut: Collection[object]
     for name in keys_of_the_module(site, loss)[:1]:
         what = f"the loss uses the random key `{name}` of its module, which would be the same in every microbatch"
         yield UnnamedKey(f"{what}; pass it to the loss by position {_ELSEWHERE}", None)
+
+
+def _in_draws(site: Site, gradient: Gradient, loss: Loss, cut: Collection[object]) -> Iterator[UnnamedKey]:
+    for facts, key in draws_without_arguments(site, gradient, loss, cut):
+        what = f"the loss draws with `{ast.unparse(key)}` at {site.place(facts.path, key.lineno)}"
+        told = "which comes from none of its arguments and would be the same in every microbatch"
+        yield UnnamedKey(f"{what}, {told}; pass the key to the loss by position {_ELSEWHERE}", None)
+        return
 
 
 def _gives(call: ast.Call, index: int, name: str) -> bool:
