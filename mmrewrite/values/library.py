@@ -204,12 +204,12 @@ def given_to(value: Value) -> Iterator[Value]:
 def inside(flow: ValueFlow, value: Value) -> Iterator[Value]:
     """What a function out of view may get out of its arguments: what a container holds, a function or class returns.
 
-    What neither has itself is asked of that.
+    What a function does not have itself is asked of what it returns.
     """
-    if value.path and value.path[0].kind not in (By.ATTRIBUTE, By.ENTERED):
+    if value.path and (value.path[0].kind is not By.ATTRIBUTE or not isinstance(value.head, Function)):
         return
     if isinstance(value.head, CONTAINERS):
-        yield value._replace(path=(ANY_ITEM, *value.path))
+        yield value.done(ANY_ITEM)
     elif isinstance(value.head, Function | ast.Lambda | ast.ClassDef):
         yield value._replace(path=(Access(By.CALL, flow.no_arguments), *value.path))
 
