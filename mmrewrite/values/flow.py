@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
+from itertools import chain
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from mmrewrite.project.facts import Facts
@@ -89,6 +90,7 @@ class ValueFlow:
         self._merged: dict[tuple[object, ...], CallArguments] = {}
         self._bases: dict[ast.ClassDef, classes.Bases] = {}
         self._given: dict[ast.AST, tuple[Sequence[CallArguments], str | None]] = {}
+        self._passed: dict[ast.arg, tuple[Sequence[CallArguments], Sequence[Value | Unknown]]] = {}
         self._replacing: dict[str, Sequence[tuple[Store, Path]]] = {}
         self._targets: dict[ast.AST, Taken | None] = {}
         self._owning: dict[Store, Collection[str]] = {}
@@ -248,6 +250,17 @@ class ValueFlow:
             self._given[definition] = (), "functions are passed around in a circle"
             self._given[definition] = calls_of(self, module, definition)
         return self._given[definition]
+
+    def passed(
+        self, module: ModuleUses, function: Function | ast.Lambda, parameter: ast.arg, calls: Sequence[CallArguments]
+    ) -> Sequence[Value | Unknown]:
+        """What calls of a function pass for a parameter."""
+        known = self._passed.get(parameter)
+        if known is None or known[0] is not calls:
+            # The calls of what is passed around in a circle are found later.
+            given = (arguments.of_parameter(module, function, parameter, each, None) for each in calls)
+            known = self._passed[parameter] = calls, tuple(dict.fromkeys(chain.from_iterable(given)))
+        return known[1]
 
     # Stores
 

@@ -257,9 +257,8 @@ def of_passed(flow: ValueFlow, value: Value) -> _Found:
     if default is not None:
         # Where nothing else is passed.
         yield Value(module, default, path)
-    for call in calls:
-        for each in of_parameter(module, function, passed.parameter, call, None):
-            yield each.done(*path) if isinstance(each, Value) else each
+    for each in flow.passed(module, function, passed.parameter, calls):
+        yield each.done(*path) if isinstance(each, Value) else each
 
 
 _OF_CLASSES = ("__new__", "__init_subclass__", "__class_getitem__")

@@ -171,7 +171,7 @@ def _is_call(module: ModuleUses, function: ast.Attribute) -> bool:
 class _TodaysContexts(MeshValues):
     """Takes what `compat.mesh_context(mesh)` and `jax.set_mesh(mesh)` give for what is entered, in place of meshes."""
 
-    def is_mesh(self, module: ModuleUses, node: ast.expr) -> bool:
+    def is_mesh(self, module: ModuleUses, node: ast.expr, *, is_sure: bool = False) -> bool:
         """Whether an expression is such a call."""
         return isinstance(node, ast.Call) and self.flow.full_name(module, node.func) in _ENTERED
 
@@ -195,7 +195,7 @@ def _find_contexts(module: ModuleUses, values: MeshValues) -> Iterator[MeshConte
                         )
         elif isinstance(node, ast.FunctionDef | ast.ClassDef):
             for decorator in node.decorator_list:
-                if values.is_mesh(module, decorator):
+                if values.is_mesh(module, decorator, is_sure=True):
                     yield MeshContext(module, DECORATOR, decorator, node, (node,))
         elif isinstance(node, ast.Call) and _takes_a_function(node) and values.is_certain(module, node.func):
             yield MeshContext(module, CALLED, node.func, module.statement_of(node), (node.args[0],))

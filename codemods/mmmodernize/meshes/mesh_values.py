@@ -59,14 +59,15 @@ class MeshValues:
         """The values of the project."""
         return self._flow
 
-    def is_mesh(self, module: ModuleUses, node: ast.expr) -> bool | None:
+    def is_mesh(self, module: ModuleUses, node: ast.expr, *, is_sure: bool = False) -> bool | None:
         """Whether an expression is a mesh; None if it may be one.
 
         What is not in view (a parameter, an attribute) is one if its name ends with "mesh", and none if it ends with
-        "lock".
+        "lock". With `is_sure`, None may also be said of what is none, which is seen sooner.
         """
         kinds: set[bool | None] = set()
         open_kinds: set[bool | None] = set()
+        of_meshes = {True, None} if _by_name(Value(module, node)) else {True}
         for is_mesh, found in self._flow.walk(Value(module, node), self._test, by_name=True):
             if isinstance(found, Unknown):
                 (open_kinds if found.is_open else kinds).add(_by_name(found.value))
@@ -75,7 +76,7 @@ class MeshValues:
             elif not is_none(found.expression):
                 # Nothing can enter `None`.
                 kinds.add(self._of_end(found))
-            if {True, False} <= kinds:
+            if {True, False} <= kinds or (is_sure and not kinds <= of_meshes):
                 return None
         if kinds != {False}:
             # What only may be something else makes nothing certain, but it makes nothing a mesh.
