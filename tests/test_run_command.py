@@ -257,9 +257,9 @@ def test_a_signal_ends_all_and_their_children(program, tmp_path, number):
 def test_ctrl_c_shows_no_tracebacks_of_children(program, tmp_path):
     command = program(
         f"""
-        open({str(tmp_path)!r} + f"/{{me}}", "w").write("started")
         try:
             try:
+                open({str(tmp_path)!r} + f"/{{me}}", "w").write("started")
                 time.sleep(60)
             finally:
                 print("saved", file=sys.stderr, flush=True)
