@@ -105,6 +105,12 @@ def test_what_may_be_something_else_is_not_believed(code: str) -> None:
     assert len(found.others) < MOST_VALUES
 
 
+@pytest.mark.parametrize("text", ["[one][0]", "one if one else 0", "unbound", "one.make()"])
+def test_code_in_a_text_that_is_no_name_is_unknown(text: str) -> None:
+    flow, value = read(f"one = V\nask(eval({text!r}))\n")
+    assert any(not each.is_open for each in flow.may(value, is_mesh).unknown)
+
+
 @pytest.mark.parametrize("code", (FORMS | MORE_FORMS | CERTAIN).values(), ids=FORMS | MORE_FORMS | CERTAIN)
 def test_a_part_of_a_value_is_not_taken_for_the_value(code: str) -> None:
     """No form loses what is done to a value afterwards."""

@@ -994,14 +994,17 @@ def _evaluated(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -
     first = call.first()
     texts = flow.texts(first) if first is not None else Texts([ANYTHING], is_whole=False)
     scope = value.module.scope_of(call.node) if call.node is not None else value.module.facts.names.scope
+    is_seen = texts.is_whole
     for text in texts.texts:
         name, *attributes = text.split(".")
         owner = scope.owner(name)
+        is_seen &= owner is not None and all(map(str.isidentifier, attributes))
         for binding in owner.bindings[name] if owner is not None else ():
             yield from of_bound(flow, value.module, binding, (*map(attribute, attributes), *rest), None)
     for name in _names_in(flow, Value(value.module, value.module.facts.tree), texts) if not texts.is_whole else ():
         yield Value(value.module, value.module.facts.tree, (attribute(name), *rest))
-    yield Unknown("code is read out of a text", value, is_open=texts.is_whole)
+    # Of names that are seen there, it only may be another value.
+    yield Unknown("code is read out of a text", value, is_open=is_seen)
 
 
 def _imported(flow: ValueFlow, value: Value, call: CallArguments, rest: Path) -> _Found:
