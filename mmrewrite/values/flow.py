@@ -112,6 +112,18 @@ class ValueFlow:
             known = self._loaded[facts.path] = ModuleUses(facts, project=self.project)
         return known
 
+    def is_beside(self, module: ModuleUses, *packages: str) -> bool:
+        """Whether a module, what it imports or what imports it names a package, so that objects of it may come."""
+        if not module.roots.isdisjoint(packages):
+            return True
+
+        def find() -> bool:
+            facts = module.facts
+            tied = (*self.project.connected(facts), *self.project.imported_by([facts]).values())
+            return any(not self.uses_of(each).roots.isdisjoint(packages) for each in tied)
+
+        return self.project.once(("beside", packages, module), find)
+
     def full_name(self, module: ModuleUses, node: ast.expr) -> str | None:
         """The full name that an expression resolves to where one binding decides."""
         return module.full_name(node)

@@ -317,7 +317,7 @@ def reads_of(flow: ValueFlow, module: ModuleUses, scope: Scope, name: str) -> It
     if scope.kind == "module":
         home = module.facts.names.name
         for read in flow.stores.read_by_text(module):
-            if read.owner is None and not _is_beside_jax(flow, read.module):
+            if read.owner is None and not flow.is_beside(read.module, "jax"):
                 # It documents or installs programs, say.
                 continue
             if read.key is None:
@@ -328,15 +328,6 @@ def reads_of(flow: ValueFlow, module: ModuleUses, scope: Scope, name: str) -> It
             if isinstance(node, ast.Call) and flow.full_name(other, node.args[0]) == home:
                 yield UsePlace(other, node)
         yield from (UsePlace(other, node) for other, node in flow.stores.named_elsewhere(module, name))
-
-
-def _is_beside_jax(flow: ValueFlow, module: ModuleUses) -> bool:
-    """Whether a module, one that imports it, or what these import names JAX."""
-
-    def find() -> bool:
-        return any("jax" in flow.uses_of(each).roots for each in flow.project.connected(module.facts))
-
-    return flow.project.once(("beside JAX", module), find)
 
 
 def _in_dictionary(place: UsePlace, name: str) -> Iterator[UsePlace]:

@@ -148,18 +148,6 @@ class ModernizeContext:
         is_value = name is not None and project.holds(name, facts) and project.definition(name, facts) is None
         return None if is_value else name
 
-    def is_beside(self, module: ModuleUses, *packages: str) -> bool:
-        """Whether a module, what it imports or what imports it names a package, so that objects of it may come."""
-        if not module.roots.isdisjoint(packages):
-            return True
-
-        def find() -> bool:
-            facts = module.facts
-            tied = (*self.project.connected(facts), *self.project.imported_by([facts]).values())
-            return any(not self.flow.uses_of(each).roots.isdisjoint(packages) for each in tied)
-
-        return self.project.once(("beside", packages, module), find)
-
     @cached_property
     def _below(self) -> Mapping[str, Sequence[str]]:
         return _below_each(tuple(self.owners))

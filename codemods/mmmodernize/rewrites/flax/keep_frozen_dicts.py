@@ -59,7 +59,7 @@ class KeepFrozenDicts(ModernizeCodemod):
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Calls of the methods in modules that import Flax, and those of `unfreeze` beside that and JAX."""
         methods = _METHODS if "flax" in module.roots else ("unfreeze",)
-        if module.attributes.keys().isdisjoint(methods) or not context.is_beside(module, "flax", "jax"):
+        if module.attributes.keys().isdisjoint(methods) or not context.flow.is_beside(module, "flax", "jax"):
             return
         for node in module.nodes_of(ast.Call):
             if isinstance(node.func, ast.Attribute) and node.func.attr in methods:

@@ -130,7 +130,7 @@ class ReportChangedMeanings(ModernizeCodemod):
                 seen.add(id(row))
             yield Location(module, use.node, use)
         is_named = not module.roots.isdisjoint(("jax", "flax", "orbax")) or module.uses_any(FROZEN_DICTS)
-        if is_named or (not _MEMBERS.isdisjoint(module.attributes) and context.is_beside(module, "jax", "flax")):
+        if is_named or (not _MEMBERS.isdisjoint(module.attributes) and context.flow.is_beside(module, "jax", "flax")):
             for node in module.nodes_of(*_kinds_of_nodes(module)):
                 kind = _kind(context, module, node)
                 if kind is not None and kind != "protocol":
@@ -241,7 +241,7 @@ def _kind(context: ModernizeContext, module: ModuleUses, node: ast.AST) -> str |
             is_one = owner == PMAP_RESULT or (owner is None and _maps(module))
             is_told = is_one or (classes.may_be_mapped(module, node.value) and not _squeezes(module, node))
             return "shards" if is_told else None
-        is_of_nnx = node.attr == _NAMES and context.is_beside(module, "flax")
+        is_of_nnx = node.attr == _NAMES and context.flow.is_beside(module, "flax")
         return "names" if is_of_nnx else None
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and node.slice.value == 0:
         value = node.value
@@ -263,7 +263,7 @@ def _kind(context: ModernizeContext, module: ModuleUses, node: ast.AST) -> str |
         return "path"
     if isinstance(node.func, ast.Attribute) and node.func.attr == "device" and not node.args and not node.keywords:
         is_one = "device" not in module.methods and context.name_of(module, node.func) is None
-        return "device" if is_one and context.is_beside(module, "jax") else None
+        return "device" if is_one and context.flow.is_beside(module, "jax") else None
     called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
     if called in _CLASS_TESTS and len(node.args) > 1:
         return "frozen" if _asks_for_frozen(module, node.args[1]) and not _thaws(module, node) else None

@@ -36,7 +36,7 @@ class RenameShardingMethods(ModernizeCodemod):
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """The attribute, in modules beside JAX."""
         is_own = any(_OLD in other.methods for other in context.modules.values())
-        if is_own or not context.is_beside(module, "jax"):
+        if is_own or not context.flow.is_beside(module, "jax"):
             return
         for node in module.attributes.get(_OLD, ()):
             if isinstance(node.ctx, ast.Load):

@@ -65,7 +65,7 @@ class ReplaceLayouts(ModernizeCodemod):
         for use in module.uses(cls.names):
             if use.name != _LAYOUT or meaning != "today" or _is_old(module, use.node):
                 yield Location(module, use.node, use)
-        if not context.is_beside(module, "jax"):
+        if not context.flow.is_beside(module, "jax"):
             return
         for node in module.nodes_of(ast.Attribute):
             if isinstance(node.ctx, ast.Load) and node.attr not in own:

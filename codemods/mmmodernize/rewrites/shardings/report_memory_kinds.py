@@ -34,7 +34,7 @@ class ReportMemoryKinds(ModernizeCodemod):
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """The attribute where it is read, and the old name of the kind, in modules beside JAX."""
-        if not context.is_beside(module, "jax"):
+        if not context.flow.is_beside(module, "jax"):
             return
         for node in module.nodes_of(ast.Attribute, ast.Constant):
             is_read = isinstance(node, ast.Attribute) and node.attr == "memory_kind" and isinstance(node.ctx, ast.Load)

@@ -36,7 +36,7 @@ class ReportPartitionCallbacks(ModernizeCodemod):
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Calls of `def_partition` with a callback and without a rule."""
-        if not context.is_beside(module, "jax"):
+        if not context.flow.is_beside(module, "jax"):
             return
         for node in module.nodes_of(ast.Call):
             if not isinstance(node.func, ast.Attribute):
